@@ -1,0 +1,144 @@
+"""The name rules of Kubernetes, the container runtimes and CDI, as pure checks.
+
+Every ``*_problem`` function returns ``None`` for a legal value, else a sentence that says
+what is wrong and what would be right. The kubelet checks only the resource name; all the
+rest would surface as a container that does not start.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+# An extended resource name as a pattern (ECMA and Python alike), for the JSON Schema and
+# for `resource_name_problem`: k8s.io/kubernetes v1.37.1 pkg/apis/core/v1/helper/helpers.go.
+RESOURCE_NAME_PATTERN: Final = (
+    r"^(?!.*kubernetes\.io/)(?!requests\.)(?=[^/]{1,244}/)"
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+    r"/(?=[^/]{1,63}$)([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+)
+_RESOURCE_NAME: Final = re.compile(RESOURCE_NAME_PATTERN.replace("$", r"\Z"))
+_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUFFIX: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_PREFIX_MAX: Final = 244  # 253, less the "requests." that quota puts in front
+_SUFFIX_MAX: Final = 63
+
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ANNOTATION_NAME: Final = _SUFFIX
+_RESERVED_ANNOTATIONS: Final = ("cdi.k8s.io/", "io.kubernetes.", "io.katacontainers.")
+# tags.cncf.io/container-device-interface v1.0.1, pkg/parser.
+_CDI_NAME: Final = re.compile(
+    r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+    r"/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+    r"=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
+)
+
+DEVICE_ID_MAX: Final = 63
+_ID_HASH_LENGTH: Final = 10
+
+
+def resource_name_problem(name: str) -> str | None:
+    """Check an extended resource name by the kubelet's own grammar.
+
+    Source: IsExtendedResourceName, k8s.io/kubernetes v1.37.1
+    pkg/apis/core/v1/helper/helpers.go.
+    """
+    if _RESOURCE_NAME.match(name):
+        return None
+    prefix, slash, suffix = name.partition("/")
+    if not slash or not prefix:
+        return f"{name!r} has no domain: write it as example.com/{suffix or prefix or 'name'}"
+    if "/" in suffix:
+        return f"{name!r} has more than one '/': a resource name is domain/name"
+    if "kubernetes.io/" in name:
+        return f"{name!r} is in the kubernetes.io domain, which is reserved: use a domain of yours"
+    if name.startswith("requests."):
+        return f"{name!r} begins with 'requests.', which is reserved for quota"
+    if len(prefix) > _PREFIX_MAX:
+        return f"the domain has {len(prefix)} characters, at most {_PREFIX_MAX} are allowed"
+    if not _PREFIX.fullmatch(prefix):
+        return (
+            f"the domain {prefix!r} must be lower-case letters, digits, '-' and '.', "
+            "with a letter or digit at each end of every part"
+        )
+    if len(suffix) > _SUFFIX_MAX:
+        return f"the name after '/' has {len(suffix)} characters, at most {_SUFFIX_MAX} are allowed"
+    return (
+        f"the name {suffix!r} after '/' must be letters, digits, '-', '_' and '.', "
+        "with a letter or digit at each end"
+    )
+
+
+def env_name_problem(name: str) -> str | None:
+    """Check the name of an environment variable (the runtime writes ``NAME=value``)."""
+    if _ENV_NAME.fullmatch(name):
+        return None
+    suggestion = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not suggestion or suggestion[0].isdigit():
+        suggestion = f"_{suggestion}"
+    return (
+        f"{name!r} is not the name of an environment variable: letters, digits and '_', "
+        f"not a digit first, such as {suggestion!r}"
+    )
+
+
+def annotation_key_problem(key: str) -> str | None:
+    """Check an annotation's key, and refuse those that steer the runtime."""
+    for reserved in _RESERVED_ANNOTATIONS:
+        if key.startswith(reserved):
+            return f"{key!r}: annotations below {reserved!r} steer the runtime and are refused"
+    prefix, slash, name = key.rpartition("/")
+    if slash and not _PREFIX.fullmatch(prefix):
+        return f"{key!r}: the part before '/' must be a domain in lower case"
+    if len(name) > _SUFFIX_MAX or not _ANNOTATION_NAME.fullmatch(name):
+        return f"{key!r} is not an annotation key: [domain/]name, a name of at most 63 characters"
+    return None
+
+
+def cdi_name_problem(name: str) -> str | None:
+    """Check a fully qualified CDI device name, ``vendor/class=device``."""
+    if _CDI_NAME.fullmatch(name):
+        return None
+    return f"{name!r} is not a fully qualified CDI name: vendor.com/class=device"
+
+
+def path_problem(path: str) -> str | None:
+    """Check a path on the host or in the container: absolute, no ``..``, nothing unprintable."""
+    if not path.startswith("/"):
+        return f"{path!r} is not an absolute path: begin it with '/'"
+    if ".." in path.split("/"):
+        return f"{path!r} has a '..' in it: write the path that is meant"
+    return text_problem(path)
+
+
+def text_problem(text: str) -> str | None:
+    """Refuse what no environment variable, path or annotation can hold."""
+    for character in text:
+        if ord(character) < 0x20 and character not in "\t\n" or ord(character) == 0x7F:
+            return f"{text!r} contains the control character {character!r}"
+        if 0xD800 <= ord(character) <= 0xDFFF:
+            return f"{text!r} is not UTF-8"
+    return None
+
+
+def device_id(name: str) -> str:
+    """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash.
+
+    The 63 characters are the device plugin API's own word (k8s.io/kubelet v0.37.0
+    pkg/apis/deviceplugin/v1beta1/api.proto); the kubelet does not enforce them.
+    """
+    if len(name) <= DEVICE_ID_MAX:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_HASH_LENGTH]
+    return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
+
+
+def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:
+    """Return a sort key by which ``c9`` comes before ``c10``."""
+    parts = re.split(r"([0-9]+)", text)
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts if part)
+
+
+def natural(texts: Iterable[str]) -> list[str]:
+    """Sort texts in natural order, ties (``a1``, ``a01``) by the text itself."""
+    return sorted(texts, key=lambda text: (natural_key(text), text))
