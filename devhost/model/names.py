@@ -108,6 +108,8 @@ def path_problem(path: str) -> str | None:
         return f"{path!r} is not an absolute path: begin it with '/'"
     if ".." in path.split("/"):
         return f"{path!r} has a '..' in it: write the path that is meant"
+    if "\t" in path or "\n" in path:
+        return f"{path!r} contains a control character"
     return text_problem(path)
 
 

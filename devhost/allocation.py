@@ -1,0 +1,343 @@
+"""From a resource's rules and its devices to what a container receives; pure.
+
+A resource's ``allocate`` is compiled into rules once. Each device's part of every rule is
+rendered when the device is found, so that what cannot be rendered makes the device
+unhealthy instead of failing a pod for good. At Allocate only ``${index}`` and ``${count}``
+are left to fill in.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from devhost.errors import AllocationError
+from devhost.model import names
+from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec, Piece
+from devhost.model.config import Resource
+from devhost.model.device import Device, Node
+from devhost.template import Template
+
+# Variables that are not of a device; every other one is.
+CONTAINER_VARIABLES: Final = frozenset({"resource", "nodeName", "count"})
+# Known only when a container is allocated.
+LATE_VARIABLES: Final = frozenset({"index", "count"})
+NODE_VARIABLES: Final = frozenset({"id", "name", "path", "realpath", "index"})
+BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
+
+Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
+_TRIAL: Final = {"index": "0", "count": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of ``allocate``.
+
+    Attributes:
+        target: The list of ``allocate`` that it stands in.
+        key: The name of a variable or annotation, a container path, a CDI name.
+        value: Its value, a host path, a CDI name.
+        separator: Between the devices' values of one variable.
+        optional: Left out where it has no value, or the host does not have it.
+        permissions: Of a device node.
+        read_only: Of a mount.
+        nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
+    """
+
+    target: Target
+    key: Template
+    value: Template
+    separator: str = ","
+    optional: bool = False
+    permissions: str = "rw"
+    read_only: bool = True
+    nodes_only: bool = False
+
+    @property
+    def per_device(self) -> bool:
+        """Whether it is rendered for each node of each device, or once for the container."""
+        return bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the devices' values make one value together."""
+        return (
+            self.target in ("env", "annotations")
+            and self.per_device
+            and not self.key.names - CONTAINER_VARIABLES
+        )
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"{self.target} {self.key if self.target != 'cdi' else self.value}"
+
+
+Rules = tuple[Rule, ...]
+
+
+def rules_of(resource: Resource) -> Rules:
+    """Compile a resource's ``allocate``."""
+    allocate = resource.allocate
+    rules = [
+        Rule("env", Template.parse(name), text.value, text.separator, text.optional)
+        for name, text in allocate.env.items()
+    ]
+    if allocate.devices is None:
+        path = Template.parse("${path}")
+        rules.append(Rule("devices", path, path, nodes_only=True))
+    for device in allocate.devices or ():
+        container = device.container_path or device.host_path
+        rules.append(
+            Rule(
+                "devices",
+                container,
+                device.host_path,
+                optional=device.optional,
+                permissions=device.permissions,
+            )
+        )
+    for mount in allocate.mounts:
+        container = mount.container_path or mount.host_path
+        rules.append(
+            Rule(
+                "mounts",
+                container,
+                mount.host_path,
+                optional=mount.optional,
+                read_only=mount.read_only,
+            )
+        )
+    rules += [
+        Rule("annotations", Template.parse(key), text.value, text.separator, text.optional)
+        for key, text in allocate.annotations.items()
+    ]
+    rules += [Rule("cdi", name, name) for name in allocate.cdi]
+    return tuple(rules)
+
+
+def bound(rules: Rules, resource: str, node_name: str) -> Rules:
+    """Fill in what is the same for every device: ``${resource}`` and ``${nodeName}``."""
+    values = {"resource": resource, "nodeName": node_name}
+    return tuple(
+        Rule(
+            rule.target,
+            rule.key.bind(values),
+            rule.value.bind(values),
+            rule.separator,
+            rule.optional,
+            rule.permissions,
+            rule.read_only,
+            rule.nodes_only,
+        )
+        for rule in rules
+    )
+
+
+# ── at the scan ────────────────────────────────────────────────────────────────────────
+
+
+def variables(node: Node, device_id: str | None) -> dict[str, str]:
+    """Return what a node gives to templates; without ``${id}`` while the ID is looked for."""
+    values = {"name": node.path.rpartition("/")[2] if node.state else node.name, **node.variables}
+    if device_id is not None:
+        values["id"] = device_id
+    if node.state:
+        values |= {"path": node.path, "realpath": node.state.realpath}
+    return values
+
+
+def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> Answer:
+    """Render a device's part of every rule.
+
+    Raises:
+        AllocationError: A variable has no value or a result is illegal. The reason is meant
+            for the device's health.
+    """
+    values = [variables(node, device_id) for node in nodes]
+    pieces = tuple(
+        _pieces(rule, nodes, values) if rule.per_device else () for rule in rules
+    )
+    _Collector().add_all(zip(rules, pieces, strict=True), _TRIAL)
+    return Answer(pieces)
+
+
+def _pieces(
+    rule: Rule, nodes: Sequence[Node], values: Sequence[Mapping[str, str]]
+) -> tuple[Piece, ...]:
+    pieces: dict[Piece, None] = {}  # in order, equal results of one device once
+    for node, known in zip(nodes, values, strict=True):
+        if rule.nodes_only and not (node.state and node.state.kind.is_node):
+            continue
+        piece = Piece(rule.key.bind(known), rule.value.bind(known))
+        missing = (piece.key.names | piece.value.names) - LATE_VARIABLES
+        if not missing:
+            pieces[piece] = None
+        elif not rule.optional:
+            raise AllocationError(f"{rule.label}: ${{{min(missing)}}} has no value")
+    return tuple(pieces)
+
+
+def clashes(rules: Rules, answers: Mapping[str, Answer]) -> dict[str, str]:
+    """Return the devices whose names or container paths another device has taken, and why.
+
+    Only where a name or path was made from the device: a constant one is the author's word
+    that a container gets one device.
+
+    Args:
+        rules: The resource's rules.
+        answers: By device ID, those with the better claim first.
+    """
+    taken: dict[tuple[str, Template], tuple[Template, str]] = {}
+    reasons: dict[str, str] = {}
+    for index, rule in enumerate(rules):
+        own = rule.key.names - CONTAINER_VARIABLES
+        if rule.target == "cdi" or not own or "index" in own:
+            continue
+        for device_id, answer in answers.items():
+            for piece in answer.pieces[index]:
+                place = (_namespace(rule), piece.key)
+                value, holder = taken.setdefault(place, (piece.value, device_id))
+                if value != piece.value:
+                    reasons[device_id] = (
+                        f"{rule.target} {piece.key} would be that of device {holder} too"
+                    )
+    return reasons
+
+
+def _namespace(rule: Rule) -> str:
+    return "container path" if rule.target in ("devices", "mounts") else rule.target
+
+
+# ── for a container ────────────────────────────────────────────────────────────────────
+
+
+def allocate(rules: Rules, devices: Iterable[Device], advertised_ids: Iterable[str]) -> Allocation:
+    """Put together what one container receives.
+
+    Args:
+        rules: The resource's rules, bound.
+        devices: The distinct devices, each rendered.
+        advertised_ids: The IDs that the kubelet asked for.
+
+    Raises:
+        AllocationError: The devices cannot be in one container together.
+    """
+    ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
+    collector = _Collector()
+    count = str(len(ordered))
+    constants = ((rule, (Piece(rule.key, rule.value),)) for rule in rules if not rule.per_device)
+    collector.add_all(constants, {"count": count})
+    for index, device in enumerate(ordered):
+        if device.answer is None:
+            raise AllocationError(f"device {device.id}: {device.reason}")
+        collector.device = device.id
+        collector.add_all(
+            zip(rules, device.answer.pieces, strict=True), {"index": str(index), "count": count}
+        )
+    return collector.allocation(tuple(names.natural(advertised_ids)))
+
+
+class _Collector:
+    """Gathers pieces into an allocation; refuses what is illegal or said twice, differently."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], list[str]] = {}
+        self._joined: dict[tuple[str, str], str] = {}
+        self._paths: dict[str, DeviceSpec | MountSpec] = {}
+        self._cdi: dict[str, None] = {}
+        self.device: str | None = None
+
+    def add_all(
+        self, pieces: Iterable[tuple[Rule, tuple[Piece, ...]]], late: Mapping[str, str]
+    ) -> None:
+        """Add rendered pieces.
+
+        Raises:
+            AllocationError: One is illegal, or collides with another.
+        """
+        for rule, results in pieces:
+            seen: set[str] = set()
+            for piece in results:
+                key, value = piece.key.render(late), piece.value.render(late)
+                _check(rule, key, value)
+                if rule.target == "cdi":
+                    self._cdi[value] = None
+                elif rule.target in ("devices", "mounts"):
+                    self._add_path(rule, key, value)
+                elif value not in seen or not rule.joined:
+                    seen.add(value)
+                    self._add_text(rule, key, value)
+
+    def _add_text(self, rule: Rule, key: str, value: str) -> None:
+        values = self._texts.setdefault((rule.target, key), [])
+        if rule.joined:
+            self._joined[rule.target, key] = rule.separator
+            values.append(value)
+        elif not values:
+            values.append(value)
+        elif values != [value]:
+            raise AllocationError(
+                f"{rule.target} {key} has two values, {values[0]!r} and {value!r}{self._hint(rule)}"
+            )
+
+    def _add_path(self, rule: Rule, container: str, host: str) -> None:
+        spec: DeviceSpec | MountSpec
+        if rule.target == "devices":
+            spec = DeviceSpec(host, container, rule.permissions, rule.optional, self._owner(rule))
+        else:
+            spec = MountSpec(host, container, rule.read_only, rule.optional, self._owner(rule))
+        other = self._paths.setdefault(container, spec)
+        if _essence(other) != _essence(spec):
+            raise AllocationError(
+                f"two things at {container} in the container: {other.host_path} and "
+                f"{host}{self._hint(rule)}"
+            )
+
+    def _owner(self, rule: Rule) -> str | None:
+        return self.device if rule.per_device else None
+
+    @staticmethod
+    def _hint(rule: Rule) -> str:
+        return "; use ${index} to tell devices apart" if rule.per_device else ""
+
+    def allocation(self, advertised_ids: tuple[str, ...]) -> Allocation:
+        """Return what was gathered."""
+        return Allocation(
+            device_ids=advertised_ids,
+            envs=self._mapping("env"),
+            mounts=tuple(spec for spec in self._paths.values() if isinstance(spec, MountSpec)),
+            devices=tuple(spec for spec in self._paths.values() if isinstance(spec, DeviceSpec)),
+            annotations=self._mapping("annotations"),
+            cdi_devices=tuple(self._cdi),
+        )
+
+    def _mapping(self, target: Target) -> dict[str, str]:
+        return {
+            key: self._joined.get((target, key), "").join(values)
+            for (of, key), values in self._texts.items()
+            if of == target
+        }
+
+
+def _essence(spec: DeviceSpec | MountSpec) -> tuple[object, ...]:
+    mode = spec.permissions if isinstance(spec, DeviceSpec) else spec.read_only
+    return type(spec), spec.host_path, mode
+
+
+_CHECKS: Final[Mapping[Target, tuple[Callable[[str], str | None], Callable[[str], str | None]]]] = {
+    "env": (names.env_name_problem, names.text_problem),
+    "annotations": (names.annotation_key_problem, names.text_problem),
+    "devices": (names.path_problem, names.path_problem),
+    "mounts": (names.path_problem, names.path_problem),
+    "cdi": (names.cdi_name_problem, names.cdi_name_problem),
+}
+
+
+def _check(rule: Rule, key: str, value: str) -> None:
+    check_key, check_value = _CHECKS[rule.target]
+    if problem := check_key(key) or check_value(value):
+        raise AllocationError(f"{rule.label}: {problem}")
+    if rule.joined and rule.separator and rule.separator in value:
+        raise AllocationError(
+            f"{rule.label}: the value {value!r} contains the separator {rule.separator!r}"
+        )

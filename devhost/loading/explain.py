@@ -1,0 +1,190 @@
+"""What is wrong with a value's shape, in words that say what would be right."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from devhost.loading.yamltree import Path, Place, Tree
+from devhost.model import config
+from devhost.template import TemplateError
+
+Found = tuple[Path, str, tuple[int, int]]
+
+# Which mapping stands below which key.
+_BELOW: Final[dict[str, type[config.Model]]] = {
+    "sources": config.Source,
+    "directory": config.Directory,
+    "glob": config.Glob,
+    "dev": config.Dev,
+    "static": config.Static,
+    "allocate": config.Allocate,
+    "env": config.Text,
+    "annotations": config.Text,
+    "devices": config.DeviceNode,
+    "mounts": config.Mount,
+    "health": config.HealthChecks,
+    "checks": config.Probe,
+    "file": config.FileCheck,
+    "preStart": config.Step,
+    "resources": config.Resource,
+}
+_PLANNED_KINDS: Final = ("usb", "pci", "sysfs", "exec")
+_EXPECTED: Final = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "int_type": "a whole number",
+    "model_type": "a mapping",
+    "string_type": "a string",
+    "tuple_type": "a list",
+}
+
+
+def shown(path: Path) -> str:
+    """Return a path as people write it: ``resources[0].allocate.env``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the word that is nearest, or nothing."""
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def tree_problems(tree: Tree) -> Iterator[Found]:
+    """Yield what no configuration may hold anywhere: duplicate and odd keys, missing values."""
+    for duplicate in tree.duplicates:
+        message = f"the key stands twice: first in line {duplicate.first_line}"
+        yield duplicate.path, message, (duplicate.line, duplicate.column)
+    for path, text, line, column in tree.odd_keys:
+        if text == "?":
+            message = "a key must be a text; '{{ }}' is Helm's, a template here is \"${name}\""
+        else:
+            message = f'YAML reads the key {text} as no text; quote it: "{text}"'
+        yield path, message, (line, column)
+    yield from _nulls(tree.data, (), tree)
+
+
+def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
+    if len(path) == 1 and str(path[0]).startswith("x-"):
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _nulls(inner, (*path, key), tree)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _nulls(inner, (*path, index), tree)
+    elif value is None and path:
+        key = str(path[-1])
+        message = "has no value: give it one, or remove it"
+        if ":" in key:
+            message = f"has no value: write a space after the ':' of '{key.partition(':')[0]}:'"
+        yield path, message, tree.place(path).key
+
+
+def shape_problems(error: ValidationError, base: Path, tree: Tree) -> Iterator[Found]:
+    """Yield what a failed validation found, less what `tree_problems` has said already."""
+    said = {path for path, _, _ in tree_problems(tree)}
+    for details in error.errors(include_url=False):
+        path = _known(tuple((*base, *details["loc"])), tree)
+        if details["type"] == "extra_forbidden":
+            path = (*base, *details["loc"])
+            yield from _unknown_key(path, tree, said)
+        elif path not in said and not any(inner[:-1] == path for inner in said):
+            place = tree.place(path)
+            offset = _template_offset(details, place)
+            yield path, _message(details, place), (place.line, place.column + offset)
+
+
+def _known(path: Path, tree: Tree) -> Path:
+    """Drop what stands in no file: a shorthand's option, and tags of unions."""
+    kept: Path = ()
+    for part in path:
+        if (*kept, part) in tree.places:
+            kept = (*kept, part)
+    return kept
+
+
+def _unknown_key(path: Path, tree: Tree, said: set[Path]) -> Iterator[Found]:
+    key = str(path[-1])
+    if path in said and ":" in key:
+        return
+    model = _model_at(path)
+    known = _keys(model)
+    if model is config.Source and key in _PLANNED_KINDS:
+        hint = ": a source of this kind is not supported by this version"
+    else:
+        hint = did_you_mean(key, known) or _belongs(key) or f"; known are {', '.join(known)}"
+    yield path, f"unknown key '{key}'{hint}", tree.place(path).key
+
+
+def _model_at(path: Path) -> type[config.Model]:
+    parents = [part for part in path[:-1] if isinstance(part, str)]
+    if not parents:
+        return config.Config
+    if len(parents) > 1 and parents[-2] in ("env", "annotations"):
+        return config.Text
+    return _BELOW.get(parents[-1], config.Config)
+
+
+def _keys(model: type[config.Model]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _belongs(key: str) -> str:
+    for parent, model in _BELOW.items():
+        if key in _keys(model) and parent not in ("file", "checks"):
+            return f"; it belongs below '{parent}'"
+    return ""
+
+
+def _template_offset(details: ErrorDetails, place: Place) -> int:
+    error = details.get("ctx", {}).get("error")
+    if not isinstance(error, TemplateError) or place.text is None or "\n" in place.text:
+        return 0
+    return error.offset + (0 if place.plain else 1)
+
+
+def _message(details: ErrorDetails, place: Place) -> str:
+    kind, given = details["type"], details["input"]
+    message = details["msg"].removeprefix("Value error, ")
+    if kind == "missing":
+        return f"needs '{details['loc'][-1]}'"
+    if kind == "literal_error":
+        expected = details["ctx"]["expected"]
+        options = expected.replace("'", "").replace(" or ", ", ").split(", ")
+        if not isinstance(given, str):
+            return f"should be {expected}{_read_as(given, place)}"
+        return f"'{given}' should be {expected}{did_you_mean(given, options)}"
+    if kind in _EXPECTED:
+        message = f"should be {_EXPECTED[kind]}"
+        if kind == "int_type" and isinstance(given, str) and given.isdecimal():
+            return f"{message}: remove the quotes of '{given}'"
+    if message == "should be a string" or kind in _EXPECTED:
+        return message + _read_as(given, place)
+    if kind == "value_error" and not isinstance(given, str):
+        return message + (_read_as(given, place) if message.startswith("should be") else "")
+    return message[0].lower() + message[1:] if kind != "value_error" else message
+
+
+def _read_as(given: Any, place: Place) -> str:
+    """Say what YAML made of a plain text, and how to keep it a text."""
+    if isinstance(given, dict):
+        return ", not a mapping"
+    if isinstance(given, list):
+        return ", not a list"
+    if place.text is None or not place.plain or isinstance(given, str):
+        return f", not '{given}'"
+    what = {"bool": "the truth value", "int": "the number", "float": "the number"}.get(
+        type(given).__name__, "the date"
+    )
+    value = str(given).lower() if isinstance(given, bool) else given
+    same = "" if str(value) == place.text else f" {value}"
+    if same:
+        return f': YAML reads {place.text} as {what}{same}; quote it: "{place.text}"'
+    return f': {place.text} is {what} {value} to YAML; quote it: "{place.text}"'

@@ -1,0 +1,128 @@
+"""A configuration file to a `Config`, or every problem that it has, each with its place."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from devhost.errors import ConfigError, Problem, Severity
+from devhost.loading import checks, explain, yamltree
+from devhost.loading.yamltree import Tree, TreeError
+from devhost.model.config import Config, Resource
+from devhost.trust import Policy
+
+SIZE_MAX: Final = 1 << 20  # a ConfigMap holds no more (1 MiB, Kubernetes)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a file held.
+
+    Attributes:
+        config: The configuration; ``None`` where any problem is an error.
+        problems: Errors and warnings in the order of the file.
+        text: The file's text; empty where it could not be read.
+    """
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    text: str = ""
+
+    def require(self) -> Config:
+        """Return the configuration.
+
+        Raises:
+            ConfigError: There is none; it carries every problem.
+        """
+        if self.config is None:
+            raise ConfigError(self.problems)
+        return self.config
+
+
+def load(file: str, policy: Policy | None = None) -> Loaded:
+    """Read and check a file; ``-`` is standard input.
+
+    Args:
+        file: The path, as the user gave it.
+        policy: What the configuration may ask for. Asking for more is a warning, or an error
+            where the policy is enforced.
+    """
+    try:
+        raw = _read(file)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return _unusable(file, f"cannot be read: {reason}")
+    if len(raw) > SIZE_MAX:
+        return _unusable(file, f"larger than {SIZE_MAX >> 10} KiB, more than a ConfigMap holds")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
+        return _unusable(file, "not UTF-8", line, column)
+    return loads(text, file, policy)
+
+
+def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
+    """Check a configuration's text; ``file`` is the name that its problems bear."""
+    try:
+        tree = yamltree.parse(text)
+    except TreeError as error:
+        return _unusable(file, str(error), error.line, error.column)
+    problems: list[Problem] = []
+
+    def report(severity: Severity, path: yamltree.Path, message: str, at: tuple[int, int]) -> None:
+        problems.append(Problem(severity, file, *at, explain.shown(path), message))
+
+    for path, message, at in explain.tree_problems(tree):
+        report("error", path, message, at)
+    resources = []
+    for path, error_or_resource in _shapes(tree):
+        if isinstance(error_or_resource, Resource):
+            resources.append((path, error_or_resource))
+            continue
+        for where, message, at in explain.shape_problems(error_or_resource, path, tree):
+            report("error", where, message, at)
+    for severity, path, message, on_key in checks.check(resources, policy or Policy()):
+        place = tree.place(path)
+        report(severity, path, message, place.key if on_key else (place.line, place.column))
+    problems.sort(key=lambda problem: (problem.line, problem.column))
+    if any(problem.severity == "error" for problem in problems):
+        return Loaded(None, tuple(problems), text)
+    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
+    return Loaded(config, tuple(problems), text)
+
+
+def _shapes(tree: Tree) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
+    """Validate the top level and each resource on its own, so that one hides no other."""
+    data: Any = tree.data
+    items: list[Any] = []
+    if isinstance(data, dict):
+        data = {key: value for key, value in data.items() if not key.startswith("x-")}
+        if isinstance(data.get("resources"), list):
+            items = data["resources"]
+            data["resources"] = []
+    try:
+        Config.model_validate(data)
+    except ValidationError as error:
+        yield (), error
+    for index, item in enumerate(items):
+        path = ("resources", index)
+        try:
+            yield path, Resource.model_validate(item)
+        except ValidationError as error:
+            yield path, error
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read(SIZE_MAX + 1)
+    with Path(file).open("rb") as stream:
+        return stream.read(SIZE_MAX + 1)
+
+
+def _unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
+    return Loaded(None, (Problem("error", file, line, column, "", message),))

@@ -1,0 +1,68 @@
+"""What a container receives, as values: first a device's part, then the whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from devhost.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One result of an entry for one device, open only in ``${index}`` and ``${count}``.
+
+    Attributes:
+        key: An environment variable's or annotation's name, or a container path.
+        value: Its value, or the host path.
+    """
+
+    key: Template
+    value: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A device's part of every entry: a tuple of pieces for each rule, in the rules' order."""
+
+    pieces: tuple[tuple[Piece, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """A device node for a container.
+
+    Attributes:
+        host_path: As matched: runtimes resolve links at each container start.
+        container_path: Where it will be.
+        permissions: Letters of r, w, m.
+        optional: Left out where the host does not have it.
+        device: The ID of the device that it belongs to; ``None`` for a shared node.
+    """
+
+    host_path: str
+    container_path: str
+    permissions: str
+    optional: bool = False
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MountSpec:
+    """A mount for a container; the attributes are those of `DeviceSpec`."""
+
+    host_path: str
+    container_path: str
+    read_only: bool
+    optional: bool = False
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one container receives for its devices of one resource."""
+
+    device_ids: tuple[str, ...] = ()
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[MountSpec, ...] = ()
+    devices: tuple[DeviceSpec, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()

@@ -1,0 +1,152 @@
+"""Devices as discovery finds them: immutable values, free of any protocol's types."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from devhost.model.answer import Answer
+
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class FileKind(Enum):
+    """What a path leads to, judged through links."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    CHAR = "char"
+    BLOCK = "block"
+    SOCKET = "socket"
+    FIFO = "fifo"
+
+    @property
+    def is_node(self) -> bool:
+        """Whether a container can be given it as a device."""
+        return self in (FileKind.CHAR, FileKind.BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A path of the host, as it was when looked at.
+
+    Attributes:
+        realpath: The host path with links resolved.
+        kind: What it leads to.
+        number: A device node's major and minor.
+        stamp: Device, inode and change time (ns): another file at the path has another stamp.
+    """
+
+    realpath: str
+    kind: FileKind
+    number: tuple[int, int] | None
+    stamp: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One file of a device; tokens have none.
+
+    Attributes:
+        path: The host path as matched.
+        state: What is there.
+        source: Which source of the resource found it, counted from 0.
+        name: The default device ID that the source gives.
+        variables: The pattern's named groups.
+        role: The name that the source gives to its node (``as``).
+    """
+
+    path: str
+    state: FileState | None
+    source: int
+    name: str
+    variables: Mapping[str, str] = NO_VARIABLES
+    role: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What makes two candidates the same node: the resolved path; a token's own name."""
+        return self.state.realpath if self.state else f"\0{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One distinct device of a resource.
+
+    Attributes:
+        id: Stable over reboot and replug; without the suffix of a share.
+        nodes: Its files in the order of the sources; one, unless sources are grouped.
+        reason: Why it is unhealthy; ``None`` for a healthy one.
+        missing_since: Seconds on the host's clock since it is not found any more.
+        replaced: Its node is offered under another ID now, so that it has to go.
+        answer: What a container receives for it; ``None`` where that could not be rendered.
+        numa_nodes: The NUMA nodes that it is attached to.
+    """
+
+    id: str
+    nodes: tuple[Node, ...]
+    reason: str | None = None
+    missing_since: float | None = None
+    replaced: bool = False
+    answer: Answer | None = None
+    numa_nodes: tuple[int, ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether containers may be given it."""
+        return self.reason is None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The host paths of its nodes, as matched."""
+        return tuple(node.path for node in self.nodes if node.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that was found but is not offered."""
+
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that is known of a resource's devices at one moment.
+
+    Attributes:
+        devices: By ID, in natural order.
+        skipped: What was found but is not offered.
+        error: Why a source could not be read; its devices are kept, as unhealthy.
+        notes: States that are no failure, such as a directory that is not there yet.
+        held: First sight (seconds on the host's clock) of nodes held back, by `Node.key`.
+        again_at: When to look again even if nothing happens, on the host's clock.
+    """
+
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    skipped: tuple[Skipped, ...] = ()
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+    held: Mapping[str, float] = field(default_factory=dict)
+    again_at: float | None = None
+
+
+_SHARE: Final = "::"
+
+
+def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
+    """Return the IDs under which a device is advertised: itself, or one for each share."""
+    if replicas == 1:
+        return (device_id,)
+    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
+
+
+def without_share(advertised_id: str) -> str:
+    """Return the device ID of an advertised one; the suffix is cut from the right."""
+    return advertised_id.rpartition(_SHARE)[0] if _SHARE in advertised_id else advertised_id
+
+
+def distinct(advertised_ids: Iterable[str]) -> set[str]:
+    """Return the distinct device IDs behind advertised ones."""
+    return {without_share(advertised_id) for advertised_id in advertised_ids}

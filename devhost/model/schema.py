@@ -1,0 +1,37 @@
+"""The configuration's JSON Schema: what the loader's shape check accepts, for editors."""
+
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from devhost.model.config import KINDS, Config
+
+
+class _Generator(GenerateJsonSchema):
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """Leave null out: in the file, an option without a value is an error."""
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Leave defaults out that a file cannot hold: parsed values, and null."""
+        return self.generate_inner(schema["schema"])
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a configuration file."""
+    schema = Config.model_json_schema(schema_generator=_Generator, mode="validation")
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "devhost configuration"
+    # A place for YAML anchors.
+    schema["patternProperties"] = {"^x-": {}}
+    definitions = schema["$defs"]
+    definitions["Source"]["oneOf"] = _one_of(*KINDS)
+    definitions["Static"]["oneOf"] = _one_of("count", "ids")
+    definitions["Probe"]["oneOf"] = _one_of("file", "exec")
+    definitions["Step"]["oneOf"] = _one_of("run", "mode", "waitFor")
+    return schema
+
+
+def _one_of(*keys: str) -> list[dict[str, Any]]:
+    return [{"required": [key]} for key in keys]

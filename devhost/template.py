@@ -1,0 +1,153 @@
+"""Templates: ``${name}`` and nothing else, parsed at load, rendered without IO.
+
+The grammar is that of Python's `string.Template` with the braces required. Any other ``$``
+is an error that says ``$$``. There are no expressions: a template that parses can only fail
+for a variable that has no value.
+"""
+
+import re
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+# The same grammar as one pattern, for the JSON Schema.
+TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
+
+
+class TemplateError(ValueError):
+    """A text that is no template.
+
+    Attributes:
+        offset: Where in the text, counted from 0.
+    """
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class MissingVariableError(LookupError):
+    """A variable of the template has no value.
+
+    Attributes:
+        name: The variable's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"${{{name}}} has no value")
+        self.name = name
+
+
+class _Grammar(string.Template):
+    idpattern = r"(?!)"  # no $name without braces: $HOME would pass by accident
+    braceidpattern = r"[A-Za-z_][A-Za-z0-9_.]*"
+    flags = re.ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A ``${name}`` in a template."""
+
+    name: str
+
+
+Part = str | Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A parsed text; equal parts make equal templates.
+
+    Attributes:
+        parts: Literal texts and variables in order; no two literals are neighbours.
+    """
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``text``.
+
+        Raises:
+            TemplateError: It holds a ``$`` that is neither ``${name}`` nor ``$$``.
+        """
+        parts: list[Part] = []
+        end = 0
+        for match in _Grammar.pattern.finditer(text):
+            parts.append(text[end : match.start()])
+            if match["braced"] is not None:
+                parts.append(Variable(match["braced"]))
+            elif match["escaped"] is not None:
+                parts.append("$")
+            else:
+                raise TemplateError(_explain(text, match.start()), match.start())
+            end = match.end()
+        return cls(_joined([*parts, text[end:]]))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the variables that the template mentions."""
+        return frozenset(part.name for part in self.parts if isinstance(part, Variable))
+
+    def bind(self, values: Mapping[str, str]) -> "Template":
+        """Fill in what ``values`` knows and leave the other variables in place."""
+        if all(isinstance(part, str) for part in self.parts):
+            return self
+        return Template(
+            _joined(
+                values.get(part.name, part) if isinstance(part, Variable) else part
+                for part in self.parts
+            )
+        )
+
+    def render(self, values: Mapping[str, str]) -> str:
+        """Return the text.
+
+        Raises:
+            MissingVariableError: ``values`` lacks a variable of the template.
+        """
+        texts = []
+        for part in self.parts:
+            if isinstance(part, Variable):
+                if part.name not in values:
+                    raise MissingVariableError(part.name)
+                texts.append(values[part.name])
+            else:
+                texts.append(part)
+        return "".join(texts)
+
+    def __str__(self) -> str:
+        return "".join(
+            f"${{{part.name}}}" if isinstance(part, Variable) else part.replace("$", "$$")
+            for part in self.parts
+        )
+
+
+def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Merge neighbouring literals and drop empty ones."""
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        elif part != "":
+            merged.append(part)
+    return tuple(merged)
+
+
+def _explain(text: str, offset: int) -> str:
+    rest = text[offset + 1 :]
+    if rest.startswith("("):
+        return "a template is written ${name}; for a literal '$(' write '$$('"
+    if rest.startswith("{"):
+        name = rest[1:].partition("}")[0]
+        if "}" not in rest:
+            return "'${' is not closed: write ${name}, or '$$' for a literal '$'"
+        return (
+            f"'${{{name}}}' is not a variable: a name is letters, digits, '_' and '.', "
+            "with no expressions; for a literal '$' write '$$'"
+        )
+    word = rest[: len(rest) - len(rest.lstrip(string.ascii_letters + string.digits + "_"))]
+    if word:
+        return f"'${word}' lacks its braces: write ${{{word}}}, or '$${word}' for the text itself"
+    return "a literal '$' is written '$$'"

@@ -1,0 +1,53 @@
+"""What a configuration may ask for: whoever edits it must not thereby own the node.
+
+Without flags, answers may name only character devices below ``/dev``, and none that give
+access to memory or ports. Everything else is allowed by ``--allow-path`` and ``--allow-exec``.
+"""
+
+import fnmatch
+from dataclasses import dataclass
+from typing import Final
+
+from devhost.model.device import FileKind
+
+# Linux's Documentation/admin-guide/devices.txt: 1:1 mem, 1:2 kmem, 1:4 port.
+_MEMORY_NODES: Final = {(1, 1), (1, 2), (1, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the process was started to allow.
+
+    Attributes:
+        allow_paths: Globs on resolved host paths; ``*`` also matches ``/``.
+        allow_exec: Whether a configuration may run commands.
+        enforced: Whether asking for more is refused; a warning where it is not.
+    """
+
+    allow_paths: tuple[str, ...] = ()
+    allow_exec: bool = False
+    enforced: bool = False
+
+    def allows_path(self, path: str) -> bool:
+        """Say whether ``--allow-path`` names a resolved host path."""
+        return any(fnmatch.fnmatchcase(path, glob) for glob in self.allow_paths)
+
+    def refusal(
+        self, realpath: str, kind: FileKind | None, number: tuple[int, int] | None, *, mount: bool
+    ) -> str | None:
+        """Return why a host path may not be handed to a container, or ``None``.
+
+        Args:
+            realpath: The host path with ``..`` and links resolved.
+            kind: What it is; ``None`` where it is not there.
+            number: A device node's major and minor.
+            mount: Whether it is mounted rather than passed as a device node.
+        """
+        if self.allows_path(realpath):
+            return None
+        what = "mounts of" if mount else f"{kind.value} devices such as" if kind else "paths like"
+        if not mount and kind is FileKind.CHAR and realpath.startswith("/dev/"):
+            if number not in _MEMORY_NODES:
+                return None
+            what = "access to memory and ports by"
+        return f"{what} {realpath} need --allow-path '{realpath}'"
