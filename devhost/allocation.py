@@ -259,7 +259,7 @@ class _Collector:
             seen: set[str] = set()
             for piece in results:
                 key, value = piece.key.render(late), piece.value.render(late)
-                _check(rule, key, value)
+                check(rule, key, value)
                 if rule.target == "cdi":
                     self._cdi[value] = None
                 elif rule.target in ("devices", "mounts"):
@@ -333,7 +333,12 @@ _CHECKS: Final[Mapping[Target, tuple[Callable[[str], str | None], Callable[[str]
 }
 
 
-def _check(rule: Rule, key: str, value: str) -> None:
+def check(rule: Rule, key: str, value: str) -> None:
+    """Refuse what no container can hold.
+
+    Raises:
+        AllocationError: The rendered name, path or value is illegal.
+    """
     check_key, check_value = _CHECKS[rule.target]
     if problem := check_key(key) or check_value(value):
         raise AllocationError(f"{rule.label}: {problem}")

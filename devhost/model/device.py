@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Final
 
 from devhost.model.answer import Answer
-
-NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class FileKind(Enum):
@@ -61,7 +58,7 @@ class Node:
     state: FileState | None
     source: int
     name: str
-    variables: Mapping[str, str] = NO_VARIABLES
+    variables: Mapping[str, str] = field(default_factory=dict)
     role: str | None = None
 
     @property

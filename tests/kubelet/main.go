@@ -53,7 +53,9 @@ func main() {
 	if err != nil {
 		klog.Fatal(err)
 	}
-	serve(newKubelet(filepath.Join(absolute, "kubelet.sock")), os.Stdin, os.Stdout)
+	replies := os.Stdout
+	os.Stdout = os.Stderr // nothing else may print between the replies
+	serve(newKubelet(filepath.Join(absolute, "kubelet.sock")), os.Stdin, replies)
 }
 
 // serve answers the requests of in on out until in ends. It ends without a word

@@ -8,11 +8,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	_ "unsafe" // for go:linkname
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/cm/admission"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
 	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
@@ -89,7 +91,11 @@ func (m manager) healthyDevices(resource string) []deviceAnswer {
 }
 
 func (m manager) allocate(pod *v1.Pod, container *v1.Container) error {
-	return m.impl.Allocate(context.Background(), pod, container, lifecycle.AddOperation)
+	err := m.impl.Allocate(context.Background(), pod, container, lifecycle.AddOperation)
+	if result := admission.GetPodAdmitResult(err); !result.Admit {
+		return errors.New(result.Message) // as the pod's status has it
+	}
+	return nil
 }
 
 func (m manager) containerOptions(pod *v1.Pod, container *v1.Container) (containerAnswer, error) {
@@ -98,6 +104,9 @@ func (m manager) containerOptions(pod *v1.Pod, container *v1.Container) (contain
 		return containerAnswer{}, err
 	}
 	answer := newContainerAnswer()
+	if options == nil { // despite what its comment says: a container without devices
+		return answer, nil
+	}
 	for _, env := range options.Envs {
 		answer.Envs[env.Name] = env.Value
 	}

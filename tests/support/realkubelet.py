@@ -1,0 +1,242 @@
+"""Drive the device manager of a real kubelet, run as a process of its own.
+
+The process is the Go program in tests/kubelet, see protocol.go there; build.py
+beside it makes the binary.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, cast
+
+from devhost.kubelet.simulator import AdmissionError, Answer
+
+# Answers come as lines, and one may list tens of thousands of devices.
+LONGEST_LINE = 64 * 1024 * 1024
+
+STOP_TIMEOUT = 10.0
+
+
+class KubeletError(Exception):
+    """The kubelet could not do as told; the text is its own."""
+
+
+class KubeletDied(Exception):  # noqa: N818 - what happened, not a kind of error
+    """The process ended, with the last lines of its log: a panic shows here."""
+
+
+class RealKubelet:
+    """A kubelet in a directory of its own, which outlives its kills and restarts."""
+
+    def __init__(self, binary: Path, plugin_dir: Path) -> None:
+        self.plugin_dir = plugin_dir
+        self._binary = binary
+        self._pods: dict[str, dict[str, Any]] = {}  # the active ones, by name
+        self._uids = itertools.count(1)
+        self._ids = itertools.count(1)
+        self._process: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
+        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._log: deque[str] = deque(maxlen=200)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def log(self) -> str:
+        """The end of what the process has logged."""
+        return "\n".join(self._log)
+
+    async def start(self) -> None:
+        """Start the process, with the pods that an earlier one has admitted."""
+        if self._process is not None:
+            raise RuntimeError("the kubelet was started already")
+        self._log.clear()
+        pipe = asyncio.subprocess.PIPE
+        command = [str(self._binary), "--dir", str(self.plugin_dir), "-v", "4"]
+        self._process = process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_LINE
+        )
+        self._readers = [
+            asyncio.create_task(self._read_replies(process)),
+            asyncio.create_task(self._read_log(process)),
+        ]
+        try:
+            await self._call("pods", pods=list(self._pods.values()))
+            await self._call("start")
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def stop(self) -> None:
+        """Stop the manager, then end the process; raise if it has died on its own before."""
+        if self._process is None:
+            return
+        try:
+            if self._process.returncode is None:
+                async with asyncio.timeout(STOP_TIMEOUT):
+                    await self._call("stop")
+                    self._stdin.close()  # the process ends with its input
+                    await self._process.wait()
+            await asyncio.gather(*self._readers)
+            if self._process.returncode != 0:
+                raise self._death()
+        finally:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """End the process as a crash does: kubelet.sock stays, and nobody listens on it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        await asyncio.gather(*self._readers)
+
+    async def restart(self, down: float = 0.0) -> None:
+        """Crash, stay away for so many seconds, and start again with the same pods."""
+        await self.kill()
+        await asyncio.sleep(down)
+        await self.start()
+
+    async def capacity(self) -> dict[str, tuple[int, int]]:
+        """Tell capacity and allocatable of each resource."""
+        reply = await self._call("capacity")
+        allocatable = reply["allocatable"]
+        return {name: (n, allocatable.get(name, 0)) for name, n in reply["capacity"].items()}
+
+    async def wait(
+        self,
+        resource: str,
+        capacity: int | None,
+        allocatable: int | None,
+        timeout: float = 10.0,  # noqa: ASYNC109 - the process keeps the time
+    ) -> None:
+        """Wait until the kubelet counts so many devices; None means no such resource."""
+        arguments = {"resource": resource, "capacity": capacity, "allocatable": allocatable}
+        try:
+            await self._call("wait", **arguments, timeout=timeout)
+        except KubeletError as error:
+            raise AssertionError(str(error)) from None
+
+    async def healthy_devices(self, resource: str) -> dict[str, list[int]]:
+        """Tell the NUMA nodes of each healthy device."""
+        reply = await self._call("devices", resource=resource)
+        return {device["id"]: device["numaNodes"] for device in reply["devices"]}
+
+    async def admit(
+        self, pod: str, containers: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, Answer]:
+        """Admit a pod and start its containers; tell what the container runtime would get.
+
+        A pod that is active already is admitted once more, as a restarted kubelet does.
+
+        Raises:
+            AdmissionError: The kubelet refused it, or to start it; the pod is gone then.
+        """
+        known = self._pods.get(pod)
+        spec = self._pods[pod] = {
+            "uid": known["uid"] if known else f"{pod}-{next(self._uids)}",
+            "name": pod,
+            "namespace": "default",
+            "containers": [{"name": name, "limits": dict(n)} for name, n in containers.items()],
+        }
+        try:
+            await self._call("admit", pod=spec)
+        except KubeletError as error:
+            del self._pods[pod]
+            raise AdmissionError(str(error)) from None
+        try:
+            answers = {name: await self.start_container(pod, name) for name in containers}
+        except AdmissionError:  # a kubelet would try again and again
+            await self.free(pod)
+            raise
+        spec["running"] = True  # what a restarted kubelet finds
+        return answers
+
+    async def start_container(self, pod: str, container: str) -> Answer:
+        """Start a container of an admitted pod, the first time or again.
+
+        Raises:
+            AdmissionError: The kubelet refused; the pod keeps its devices.
+        """
+        try:
+            reply = await self._call("start_container", uid=self._uid(pod), container=container)
+        except KubeletError as error:
+            raise AdmissionError(str(error)) from None
+        return cast("Answer", reply["container"])
+
+    async def free(self, pod: str) -> None:
+        """End a pod: its devices are free again."""
+        await self._call("free", uid=self._uid(pod))
+        del self._pods[pod]
+
+    async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
+        """Tell what the pod's status says: container, resource, device, health."""
+        reply = await self._call("status", uid=self._uid(pod))
+        return cast("dict[str, dict[str, dict[str, str]]]", reply["health"])
+
+    def _uid(self, pod: str) -> str:
+        return str(self._pods[pod]["uid"])
+
+    @property
+    def _stdin(self) -> asyncio.StreamWriter:
+        if self._process is None or self._process.stdin is None:
+            raise RuntimeError("the kubelet is not running")
+        return self._process.stdin
+
+    async def _call(self, command: str, **arguments: object) -> dict[str, Any]:
+        stdin = self._stdin
+        if self._readers[0].done():
+            raise self._death()
+        number = next(self._ids)
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[number] = reply
+        try:
+            line = json.dumps({"id": number, "cmd": command, **arguments})
+            stdin.write(line.encode() + b"\n")
+            with contextlib.suppress(ConnectionError):  # the reader of replies tells why
+                await stdin.drain()
+            answer: dict[str, Any] = await reply
+        finally:
+            del self._replies[number]
+        if not answer["ok"]:
+            raise KubeletError(answer["error"])
+        return answer
+
+    async def _read_replies(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            answer = json.loads(line)
+            reply = self._replies.get(answer["id"])
+            if reply is not None and not reply.done():  # else its caller was cancelled
+                reply.set_result(answer)
+        # The end of the output is the end of the process. Its log, with the
+        # reason, may still be on the way.
+        await asyncio.gather(process.wait(), self._readers[1])
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(self._death(process))
+
+    async def _read_log(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stderr is not None
+        async for line in process.stderr:
+            self._log.append(line.decode(errors="replace").rstrip())
+
+    def _death(self, process: asyncio.subprocess.Process | None = None) -> KubeletDied:
+        process = process or self._process
+        status = process.returncode if process else None
+        return KubeletDied(f"the kubelet has ended with status {status}; its log:\n{self.log}")
