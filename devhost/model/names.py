@@ -144,3 +144,11 @@ def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:
 def natural(texts: Iterable[str]) -> list[str]:
     """Sort texts in natural order, ties (``a1``, ``a01``) by the text itself."""
     return sorted(texts, key=lambda text: (natural_key(text), text))
+
+
+def printable(text: str) -> str:
+    """Return a text that any terminal and any UTF-8 stream can take."""
+    escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in escaped
+    )

@@ -1,0 +1,73 @@
+# Everything is built below .venv and .tools; nothing is installed on the machine.
+
+PYTHON ?= python3
+# For example: make test PYTEST_ARGS='-k reload -x'
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+PROTO_BIN := .tools/proto-venv/bin
+PIP := -m pip --disable-pip-version-check --quiet
+
+PROTOS := $(sort $(shell find proto -name '*.proto'))
+# Not part of .venv: the generator is held at an older protobuf than the one we run on.
+PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint type format kubelet proto schema clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.stamp ## Make .venv with devhost and what its tests need
+
+demo: setup ## Show devhost at work, without a cluster
+	@$(BIN)/python docs/demo.py
+
+# The prerequisites are quick and come first; pytest's last line closes the output.
+test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds a kubelet: 4 to 15 minutes)
+	@kubelet="$$($(BIN)/python tests/kubelet/build.py --out .tools)" && \
+		DEVHOST_TEST_KUBELET="$$kubelet" \
+		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
+		$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## Check style, formatting and who may import whom
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-logo
+
+type: setup ## Check the types
+	@$(BIN)/mypy
+
+format: setup ## Format the code and mend what ruff can
+	@$(BIN)/ruff check --fix --exit-zero
+	@$(BIN)/ruff format
+
+kubelet: setup ## Build the kubelet of the tests and print its path (4 to 15 minutes the first time)
+	@$(BIN)/python tests/kubelet/build.py --out .tools
+
+proto: $(PROTO_BIN)/.stamp ## Generate devhost/api from proto/
+	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
+		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
+
+schema: setup ## Write the configuration's JSON Schema to config/schema.json
+	@mkdir -p config
+	@$(BIN)/devhost schema > config/.schema.json.new || { rm -f config/.schema.json.new; exit 1; }
+	@mv config/.schema.json.new config/schema.json
+
+clean: ## Remove all that was made, but for the kubelet in .tools
+	@rm -rf .venv .tools/proto-venv build dist
+	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.tools/*' -prune -exec rm -rf {} +
+
+.venv/.stamp: pyproject.toml constraints.txt
+	@echo 'setting up .venv'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@
+
+$(PROTO_BIN)/.stamp: constraints.txt
+	@echo 'setting up .tools/proto-venv'
+	@$(PYTHON) -m venv .tools/proto-venv
+	@$(PROTO_BIN)/python $(PIP) install $(PROTO_PINS)
+	@touch $@

@@ -1,0 +1,135 @@
+"""The host's files, seen below a root: links are resolved below it, never out of it."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from devhost.model.device import FileKind, FileState
+
+_LINKS_MAX: Final = 40  # as the kernel's own limit
+_KINDS: Final = {
+    stat.S_IFREG: FileKind.FILE,
+    stat.S_IFDIR: FileKind.DIRECTORY,
+    stat.S_IFCHR: FileKind.CHAR,
+    stat.S_IFBLK: FileKind.BLOCK,
+    stat.S_IFSOCK: FileKind.SOCKET,
+    stat.S_IFIFO: FileKind.FIFO,
+}
+# The path leads nowhere: not there, or through something that is no directory.
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A directory entry; `is_directory` and `is_link` are of the entry itself."""
+
+    name: str
+    is_directory: bool
+    is_link: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HostFiles:
+    """Where the host's files are seen.
+
+    Attributes:
+        root: ``/``, or the directory under which the host's root is mounted.
+    """
+
+    root: str = "/"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this process sees the host's files at their own paths."""
+        return self.root == "/"
+
+    def here(self, path: str) -> str:
+        """Return where this process sees a host path (not following links)."""
+        return path if self.is_host else self.root.rstrip("/") + path
+
+    def resolve(self, path: str) -> str:
+        """Return the host path with links and ``..`` resolved, as far as it exists."""
+        if self.is_host:
+            return os.path.realpath(path)
+        pending = path.split("/")[::-1]
+        done: list[str] = []
+        links = 0
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            done.append(part)
+            try:
+                target = os.readlink(self.here("/" + "/".join(done)))
+            except OSError:
+                continue
+            links += 1
+            if links > _LINKS_MAX:
+                break
+            done = [] if target.startswith("/") else done[:-1]
+            pending += target.split("/")[::-1]
+        return "/" + "/".join(done)
+
+    def look(self, path: str) -> FileState | None:
+        """Return what a path leads to; ``None`` where it leads nowhere.
+
+        Raises:
+            OSError: The host could not say.
+        """
+        realpath = self.resolve(path)
+        try:
+            found = os.lstat(self.here(realpath))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode))
+        if kind is None:  # a link: to itself, or made this very moment
+            return None
+        number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
+        return FileState(realpath, kind, number, (found.st_dev, found.st_ino, found.st_ctime_ns))
+
+    def is_link(self, path: str) -> bool:
+        """Whether the path itself is a symbolic link."""
+        parent, _, name = path.rpartition("/")
+        return os.path.islink(self.here(self.resolve(parent or "/").rstrip("/") + "/" + name))
+
+    def entries(self, path: str) -> list[Entry] | None:
+        """Return a directory's entries; ``None`` where there is no such directory.
+
+        Raises:
+            OSError: The directory is there but cannot be read.
+        """
+        try:
+            with os.scandir(self.here(self.resolve(path))) as scan:
+                return [
+                    Entry(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
+                    for entry in scan
+                ]
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+
+    def walk(self, path: str, *, hidden: bool = False) -> Iterator[str]:
+        """Yield the paths below a directory, relative to it; links are not followed.
+
+        Raises:
+            OSError: A directory cannot be read.
+        """
+        pending = [""]
+        while pending:
+            below = pending.pop()
+            for entry in self.entries(f"{path}/{below}" if below else path) or ():
+                if entry.name.startswith(".") and not hidden:
+                    continue
+                name = f"{below}/{entry.name}" if below else entry.name
+                yield name
+                if entry.is_directory:
+                    pending.append(name)

@@ -1,0 +1,187 @@
+"""From candidates to devices: who is the same node, who has which ID, who has a seat.
+
+Pure: the same survey, previous devices and time give the same result.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from devhost.allocation import variables
+from devhost.discovery.survey import Survey
+from devhost.model import names
+from devhost.model.config import Resource, Static
+from devhost.model.device import Device, Node, Skipped, Snapshot
+from devhost.template import MissingVariableError
+
+HOLD_S = 1.0  # udev makes links after nodes
+
+Claimed = Callable[[str], str | None]
+
+
+@dataclass(slots=True)
+class Identified:
+    """Devices that are present, not yet rendered, and what is not offered."""
+
+    devices: dict[str, Device] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
+    held: dict[str, float] = field(default_factory=dict)
+
+
+def identify(
+    resource: Resource,
+    survey: Survey,
+    previous: Snapshot,
+    claimed: Claimed,
+    *,
+    now: float,
+    hold_s: float,
+    constants: Mapping[str, str],
+) -> Identified:
+    """Give each present node its device.
+
+    Args:
+        resource: The declaration.
+        survey: What is there now.
+        previous: What was known before; offered devices keep their ID and their seat.
+        claimed: Names the resource that offers a node (by `Node.key`) before this one.
+        now: Seconds on the host's clock.
+        hold_s: How long a node waits for an earlier source to name it.
+        constants: Values of variables that are not of a device.
+    """
+    result = Identified(skipped=list(survey.skipped))
+    known_paths = {node.path: device for device in previous.devices.values() for node in device.nodes}
+    candidates: list[tuple[Device | None, Node]] = []
+    for key, nodes in _same_nodes(survey).items():
+        first = nodes[0]
+        known = next(
+            (
+                (known_paths[node.path], node)
+                for node in nodes
+                if node.state and node.path in known_paths and _is_still(known_paths[node.path], node)
+            ),
+            None,
+        )
+        if (other := claimed(key)) is not None:
+            result.skipped.append(Skipped(_label(first), f"{other} offers it already"))
+        elif known is not None:
+            candidates.append(known)
+        elif hold_s and _waits(resource, first) and not _waited(previous, key, now, hold_s):
+            result.held[key] = previous.held.get(key, now)
+            reason = "held back for a moment: an earlier source may name it"
+            result.skipped.append(Skipped(_label(first), reason))
+        else:
+            if key in previous.held:
+                result.held[key] = previous.held[key]
+            candidates.append((previous.devices.get(first.name) if not first.state else None, first))
+    _seat(resource, candidates, previous, constants, result)
+    return result
+
+
+def _same_nodes(survey: Survey) -> dict[str, list[Node]]:
+    """Join candidates that resolve to the same node; the first source's comes first."""
+    groups: dict[str, list[Node]] = {}
+    for node in survey.nodes:
+        groups.setdefault(node.key, []).append(node)
+    return groups
+
+
+def _is_still(device: Device, node: Node) -> bool:
+    """Whether a device that was found under the node's path keeps its ID there."""
+    return any(known.path == node.path and known.source == node.source for known in device.nodes)
+
+
+def _waits(resource: Resource, first: Node) -> bool:
+    earlier = resource.sources[: first.source]
+    return first.state is not None and any(not isinstance(s.kind, Static) for s in earlier)
+
+
+def _waited(previous: Snapshot, key: str, now: float, hold_s: float) -> bool:
+    since = previous.held.get(key)
+    return since is not None and now - since >= hold_s
+
+
+def _seat(
+    resource: Resource,
+    candidates: list[tuple[Device | None, Node]],
+    previous: Snapshot,
+    constants: Mapping[str, str],
+    result: Identified,
+) -> None:
+    """Assign IDs and seats: those already offered first, then in natural order."""
+    wanted: list[tuple[bool, str, Node]] = []
+    for known, node in candidates:
+        device_id = _id_of(resource, node, constants)
+        if device_id is None:
+            result.skipped.append(Skipped(_label(node), "no value for any variable of `id`"))
+        elif "::" in device_id:
+            result.skipped.append(Skipped(_label(node), "'::' in the ID is reserved for shares"))
+        elif not device_id:
+            result.skipped.append(Skipped(_label(node), "its ID would be empty"))
+        else:
+            offered = known is not None and device_id in previous.devices
+            wanted.append((not offered, device_id, node))
+    wanted.sort(key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].source))
+    kept = sum(1 for device in previous.devices.values() if not device.replaced)
+    absent = kept - sum(1 for new, device_id, _ in wanted if not new)
+    seats = None if resource.max_devices is None else resource.max_devices - max(absent, 0)
+    for new, device_id, node in wanted:
+        holder = result.devices.get(device_id)
+        if holder is not None:
+            reason = f"its ID {device_id} is that of {_label(holder.nodes[0])}"
+            result.skipped.append(Skipped(_label(node), reason))
+        elif seats is not None and len(result.devices) >= seats and (new or seats <= 0):
+            reason = f"over the limit: maxDevices is {resource.max_devices}"
+            result.skipped.append(Skipped(_label(node), reason))
+        elif seats is not None and len(result.devices) >= (resource.max_devices or 0):
+            reason = f"over the limit: maxDevices is {resource.max_devices}"
+            result.skipped.append(Skipped(_label(node), reason))
+        else:
+            result.devices[device_id] = Device(device_id, (node,))
+
+
+def _id_of(resource: Resource, node: Node, constants: Mapping[str, str]) -> str | None:
+    if resource.id is None:
+        return names.device_id(node.name)
+    values = {**variables(node, None), **constants}
+    for template in resource.id:
+        try:
+            return names.device_id(template.render(values))
+        except MissingVariableError:
+            continue
+    return None
+
+
+def _label(node: Node) -> str:
+    return node.path or node.name
+
+
+def vanished(
+    resource: Resource, survey: Survey, previous: Snapshot, present: Identified, now: float
+) -> dict[str, Device]:
+    """Return the devices that were offered and are not found now, as they go on.
+
+    A device of a source that could not be read is kept as it was known; one whose node is
+    offered under another ID is marked as replaced; any other is missing, until
+    ``removeMissingAfter`` has passed.
+    """
+    stamps = {
+        node.state.stamp for device in present.devices.values() for node in device.nodes if node.state
+    }
+    gone: dict[str, Device] = {}
+    for device_id, device in previous.devices.items():
+        if device_id in present.devices:
+            continue
+        failure = next(
+            (survey.failed[node.source] for node in device.nodes if node.source in survey.failed),
+            None,
+        )
+        if failure is not None:
+            gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
+            continue
+        replaced = any(node.state and node.state.stamp in stamps for node in device.nodes)
+        since = now if device.missing_since is None else device.missing_since
+        if not replaced and now - since >= resource.remove_missing_after:
+            continue
+        reason = "its node is offered under another ID now" if replaced else "not found any more"
+        gone[device_id] = replace(device, reason=reason, missing_since=since, replaced=replaced)
+    return gone

@@ -1,0 +1,60 @@
+"""What a source finds, before it is judged."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from devhost.discovery.host_files import HostFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A candidate.
+
+    Attributes:
+        path: The host path as matched; empty for a token.
+        name: The device ID that the source gives by default.
+        variables: The pattern's named groups.
+        excluded: Why it is not to be offered, by the source's own options.
+    """
+
+    path: str
+    name: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    excluded: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRoot:
+    """A host directory whose changes may change what a source finds."""
+
+    path: str
+    recursive: bool = False
+
+
+class Finder(Protocol):
+    """One kind of source."""
+
+    def find(self, files: HostFiles) -> Iterator[Match]:
+        """Yield every candidate; raise `OSError` where the host cannot say."""
+        ...
+
+    def missing(self, files: HostFiles) -> str | None:
+        """Say what is not there yet, where that explains that nothing is found."""
+        ...
+
+    def watch_roots(self) -> tuple[WatchRoot, ...]:
+        """Return the directories to watch."""
+        ...
+
+
+def absent(files: HostFiles, directory: str) -> str | None:
+    """Say that a directory is not there, or return ``None``."""
+    if files.entries(directory) is not None:
+        return None
+    if files.is_host:
+        return f"{directory} does not exist yet"
+    return (
+        f"{directory} does not exist below {files.root}: it is not there yet, or not mounted "
+        "(the chart's hostPaths)"
+    )

@@ -1,0 +1,29 @@
+"""The source ``static``: tokens and slots, nothing physical."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.match import Match, WatchRoot
+from devhost.model.config import Static
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFinder:
+    """Yields what the configuration declares."""
+
+    options: Static
+
+    def find(self, _files: HostFiles) -> Iterator[Match]:
+        """Yield each token."""
+        ids = self.options.ids
+        for name in ids if ids is not None else map(str, range(self.options.count or 0)):
+            yield Match("", name)
+
+    def missing(self, _files: HostFiles) -> str | None:
+        """Nothing can be missing."""
+        return None
+
+    def watch_roots(self) -> tuple[WatchRoot, ...]:
+        """There is nothing to watch."""
+        return ()

@@ -1,0 +1,125 @@
+"""What a resource's sources find on the host, judged one by one; the reading half of a scan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from devhost.discovery import block_use
+from devhost.discovery.dev import DevFinder
+from devhost.discovery.directory import DirectoryFinder
+from devhost.discovery.glob import GlobFinder
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.match import Finder, Match, WatchRoot
+from devhost.discovery.static import StaticFinder
+from devhost.model import names
+from devhost.model.config import Dev, Directory, Glob, Kind, Resource, Source, Static
+from devhost.model.device import FileKind, FileState, Node, Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found.
+
+    Attributes:
+        nodes: Candidates in the order of the sources, then in natural order of their names.
+        skipped: What is not to be offered.
+        failed: By source, why it could not be read.
+        notes: What is not there yet.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def finder(kind: Kind) -> Finder:
+    """Return what finds the devices of a kind of source."""
+    match kind:
+        case Directory():
+            return DirectoryFinder(kind)
+        case Glob():
+            return GlobFinder(kind)
+        case Dev():
+            return DevFinder(kind)
+        case Static():
+            return StaticFinder(kind)
+
+
+def watch_roots(resource: Resource) -> frozenset[WatchRoot]:
+    """Return the host directories whose changes may change what a resource's sources find."""
+    return frozenset(
+        root for source in resource.sources for root in finder(source.kind).watch_roots()
+    )
+
+
+def survey(resource: Resource, files: HostFiles) -> Survey:
+    """Look at the host. Blocks; never raises for what the host does."""
+    nodes: list[Node] = []
+    skipped: list[Skipped] = []
+    failed: dict[int, str] = {}
+    notes: list[str] = []
+    for index, source in enumerate(resource.sources):
+        found = finder(source.kind)
+        try:
+            matches = list(found.find(files))
+            judged = _Judge(index, source, files)
+            matches.sort(key=lambda match: (names.natural_key(match.name), match.name))
+            for match in matches:
+                result = judged.judge(match)
+                (nodes if isinstance(result, Node) else skipped).append(result)  # type: ignore[arg-type]
+            if not matches and (note := found.missing(files)):
+                notes.append(note)
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            failed[index] = f"{error.strerror or error}{where}"
+    return Survey(tuple(nodes), tuple(skipped), failed, tuple(notes))
+
+
+class _Judge:
+    """Decides which matches of a source are candidates."""
+
+    def __init__(self, index: int, source: Source, files: HostFiles) -> None:
+        kind = source.kind
+        self._index, self._source, self._files = index, source, files
+        self._types = None if isinstance(kind, Static) else kind.types
+        self._in_use = isinstance(kind, Static) or kind.in_use
+        self._used: frozenset[block_use.Number] | None = None
+
+    def judge(self, match: Match) -> Node | Skipped:
+        """Return the candidate, or why it is none."""
+        label = names.printable(match.path or match.name)
+        if problem := _unusable(match):
+            return Skipped(label, problem)
+        if match.excluded:
+            return Skipped(label, match.excluded)
+        state: FileState | None = None
+        if match.path:
+            state = self._files.look(match.path)
+            if state is None:
+                return Skipped(label, "dangling link")
+            if problem := self._wrong_type(match.path, state) or self._busy(state):
+                return Skipped(label, problem)
+        role = self._source.role
+        return Node(match.path, state, self._index, match.name, match.variables, role)
+
+    def _wrong_type(self, path: str, state: FileState) -> str | None:
+        if self._types is None or state.kind.value in self._types:
+            return None
+        if "symlink" in self._types and self._files.is_link(path):
+            return None
+        return f"a {state.kind.value}, not {' or '.join(self._types)}"
+
+    def _busy(self, state: FileState) -> str | None:
+        if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
+            return None
+        if self._used is None:
+            self._used = block_use.in_use(self._files)
+        use = block_use.use_of(state.number, self._used, self._files)
+        return f"in use: {use}" if use else None
+
+
+def _unusable(match: Match) -> str | None:
+    for text in (match.path, match.name):
+        if "\n" in text or "\t" in text or names.text_problem(text):
+            return "unusable name: it is not UTF-8, or has control characters"
+    return None
