@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devhost.allocation import Allocation, allocate
+from devhost.allocation import allocate
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
 from devhost.discovery.scan import Scanner, hand_out
 from devhost.discovery.survey import survey
 from devhost.errors import AllocationError
 from devhost.model import names
+from devhost.model.answer import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import Snapshot, distinct, share_ids
 from devhost.trust import Policy
@@ -148,7 +149,7 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     for device in snapshot.devices.values():
         if device.answer is not None and device.healthy:
             whole = allocate(scanner.rules, [device], [device.id])
-            needed |= host_paths.needs((*whole.devices, *whole.mounts))
+            needed |= host_paths.needs(whole.specs)
     return list(needed)
 
 

@@ -11,7 +11,7 @@ from devhost.discovery.identity import HOLD_S, Claimed, Identified
 from devhost.discovery.survey import Survey
 from devhost.errors import AllocationError
 from devhost.model import names
-from devhost.model.answer import Answer, DeviceSpec, MountSpec
+from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, Snapshot
 from devhost.trust import Policy
@@ -94,7 +94,7 @@ class Scanner:
             whole = allocation.allocate(self.rules, [device], [device.id])
         except AllocationError as error:
             return str(error)
-        for spec in (*whole.devices, *whole.mounts):
+        for spec in whole.specs:
             if not spec.optional and (problem := host_paths.problem(spec)):
                 return problem
         return None
@@ -113,7 +113,7 @@ class Scanner:
 
 def hand_out(
     scanner: Scanner, snapshot: Snapshot, advertised_ids: tuple[str, ...], device_ids: set[str]
-) -> allocation.Allocation:
+) -> Allocation:
     """Put together what a container receives, and look that it is all there. Blocks.
 
     Raises:
@@ -134,7 +134,7 @@ def hand_out(
         raise AllocationError(f"{scanner.resource.name}: {error}") from None
     host_paths = HostPaths(scanner.files, scanner.policy)
     kept: list[DeviceSpec | MountSpec] = []
-    for spec in (*whole.devices, *whole.mounts):
+    for spec in whole.specs:
         problem = host_paths.problem(spec)
         if problem is None:
             kept.append(spec)

@@ -66,7 +66,10 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
             matches.sort(key=lambda match: (names.natural_key(match.name), match.name))
             for match in matches:
                 result = judged.judge(match)
-                (nodes if isinstance(result, Node) else skipped).append(result)  # type: ignore[arg-type]
+                if isinstance(result, Node):
+                    nodes.append(result)
+                else:
+                    skipped.append(result)
             if not matches and (note := found.missing(files)):
                 notes.append(note)
         except OSError as error:

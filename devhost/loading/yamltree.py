@@ -185,10 +185,10 @@ class _Builder:
                 "must be quoted",
                 event,
             )
-        tag: str = event.tag or self._resolver.resolve(
-            yaml.ScalarNode, event.value, event.implicit
-        )
-        return tag
+        if event.tag:
+            return str(event.tag)
+        resolve = self._resolver.resolve
+        return str(resolve(yaml.ScalarNode, event.value, event.implicit))  # type: ignore[no-untyped-call]
 
     # ── nodes to data ──
 
@@ -217,7 +217,7 @@ class _Builder:
     def _scalar(self, node: _Node) -> Any:
         event = node.event
         try:
-            return self._constructor.construct_object(  # type: ignore[no-untyped-call]
+            return self._constructor.construct_object(
                 yaml.ScalarNode(node.tag, event.value, event.start_mark, event.end_mark)
             )
         except (ValueError, yaml.YAMLError):

@@ -66,3 +66,8 @@ class Allocation:
     devices: tuple[DeviceSpec, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
+
+    @property
+    def specs(self) -> tuple[DeviceSpec | MountSpec, ...]:
+        """All host paths of the answer."""
+        return (*self.devices, *self.mounts)

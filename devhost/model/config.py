@@ -93,7 +93,7 @@ def _removal(value: object) -> float:
 
 def _topology(value: object) -> int | Literal["auto", "none"]:
     if value == "auto" or value == "none":  # noqa: PLR1714 (narrows the type)
-        return value  # type: ignore[return-value]
+        return value
     if type(value) is int and value >= 0:
         return value
     raise ValueError("should be auto, none or the number of a NUMA node")

@@ -1,0 +1,5 @@
+"""``python -m devhost``."""
+
+from devhost.cli import main
+
+main()

@@ -1,0 +1,97 @@
+"""Options that several commands share, each with its environment variable."""
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from devhost.trust import Policy
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+config_argument = click.argument(
+    "config", envvar="DEVHOST_CONFIG", default="/etc/devhost/config.yaml", metavar="[CONFIG]"
+)
+root_option = click.option(
+    "--root",
+    default="/",
+    envvar="DEVHOST_ROOT",
+    show_envvar=True,
+    show_default=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Where the host's files are seen; paths in the configuration stay the host's.",
+)
+node_name_option = click.option(
+    "--node-name",
+    default=socket.gethostname,
+    envvar="DEVHOST_NODE_NAME",
+    show_envvar=True,
+    help="The node's name; the host name unless told.",
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the result is printed; json is a contract.",
+)
+
+
+def trust_options(command: Command) -> Command:
+    """Add ``--allow-path`` and ``--allow-exec``."""
+    paths = click.option(
+        "--allow-path",
+        "allow_paths",
+        multiple=True,
+        envvar="DEVHOST_ALLOW_PATH",
+        show_envvar=True,
+        metavar="GLOB",
+        help="Host paths that answers may name, beside character devices below /dev.",
+    )
+    execs = click.option(
+        "--allow-exec",
+        is_flag=True,
+        envvar="DEVHOST_ALLOW_EXEC",
+        show_envvar=True,
+        help="Let the configuration run commands.",
+    )
+    return paths(execs(command))
+
+
+def policy(allow_paths: tuple[str, ...], *, allow_exec: bool, enforced: bool) -> Policy:
+    """Return what the options allow."""
+    return Policy(allow_paths, allow_exec, enforced)
+
+
+def host_options(command: Command) -> Command:
+    """Add what ``run`` and ``try`` share."""
+    for option in (
+        root_option,
+        node_name_option,
+        trust_options,
+        click.option(
+            "--log-format",
+            type=click.Choice(["json", "text"]),
+            envvar="DEVHOST_LOG_FORMAT",
+            show_envvar=True,
+            help="text for people, json for machines; by what stderr is unless told.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["debug", "info", "warning", "error"]),
+            default="info",
+            envvar="DEVHOST_LOG_LEVEL",
+            show_envvar=True,
+            show_default=True,
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def real_root(root: str) -> str:
+    """Return a root as an absolute path without links."""
+    return os.path.realpath(root)

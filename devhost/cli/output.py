@@ -1,0 +1,103 @@
+"""What commands print: problems, tables, JSON."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import click
+
+from devhost.errors import Problem
+from devhost.model.names import printable
+from devhost.report import ResourceReport
+
+
+def print_json(value: Any) -> None:
+    """Print JSON, the form that programs read."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_problems(problems: Iterable[Problem], *, err: bool = True) -> None:
+    """Print a line a problem, as compilers do."""
+    for problem in problems:
+        click.echo(str(problem).encode("utf-8", "backslashreplace").decode(), err=err)
+
+
+def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
+    """Return the shape of ``validate -o json``."""
+    valid = all(problem.severity != "error" for problem in problems)
+    return {"valid": valid, "problems": [asdict(problem) for problem in problems]}
+
+
+def fail(message: str) -> NoReturn:
+    """Say why, and exit 1."""
+    click.echo(f"devhost: {message}", err=True)
+    sys.exit(1)
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns: with rich where a person looks, plain where a program reads."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*headings, box=None, pad_edge=False, header_style="bold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        Console().print(table)
+        return
+    lines = [list(headings), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("   ".join(cells).rstrip())
+
+
+def print_reports(reports: Sequence[ResourceReport]) -> None:
+    """Print what a host would advertise, for people."""
+    for number, report in enumerate(reports):
+        if number:
+            click.echo()
+        shown = report.as_json()
+        click.echo(f"{shown['name']}: {shown['allocatable']} of {shown['capacity']} allocatable")
+        if shown["error"]:
+            click.echo(f"  error: {shown['error']}")
+        for warning in shown["warnings"]:
+            click.echo(f"  warning: {warning}")
+        if shown["devices"]:
+            rows = [
+                [
+                    printable(device["id"]),
+                    device["health"],
+                    ", ".join(device["paths"]) or "-",
+                    device["reason"] or "",
+                ]
+                for device in shown["devices"]
+            ]
+            print_table(["DEVICE", "HEALTH", "PATHS", "REASON"], rows)
+        for skipped in shown["skipped"]:
+            click.echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
+        if "allocation" in shown:
+            print_allocation(shown["allocation"])
+
+
+def print_allocation(allocation: dict[str, Any]) -> None:
+    """Print what a container would receive."""
+    if allocation["error"]:
+        click.echo(f"  allocation: {allocation['error']}")
+        return
+    click.echo(f"  a container with {', '.join(allocation['deviceIds']) or 'nothing'} receives")
+    for name, value in allocation["envs"].items():
+        click.echo(f"    env {name}={value}")
+    for device in allocation["devices"]:
+        paths = f"{device['hostPath']} as {device['containerPath']}"
+        click.echo(f"    device {paths} ({device['permissions']})")
+    for mount in allocation["mounts"]:
+        mode = "read-only" if mount["readOnly"] else "read-write"
+        click.echo(f"    mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
+    for key, value in allocation["annotations"].items():
+        click.echo(f"    annotation {key}={value}")
+    for name in allocation["cdiDevices"]:
+        click.echo(f"    cdi {name}")

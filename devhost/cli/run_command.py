@@ -1,0 +1,56 @@
+"""``devhost run``."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from devhost.cli import options, output
+
+
+@click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage.")
+@options.config_argument
+@click.option(
+    "--plugin-dir",
+    default="/var/lib/kubelet/device-plugins",
+    envvar="DEVHOST_PLUGIN_DIR",
+    show_envvar=True,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The kubelet's plugin directory.",
+)
+@options.host_options
+def command(
+    config: str,
+    plugin_dir: Path,
+    root: str,
+    node_name: str,
+    allow_paths: tuple[str, ...],
+    allow_exec: bool,
+    log_format: str | None,
+    log_level: str,
+) -> None:
+    """Serve the resources of a configuration to the kubelet, until SIGTERM."""
+    from devhost.discovery.host_files import HostFiles
+    from devhost.errors import KubeletError
+    from devhost.host.process import raise_descriptor_limit, until_signal
+    from devhost.host.supervisor import Host, Settings
+    from devhost.loading.loader import load
+    from devhost.observe import logs
+
+    logs.set_up(log_level, log_format)
+    policy = options.policy(allow_paths, allow_exec=allow_exec, enforced=True)
+    loaded = load(config, policy)
+    output.print_problems(loaded.problems)
+    if loaded.config is None:
+        sys.exit(1)
+    if not plugin_dir.is_dir():
+        output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
+    raise_descriptor_limit()
+    files = HostFiles(options.real_root(root))
+    settings = Settings(plugin_dir.resolve(), node_name, files, policy)
+    try:
+        asyncio.run(until_signal(Host(loaded.config, settings).run()))
+    except KubeletError as error:
+        output.fail(str(error))

@@ -1,0 +1,13 @@
+"""``devhost schema``."""
+
+import click
+
+from devhost.cli.output import print_json
+
+
+@click.command("schema")
+def command() -> None:
+    """Print the JSON Schema of a configuration file, for editors and other checkers."""
+    from devhost.model.schema import json_schema
+
+    print_json(json_schema())

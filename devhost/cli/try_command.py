@@ -1,0 +1,53 @@
+"""``devhost try``."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from devhost.cli import options, output
+
+
+@click.command("try", epilog="Exit status: 0 well, 1 not, 2 usage.")
+@options.config_argument
+@click.option("--once", is_flag=True, help="Print what is registered, as JSON, and exit.")
+@options.host_options
+def command(
+    config: str,
+    once: bool,
+    root: str,
+    node_name: str,
+    allow_paths: tuple[str, ...],
+    allow_exec: bool,
+    log_format: str | None,
+    log_level: str,
+) -> None:
+    """Run the real host against an embedded stand-in kubelet in a temporary directory.
+
+    Shows the resources whenever something changes, until Ctrl-C.
+    """
+    from devhost.discovery.host_files import HostFiles
+    from devhost.host.process import raise_descriptor_limit, until_signal
+    from devhost.host.supervisor import Settings
+    from devhost.host.trial import Trial
+    from devhost.loading.loader import load
+    from devhost.observe import logs
+
+    logs.set_up("error" if once else log_level, log_format)
+    policy = options.policy(allow_paths, allow_exec=allow_exec, enforced=False)
+    loaded = load(config, policy)
+    output.print_problems(loaded.problems)
+    if loaded.config is None:
+        sys.exit(1)
+    raise_descriptor_limit()
+    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
+        files = HostFiles(options.real_root(root))
+        settings = Settings(Path(directory), node_name, files, policy)
+        trial = Trial(loaded.config, settings)
+        if once:
+            shown = asyncio.run(trial.once())
+            output.print_json(shown)
+            sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
+        asyncio.run(until_signal(trial.live(click.echo)))

@@ -1,0 +1,40 @@
+"""``devhost validate``."""
+
+import sys
+
+import click
+
+from devhost.cli import options
+from devhost.cli import output as printer
+
+
+@click.command("validate", epilog="Exit status: 0 valid, 1 not valid, 2 usage.")
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@options.output_option
+@options.trust_options
+def command(
+    configs: tuple[str, ...],
+    strict: bool,
+    output: str,
+    allow_paths: tuple[str, ...],
+    allow_exec: bool,
+) -> None:
+    """Check configurations ('-' is standard input) without touching the host.
+
+    Prints every problem of every file: file:line:column: severity: path: message.
+    """
+    from devhost.loading.loader import load
+
+    policy = options.policy(allow_paths, allow_exec=allow_exec, enforced=False)
+    problems = [problem for config in configs for problem in load(config, policy).problems]
+    errors = sum(problem.severity == "error" or strict for problem in problems)
+    if output == "json":
+        shown = printer.problems_json(problems)
+        printer.print_json({**shown, "valid": not errors})
+    else:
+        printer.print_problems(problems, err=False)
+        if not errors:
+            files = f"{len(configs)} files are" if len(configs) > 1 else f"{configs[0]} is"
+            click.echo(f"{files} valid", err=True)
+    sys.exit(1 if errors else 0)

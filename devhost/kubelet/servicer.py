@@ -1,0 +1,152 @@
+"""The five calls of a device plugin, over whatever serves a resource."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+import grpc
+
+from devhost.model.answer import Allocation
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.errors import AllocationError
+from devhost.kubelet import wire
+from devhost.kubelet.listing import Listing
+
+ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
+_LOG: Final = logging.getLogger(__name__)
+
+Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
+
+
+class Backend(Protocol):
+    """What serves a resource."""
+
+    @property
+    def name(self) -> str:
+        """The resource's name."""
+        ...
+
+    @property
+    def listing(self) -> Listing:
+        """The list that streams send."""
+        ...
+
+    async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
+        """Return what a container receives; raise `AllocationError`."""
+        ...
+
+
+class Servicer(pb_grpc.DevicePluginServicer):
+    """Serves one resource to the kubelet, on one socket."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._wake: set[asyncio.Event] = set()
+        self._closing = False
+        self.streams_changed = asyncio.Event()
+
+    @property
+    def streams(self) -> int:
+        """How many ListAndWatch calls are open."""
+        return len(self._wake)
+
+    def notify(self) -> None:
+        """Have every stream send the list, if it changed since the last time."""
+        for wake in self._wake:
+            wake.set()
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closing = True
+        self.notify()
+
+    async def GetDevicePluginOptions(  # noqa: N802 (the protocol's name)
+        self, request: pb.Empty, context: Context
+    ) -> pb.DevicePluginOptions:
+        """Tell the truth about what is offered; the kubelet asks once per registration."""
+        return pb.DevicePluginOptions(
+            pre_start_required=False, get_preferred_allocation_available=True
+        )
+
+    async def ListAndWatch(self, request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
+        """Send the whole list at once, and again after every change."""
+        listing, wake = self._backend.listing, asyncio.Event()
+        stream = listing.open()
+        self._wake.add(wake)
+        self.streams_changed.set()
+        clock = asyncio.get_running_loop().time
+        version = -1
+        try:
+            while not self._closing:
+                if version != listing.version:
+                    version, entries = listing.version, listing.entries
+                    await context.write(wire.device_list(entries))
+                    listing.sent(stream, entries, clock())
+                    continue
+                await wake.wait()
+                wake.clear()
+        finally:
+            listing.close(stream)
+            self._wake.discard(wake)
+            self.streams_changed.set()
+
+    async def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: Context
+    ) -> pb.AllocateResponse:
+        """Answer each container request separately."""
+
+        async def answer() -> pb.AllocateResponse:
+            return pb.AllocateResponse(
+                container_responses=[
+                    wire.container_response(await self._allocate(list(one.devices_ids)))
+                    for one in request.container_requests
+                ]
+            )
+
+        return await self._guarded(answer, context)
+
+    async def _allocate(self, advertised_ids: list[str]) -> Allocation:
+        for advertised_id in advertised_ids:
+            if advertised_id not in self._backend.listing:
+                raise AllocationError(f"{self._backend.name}: there is no device {advertised_id}")
+        return await self._backend.allocate(advertised_ids)
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: pb.PreferredAllocationRequest, context: Context
+    ) -> pb.PreferredAllocationResponse:
+        """Leave the choice to the kubelet: an empty answer for each container."""
+        return pb.PreferredAllocationResponse(
+            container_responses=[
+                pb.ContainerPreferredAllocationResponse() for _ in request.container_requests
+            ]
+        )
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: pb.PreStartContainerRequest, context: Context
+    ) -> pb.PreStartContainerResponse:
+        """Do nothing: no resource asks for it."""
+        return pb.PreStartContainerResponse()
+
+    async def _guarded(
+        self, work: Callable[[], Awaitable[pb.AllocateResponse]], context: Context
+    ) -> pb.AllocateResponse:
+        """Bound a call in time, keep its IDs in the list, and put errors into words."""
+        listing, clock = self._backend.listing, asyncio.get_running_loop().time
+        call = listing.begin(clock())
+        try:
+            async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
+                return await work()
+        except AllocationError as error:
+            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+        except TimeoutError:
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
+            text = f"{self._backend.name}: the host did not answer in {ALLOCATE_TIMEOUT_S:.0f} s"
+        except Exception:
+            _LOG.exception("allocation failed unexpectedly")
+            code, text = grpc.StatusCode.INTERNAL, f"{self._backend.name}: internal error"
+        finally:
+            listing.end(call)
+        await context.abort(code, text)
+        raise AssertionError("abort raises")

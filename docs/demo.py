@@ -1,0 +1,85 @@
+"""The main job on a laptop: a resource, its devices, one that comes and goes, an allocation."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from devhost.host.supervisor import Settings
+from devhost.host.trial import Trial
+from devhost.loading.loader import loads
+from devhost.observe import logs
+
+CONFIG = """\
+version: v1
+resources:
+  - name: myway5.com/cola
+    sources:
+      - directory: {directory}
+    allocate:
+      env:
+        COLA_DEVICES: ${{id}}
+"""
+
+
+def step(text: str) -> None:
+    print(f"\n── {text}", flush=True)
+
+
+async def show(trial: Trial, capacity: int, allocatable: int) -> None:
+    name = "myway5.com/cola"
+    await trial.kubelet.wait(name, capacity, allocatable)
+    print(f"   kubelet: {name}: capacity {capacity}, allocatable {allocatable}")
+    for device_id, health in sorted(trial.kubelet.devices(name).items()):
+        print(f"            {device_id:8} {health}")
+
+
+async def demo(directory: Path) -> None:
+    colas = directory / "colas"
+    colas.mkdir()
+    for name in ("cherry", "classic"):
+        (colas / name).touch()
+    text = CONFIG.format(directory=colas)
+    step("The configuration: each file of a directory is a device")
+    print(text, end="")
+    config = loads(text, "demo.yaml").require()
+    (directory / "plugins").mkdir()
+    trial = Trial(config, Settings(directory / "plugins", "laptop"))
+    async with trial.running():
+        step("devhost serves it and registers with the (stand-in) kubelet")
+        await show(trial, 2, 2)
+        step("A device comes: touch colas/vanilla")
+        (colas / "vanilla").touch()
+        await show(trial, 3, 3)
+        step("A pod asks for two: this is what its container receives")
+        answer = await trial.kubelet.admit("pod-1", {"app": {"myway5.com/cola": 2}})
+        for name, value in answer["app"]["envs"].items():
+            print(f"   env {name}={value}")
+        step("A device goes: rm colas/classic (unhealthy at once, it leaves the list later)")
+        (colas / "classic").unlink()
+        await show(trial, 3, 2)
+        step("The kubelet restarts and deletes all sockets; devhost registers again")
+        await trial.kubelet.restart()
+        await show(trial, 3, 2)
+        if sys.stdout.isatty():
+            step(f"Your turn: create and remove files in {colas} (Ctrl-C ends)")
+            known = await trial.kubelet.capacity()
+            while True:
+                await asyncio.sleep(0.2)
+                if (now := await trial.kubelet.capacity()) != known:
+                    known = now
+                    await show(trial, *now["myway5.com/cola"])
+    step("Done")
+
+
+def main() -> None:
+    logs.set_up("warning", "text")
+    with tempfile.TemporaryDirectory(prefix="devhost-demo-") as directory:
+        try:
+            asyncio.run(demo(Path(directory)))
+        except KeyboardInterrupt:
+            print()
+
+
+if __name__ == "__main__":
+    main()
