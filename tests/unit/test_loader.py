@@ -1,0 +1,427 @@
+"""A file to a configuration, or every mistake with its place and its fix."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from devhost.errors import ConfigError
+from devhost.loading.loader import SIZE_MAX, Loaded, load, loads
+from devhost.model.config import Config
+from devhost.trust import Policy
+
+HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"  # three lines
+KVM: Final = HEAD + "    sources: [dev: kvm]\n"  # four
+SLOTS: Final = HEAD + "    sources: [static: 2]\n"
+TWO: Final = KVM + "  - name: example.com/b\n    sources: [static: 1]\n"
+TRUSTING: Final = Policy(allow_paths=("*",))
+
+
+def problems(text: str, policy: Policy | None = None) -> list[str]:
+    return [str(problem) for problem in loads(text, "f.yaml", policy).problems]
+
+
+def source(text: str) -> str:
+    return f"{HEAD}    sources:\n      - {text}\n"
+
+
+def env(line: str) -> str:
+    return f"{KVM}    allocate:\n      env:\n        {line}\n"
+
+
+def devices(*entries: str, section: str = "devices") -> str:
+    lines = "".join(f"        - {entry}\n" for entry in entries)
+    return f"{KVM}    allocate:\n      {section}:\n{lines}"
+
+
+A: Final = "resources[0]"
+S: Final = f"{A}.sources[0]"
+ENV: Final = f"{A}.allocate.env"
+DEVICES: Final = f"{A}.allocate.devices"
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "path", "says"),
+    [
+        # the whole file
+        ("", "1:1", "", "the file is empty: it needs 'version: v1'"),
+        ("foo", "1:1", "", "should be a mapping, not 'foo'"),
+        ("[]", "1:1", "", "should be a mapping, not a list"),
+        ("resources: []", "1:1", "", "needs 'version'"),
+        ("version: v1", "1:1", "", "needs 'resources'"),
+        ("version: v2\nresources: []", "1:10", "version", "'v2' should be 'v1'"),
+        ("version: v1\nresources: {}", "2:12", "resources", "should be a list, not a mapping"),
+        ("version: v1\nresources:", "2:1", "resources", "has no value"),
+        ("version: v1\nresources: [x]", "2:13", "resources[0]", "should be a mapping, not 'x'"),
+        # unknown and duplicate keys
+        ("version: v1\nresource: []", "2:1", "resource", "did you mean 'resources'?"),
+        (KVM + "    replica: 2", "5:5", f"{A}.replica", "unknown key 'replica'; did you mean 'rep"),
+        (KVM + "    permissions: rw", "5:5", f"{A}.permissions", "it belongs below 'devices'"),
+        (KVM + "    zzz: 1", "5:5", f"{A}.zzz", "known are name, sources, id"),
+        (KVM + "    max_devices: 1", "5:5", f"{A}.max_devices", "did you mean 'maxDevices'?"),
+        (source("usb: '1234'"), "5:9", f"{S}.usb", "not supported by this version"),
+        (source("device: kvm"), "5:9", f"{S}.device", "unknown key 'device'; did you mean 'dev'?"),
+        (env("A: {valu: x}"), "7:13", f"{ENV}.A.valu", "did you mean 'value'?"),
+        (KVM + "    name: example.com/b", "5:5", f"{A}.name", "stands twice: first in line 3"),
+        (KVM + "1: x", "5:1", "", 'quote it: "1"'),
+        (env("off: x"), "7:9", ENV, 'YAML reads the key off as no text; quote it: "off"'),
+        (env("A: {{ .Values.x }}"), "7:13", f"{ENV}.A", "'{{ }}' is Helm's"),
+        # missing values
+        (source("dev:"), "5:9", f"{S}.dev", "has no value: give it one, or remove it"),
+        (source("directory: {path: }"), "5:21", f"{S}.directory.path", "has no value"),
+        (env("A:"), "7:9", f"{ENV}.A", "has no value"),
+        (env("A: ~"), "7:9", f"{ENV}.A", "has no value"),
+        (KVM + "    id:", "5:5", f"{A}.id", "has no value"),
+        (KVM + "    allocate:", "5:5", f"{A}.allocate", "has no value"),
+        (KVM + "    id:${name}:", "5:5", f"{A}.id:${{name}}:", "write a space after the ':'"),
+        # YAML 1.1
+        (env("A: 0403"), "7:12", f"{ENV}.A", 'reads 0403 as the number 259; quote it: "0403"'),
+        (env("A: off"), "7:12", f"{ENV}.A", 'reads off as the truth value false; quote it: "off"'),
+        (env("A: 1:30"), "7:12", f"{ENV}.A", 'reads 1:30 as the number 90; quote it: "1:30"'),
+        (env("A: 1.10"), "7:12", f"{ENV}.A", 'reads 1.10 as the number 1.1; quote it: "1.10"'),
+        (env("A: 5"), "7:12", f"{ENV}.A", '5 is the number 5 to YAML; quote it: "5"'),
+        (env("A: 2020-01-02"), "7:12", f"{ENV}.A", 'the date 2020-01-02 to YAML; quote it: "2020'),
+        (env("A: 2020-13-45"), "7:12", "", "'2020-13-45' cannot be read; quote it"),
+        (KVM + "    replicas: '3'", "5:15", f"{A}.replicas", "remove the quotes of '3'"),
+        (KVM + "    overlap: yes", "5:14", f"{A}.overlap", "should be 'allow' or 'deny'"),
+        # values
+        (HEAD.replace("example.com/a", "a") + "    sources: [static: 1]", "3:11", f"{A}.name", "example.com/a"),
+        (HEAD.replace("example.com", "mykubernetes.io") + "    sources: [static: 1]", "3:11", f"{A}.name", "reserved"),
+        (KVM + "    replicas: 0", "5:15", f"{A}.replicas", "greater than or equal to 1"),
+        (KVM + "    removeMissingAfter: soon", "5:25", f"{A}.removeMissingAfter", "such as 5m, or never"),
+        (KVM + "    topology: numa", "5:15", f"{A}.topology", "auto, none or the number"),
+        (KVM + "    prefer: pack", "5:13", f"{A}.prefer", "did you mean 'packed'?"),
+        (devices("{hostPath: /dev/a, permissions: rwx}"), "7:43", f"{DEVICES}[0].permissions", "'rwx' should be one or more"),
+        (devices("{hostPath: /dev/a, permissions: ''}"), "7:43", f"{DEVICES}[0].permissions", "r (read), w (write)"),
+        (devices("{hostPath: /dev/a, permissions: rr}"), "7:43", f"{DEVICES}[0].permissions", "r (read), w (write)"),
+        (devices("{containerPath: /dev/a}"), "7:11", f"{DEVICES}[0]", "needs 'hostPath'"),
+        # sources
+        (source("kvm"), "5:9", S, "'kvm' is no source: a path begins with '/'"),
+        (source("{dev: kvm, glob: /x}"), "5:9", S, "needs exactly one of directory, glob, dev, static, not glob and dev"),
+        (source("{inUse: true}"), "5:10", f"{S}.inUse", "it belongs below 'directory'"),
+        (source("{}"), "5:9", S, "needs exactly one of directory, glob, dev, static"),
+        (source("directory: etc"), "5:20", f"{S}.directory", "not an absolute path"),
+        (source("directory: /etc/../x"), "5:20", f"{S}.directory", "has a '..'"),
+        (source("dev: /dev/kvm"), "5:14", f"{S}.dev.pattern", "leave out the leading '/dev/'"),
+        (source("dev: a("), "5:14", f"{S}.dev.pattern", "'a(' is not an RE2 pattern: missing )"),
+        (source("dev: '*x'"), "5:14", f"{S}.dev.pattern", "not a glob: write .*x"),
+        (source("dev: a(?!b)"), "5:14", f"{S}.dev.pattern", "RE2 has no look-around"),
+        (source("dev: {pattern: a, exclude: [b, '[']}"), "5:40", f"{S}.dev.exclude[1]", "not an RE2 pattern"),
+        (source("directory: {path: /x, include: '('}"), "5:40", f"{S}.directory.include[0]", "not an RE2 pattern"),
+        (source("directory: {path: /x, types: [fil]}"), "5:39", f"{S}.directory.types[0]", "did you mean 'file'?"),
+        (source("dev: x(?P<index>.)"), "5:14", f"{S}.dev.pattern", "'index' bears the name of a built-in"),
+        (source("dev: x(?P<nodeName>.)"), "5:14", f"{S}.dev.pattern", "'nodeName' bears the name"),
+        (source("static: {count: 1, ids: [a]}"), "5:17", f"{S}.static", "either count or ids"),
+        (source("static: -1"), "5:17", f"{S}.static", "greater than or equal to 0"),
+        (source("static: {ids: [a, b, a]}"), "5:30", f"{S}.static.ids[2]", "'a' stands twice"),
+        (source("static: {ids: ['a::b']}"), "5:24", f"{S}.static.ids[0]", "'::' is reserved"),
+        (source("static: {ids: ['']}"), "5:24", f"{S}.static.ids[0]", "cannot be empty"),
+        # templates
+        (env("A: ${idd}"), "7:12", f"{ENV}.A.value", "unknown variable ${idd}; did you mean 'id'? (known"),
+        (env("A: ab $x"), "7:15", f"{ENV}.A", "write ${x}, or '$$x'"),
+        (env("A: 'ab $x'"), "7:16", f"{ENV}.A", "write ${x}, or '$$x'"),
+        (env("A: $(X)"), "7:12", f"{ENV}.A", "for a literal '$(' write '$$('"),
+        (env("A_${id: x"), "7:9", f"{ENV}.A_${{id", "'${' is not closed"),
+        (env("A-B: x"), "7:9", f"{ENV}.A-B", "such as 'A_B'"),
+        (env("A: 'a,${id}'"), "7:12", f"{ENV}.A", "contains the separator ','"),
+        (env('A: "a\\0b"'), "7:12", f"{ENV}.A", "control character"),
+        (env("B: {A: ${id}}"), "7:17", "", 'a template must be quoted: write "${…}"'),
+        (SLOTS + "    allocate: {env: {A: '${path}'}}", "5:25", f"{ENV}.A.value", "${path} is not given by every source"),
+        (SLOTS + "    id: ${realpath}", "5:9", f"{A}.id[0]", "${realpath} is not given by every source"),
+        (KVM + "    id: ${id}", "5:9", f"{A}.id[0]", "${id} is not known yet"),
+        (KVM + "    id: ['${name}', '${index}']", "5:21", f"{A}.id[1]", "${index} is not known yet"),
+        (KVM + "    id: fixed", "5:9", f"{A}.id[0]", "gives every device the same ID"),
+        # what a container receives
+        (devices("dev/x"), "7:11", f"{DEVICES}[0].hostPath", "begin it with '/'"),
+        (devices("/dev/../x"), "7:11", f"{DEVICES}[0].hostPath", "has a '..'"),
+        (devices("{hostPath: /dev/a, containerPath: b}"), "7:45", f"{DEVICES}[0].containerPath", "begin it with '/'"),
+        (devices("{hostPath: /dev/a, containerPath: /c}", "{hostPath: /dev/b, containerPath: /c}"), "8:11", f"{DEVICES}[1]", "two things at /c in the container: the other is allocate.devices[0]"),
+        (devices("x", section="cdi"), "7:11", f"{A}.allocate.cdi[0]", "vendor.com/class=device"),
+        (devices("vendor.com/class=${id}/x", section="cdi"), "7:11", f"{A}.allocate.cdi[0]", "not a fully qualified CDI name"),
+        (KVM + "    allocate: {annotations: {cdi.k8s.io/x: a}}", "5:30", f"{A}.allocate.annotations.cdi.k8s.io/x", "steer the runtime"),
+        (KVM + "    allocate: {annotations: {'a b': a}}", "5:30", f"{A}.allocate.annotations.a b", "not an annotation key"),
+        # limits and things to come
+        (SLOTS + "    replicas: 60000", "5:5", f"{A}.replicas", "more than 100000 device IDs"),
+        (KVM + "    prefer: numa", "5:5", f"{A}.prefer", "not supported by this version"),
+        (TWO.replace("example.com/b", "example.com/a"), "5:11", "resources[1].name", "'example.com/a' is declared already: resources[0]"),
+    ],
+)  # fmt: skip
+def test_each_mistake_has_its_place_and_its_fix(text: str, at: str, path: str, says: str) -> None:
+    """Every mistake is an error with file, line, column, path, and what would be right."""
+    loaded = loads(text, "f.yaml")
+    assert loaded.config is None
+    start = f"f.yaml:{at}: error: {path}: " if path else f"f.yaml:{at}: error: "
+    found = [str(problem) for problem in loaded.problems]
+    assert any(line.startswith(start) and says in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        source("dev:"),
+        source("kvm"),
+        source("directory: etc"),
+        source("usb: x"),
+        env("A: off"),
+        KVM + "    replica: 2",
+        SLOTS.replace("2", "-1"),
+        env("A: $x"),
+    ],
+)
+def test_one_mistake_is_one_problem(text: str) -> None:
+    """A mistake is said once, without others that follow from it."""
+    assert len(problems(text)) == 1, problems(text)
+
+
+@pytest.mark.parametrize(
+    "text", [KVM + "    overlap: yes", KVM + "    removeMissingAfter: 5", "version: 1\nresources: []"]
+)
+def test_quoting_is_advised_only_where_it_helps(text: str) -> None:
+    """Where a quoted value would be as wrong, the message does not say to quote it."""
+    assert not any("quote it" in line for line in problems(text)), problems(text)
+
+
+def test_an_item_of_a_shorthand_list_has_its_own_place() -> None:
+    """A mistake in a list that is short for a mapping is found at the item."""
+    assert problems(source("static: [a, b, a]"))[0].startswith("f.yaml:5:24: error: ")
+
+
+def test_all_errors_of_a_file_come_in_one_run() -> None:
+    """Errors of every kind are listed together, in the order of the file."""
+    text = (
+        "version: v1\n"
+        "resources:\n"
+        "  - name: example.com/a\n"
+        "    sources: [dev: 'a(']\n"
+        "    replica: 1\n"
+        "  - name: example.com/b\n"
+        "    sources: [dev: kvm]\n"
+        "    allocate:\n"
+        "      env: {A: '${nope}', B: off, B: x}\n"
+        "  - name: bad\n"
+        "    sources:\n"
+        "other: 1\n"
+    )
+    found = loads(text, "f.yaml").problems
+    assert [(problem.line, problem.column) for problem in found] == sorted(
+        (problem.line, problem.column) for problem in found
+    )
+    assert {5, 9, 10, 11, 12} <= {problem.line for problem in found}
+    assert len({problem.column for problem in found if problem.line == 9}) >= 2
+
+
+# ── files ──
+
+
+@pytest.mark.parametrize(
+    ("content", "at", "says"),
+    [
+        (b"", "1:1", "the file is empty"),
+        (b"a: 1\nb: \xff\n", "2:4", "not UTF-8"),
+        (b"#" * 10_000_000, "1:1", "larger than 1024 KiB"),
+        (b"#" * (SIZE_MAX + 1), "1:1", "larger than 1024 KiB"),
+        (b"\x00", "1:1", "control characters"),
+    ],
+    ids=["empty", "latin-1", "10 MB", "a byte too long", "NUL"],
+)
+def test_unusable_files(tmp_path: Path, content: bytes, at: str, says: str) -> None:
+    """A file that cannot be a configuration is one error with its place."""
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+    [problem] = load(str(file)).problems
+    assert str(problem).startswith(f"{file}:{at}: error: ")
+    assert says in problem.message
+
+
+def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
+    """What cannot be read is an error that says why."""
+    assert "No such file" in load(str(tmp_path / "none")).problems[0].message
+    assert "Is a directory" in load(str(tmp_path)).problems[0].message
+
+
+@pytest.mark.parametrize("content", [KVM.encode(), b"\xef\xbb\xbf" + KVM.encode(), KVM.replace("\n", "\r\n").encode()])
+def test_a_good_file_loads(tmp_path: Path, content: bytes) -> None:
+    """A file loads, also with a byte order mark or line ends of Windows."""
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+    loaded = load(str(file))
+    assert loaded.problems == ()
+    assert loaded.require().resources[0].name == "example.com/a"
+
+
+def test_require_raises_every_problem() -> None:
+    """Whoever needs the configuration gets the problems as one error that prints them all."""
+    loaded = loads("version: v2\nresource: []\n", "f.yaml")
+    with pytest.raises(ConfigError) as caught:
+        loaded.require()
+    assert caught.value.problems == loaded.problems
+    assert str(caught.value).splitlines() == [str(problem) for problem in loaded.problems]
+
+
+# ── what is legal ──
+
+
+def test_extension_keys_are_ignored() -> None:
+    """Top-level keys that begin with x- may hold anything, and are a place for anchors."""
+    text = f"x-a: &a {{env: {{A: b}}}}\nx-b: ~\nx-c: [{{d: ~}}]\n{KVM}    allocate:\n      <<: *a\n"
+    loaded = loads(text)
+    assert loaded.problems == ()
+    assert list(loaded.require().resources[0].allocate.env) == ["A"]
+
+
+def test_extension_keys_are_only_for_the_top_level() -> None:
+    """Below the top level a key that begins with x- is as unknown as any."""
+    assert "unknown key 'x-a'" in problems(KVM + "    x-a: 1")[0]
+
+
+def test_overriding_a_merged_key_is_no_duplicate() -> None:
+    """A key beside ``<<`` takes the place of the merged one."""
+    text = f"x-a: &a {{A: b, C: d}}\n{KVM}    allocate:\n      env: {{<<: *a, A: z}}\n"
+    envs = loads(text).require().resources[0].allocate.env
+    assert {name: str(entry.value) for name, entry in envs.items()} == {"A": "z", "C": "d"}
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"sources": ["/dev/x*"]}, {"sources": [{"glob": {"paths": ["/dev/x*"]}}]}),
+        ({"sources": [{"glob": "/x"}]}, {"sources": [{"glob": {"paths": ["/x"]}}]}),
+        ({"sources": [{"glob": ["/x", "/y"]}]}, {"sources": [{"glob": {"paths": ["/x", "/y"]}}]}),
+        ({"sources": [{"directory": "/x"}]}, {"sources": [{"directory": {"path": "/x"}}]}),
+        ({"sources": [{"dev": "kvm"}]}, {"sources": [{"dev": {"pattern": "kvm"}}]}),
+        ({"sources": [{"static": 3}]}, {"sources": [{"static": {"count": 3}}]}),
+        ({"sources": [{"static": ["a"]}]}, {"sources": [{"static": {"ids": ["a"]}}]}),
+        (
+            {"sources": [{"glob": {"paths": "/x", "exclude": "a", "types": "char"}}]},
+            {"sources": [{"glob": {"paths": ["/x"], "exclude": ["a"], "types": ["char"]}}]},
+        ),
+        (
+            {"sources": [{"directory": {"path": "/x", "include": "a", "exclude": "b"}}]},
+            {"sources": [{"directory": {"path": "/x", "include": ["a"], "exclude": ["b"]}}]},
+        ),
+        ({"id": "${name}"}, {"id": ["${name}"]}),
+        ({"nodeNames": "a*"}, {"nodeNames": ["a*"]}),
+        ({"allocate": {"env": {"A": "b"}}}, {"allocate": {"env": {"A": {"value": "b"}}}}),
+        (
+            {"allocate": {"annotations": {"a": "b"}}},
+            {"allocate": {"annotations": {"a": {"value": "b"}}}},
+        ),
+        ({"allocate": {"devices": ["/dev/a"]}}, {"allocate": {"devices": [{"hostPath": "/dev/a"}]}}),
+        ({"allocate": {"mounts": ["/a"]}}, {"allocate": {"mounts": [{"hostPath": "/a"}]}}),
+    ],
+)
+def test_a_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str, Any]) -> None:
+    """A scalar or list where a mapping is expected is its main option."""
+
+    def loaded(part: dict[str, Any]) -> Config:
+        resource = {"name": "example.com/a", "sources": [{"dev": "kvm"}], **part}
+        text = yaml.safe_dump({"version": "v1", "resources": [resource]})
+        return loads(text, policy=TRUSTING).require()
+
+    assert loaded(short) == loaded(long)
+
+
+@pytest.mark.parametrize(
+    ("text", "enumerated"),
+    [
+        ("dev: ttyUSB.*", True),
+        ("dev: 'ttyUSB[0-9]+'", True),
+        ("dev: sda", True),
+        ("dev: 'sd[a-z]'", True),
+        ("/dev/video*", True),
+        ("/dev/ttyACM0", True),
+        ("dev: kvm", False),
+        ("dev: videocard", False),
+        ("/dev/serial/by-id/*", False),
+        ("static: 1", False),
+    ],
+)
+def test_ids_from_enumeration_are_a_warning(text: str, enumerated: bool) -> None:
+    """IDs that the kernel gives in the order of discovery are warned of, others are not."""
+    found = [line for line in problems(source(text)) if "change over reboots" in line]
+    assert bool(found) == enumerated
+    assert all(": warning: " in line for line in found)
+
+
+def test_resources_that_meet_in_a_container_are_a_warning() -> None:
+    """One constant name with two values in two resources is said, and is no error."""
+    text = (
+        f"{KVM}    allocate: {{env: {{A: x}}}}\n"
+        "  - name: example.com/b\n    sources: [static: 1]\n    allocate: {env: {A: y}}\n"
+    )
+    loaded = loads(text, "f.yaml")
+    assert loaded.config is not None
+    [problem] = loaded.problems
+    assert str(problem).startswith("f.yaml:8:22: warning: resources[1].allocate.env.A: example.com/a")
+
+
+# ── trust ──
+
+ASKING: Final = KVM + "    allocate:\n      mounts: [/opt/x]\n      devices: [/srv/y]\n"
+
+
+@pytest.mark.parametrize(("enforced", "severity"), [(True, "error"), (False, "warning")])
+def test_asking_for_more_names_the_flag(enforced: bool, severity: str) -> None:
+    """Paths beyond what the process allows are errors where enforced, else warnings."""
+    loaded = loads(ASKING, "f.yaml", Policy(enforced=enforced))
+    assert (loaded.config is None) == enforced
+    mount, device = (str(problem) for problem in loaded.problems)
+    assert mount.startswith(f"f.yaml:6:16: {severity}: {A}.allocate.mounts[0]: ")
+    assert "--allow-path '/opt/x'" in mount
+    assert device.startswith(f"f.yaml:7:17: {severity}: {DEVICES}[0]: ")
+    assert "--allow-path '/srv/y'" in device
+
+
+def test_allowed_paths_are_no_problem() -> None:
+    """What --allow-path names may be asked for."""
+    policy = Policy(allow_paths=("/opt/*", "/srv/y"), enforced=True)
+    assert loads(ASKING, policy=policy).problems == ()
+
+
+def test_block_devices_need_the_flag() -> None:
+    """A source of block devices alone needs --allow-path."""
+    [problem] = loads(source("dev: {pattern: x, types: block}"), policy=Policy(enforced=True)).problems
+    assert problem.severity == "error"
+    assert "--allow-path" in problem.message
+
+
+# ── nothing gets through as a traceback ──
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.binary(max_size=200))
+@example(b"a: !!bool b")
+@example(b"a: !!timestamp b")
+@example(b"\xed\xa0\x80")
+def test_any_bytes_are_loaded_or_refused(tmp_path: Path, content: bytes) -> None:
+    """Whatever a file holds, loading it gives a configuration or errors with places."""
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+    loaded = load(str(file))
+    assert isinstance(loaded, Loaded)
+    assert loaded.config is not None or any(p.severity == "error" for p in loaded.problems)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="a_A1,:/.${}=-\n\x00é", max_size=12), st.text(alphabet="ab/${}id(.*", max_size=9))
+@example("${id", "x")
+@example("a", "(?P<1>x)")
+def test_any_texts_in_a_configuration_are_accepted_or_refused(one: str, two: str) -> None:
+    """Whatever texts stand where texts may stand, the checks find words for it."""
+    entry = {"hostPath": one, "containerPath": two}
+    allocate = {
+        "env": {one: two},
+        "annotations": {two: one},
+        "devices": [one, entry],
+        "mounts": [entry],
+        "cdi": [two],
+    }
+    for kind in ({"dev": two}, {"static": [one]}, "/" + one, {"directory": "/" + two}):
+        for more in ({}, {"env": {one: two}}, {"devices": [entry]}, allocate):
+            resource = {"name": "example.com/a", "sources": [kind], "allocate": more}
+            other = {"name": "example.com/b", "sources": [kind], "id": [two], "allocate": more}
+            text = yaml.safe_dump({"version": "v1", "resources": [resource, other]})
+            assert isinstance(loads(text), Loaded)
