@@ -1,136 +1,21 @@
 """From a resource's rules and its devices to what a container receives; pure.
 
-A resource's ``allocate`` is compiled into rules once. Each device's part of every rule is
-rendered when the device is found, so that what cannot be rendered makes the device
-unhealthy instead of failing a pod for good. At Allocate only ``${index}`` and ``${count}``
-are left to fill in.
+Each device's part of every rule is rendered when the device is found, so that what cannot
+be rendered makes the device unhealthy instead of failing a pod for good. At Allocate only
+``${index}`` and ``${count}`` are left to fill in.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec, Piece
-from devhost.model.config import Resource
 from devhost.model.device import Device, Node
+from devhost.rules import CONTAINER_VARIABLES, LATE_VARIABLES, Rule, Rules, Target
 from devhost.template import Template
 
-# Variables that are not of a device; every other one is.
-CONTAINER_VARIABLES: Final = frozenset({"resource", "nodeName", "count"})
-# Known only when a container is allocated.
-LATE_VARIABLES: Final = frozenset({"index", "count"})
-NODE_VARIABLES: Final = frozenset({"id", "name", "path", "realpath", "index"})
-BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
-
-Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
 _TRIAL: Final = {"index": "0", "count": "1"}
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One entry of ``allocate``.
-
-    Attributes:
-        target: The list of ``allocate`` that it stands in.
-        key: The name of a variable or annotation, a container path, a CDI name.
-        value: Its value, a host path, a CDI name.
-        separator: Between the devices' values of one variable.
-        optional: Left out where it has no value, or the host does not have it.
-        permissions: Of a device node.
-        read_only: Of a mount.
-        nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
-    """
-
-    target: Target
-    key: Template
-    value: Template
-    separator: str = ","
-    optional: bool = False
-    permissions: str = "rw"
-    read_only: bool = True
-    nodes_only: bool = False
-
-    @property
-    def per_device(self) -> bool:
-        """Whether it is rendered for each node of each device, or once for the container."""
-        return bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
-
-    @property
-    def joined(self) -> bool:
-        """Whether the devices' values make one value together."""
-        return (
-            self.target in ("env", "annotations")
-            and self.per_device
-            and not self.key.names - CONTAINER_VARIABLES
-        )
-
-    @property
-    def label(self) -> str:
-        """How messages call it."""
-        return f"{self.target} {self.key if self.target != 'cdi' else self.value}"
-
-
-Rules = tuple[Rule, ...]
-
-
-def rules_of(resource: Resource) -> Rules:
-    """Compile a resource's ``allocate``."""
-    allocate = resource.allocate
-    rules = [
-        Rule("env", Template.parse(name), text.value, text.separator, text.optional)
-        for name, text in allocate.env.items()
-    ]
-    if allocate.devices is None:
-        path = Template.parse("${path}")
-        rules.append(Rule("devices", path, path, nodes_only=True))
-    for device in allocate.devices or ():
-        container = device.container_path or device.host_path
-        rules.append(
-            Rule(
-                "devices",
-                container,
-                device.host_path,
-                optional=device.optional,
-                permissions=device.permissions,
-            )
-        )
-    for mount in allocate.mounts:
-        container = mount.container_path or mount.host_path
-        rules.append(
-            Rule(
-                "mounts",
-                container,
-                mount.host_path,
-                optional=mount.optional,
-                read_only=mount.read_only,
-            )
-        )
-    rules += [
-        Rule("annotations", Template.parse(key), text.value, text.separator, text.optional)
-        for key, text in allocate.annotations.items()
-    ]
-    rules += [Rule("cdi", name, name) for name in allocate.cdi]
-    return tuple(rules)
-
-
-def bound(rules: Rules, resource: str, node_name: str) -> Rules:
-    """Fill in what is the same for every device: ``${resource}`` and ``${nodeName}``."""
-    values = {"resource": resource, "nodeName": node_name}
-    return tuple(
-        Rule(
-            rule.target,
-            rule.key.bind(values),
-            rule.value.bind(values),
-            rule.separator,
-            rule.optional,
-            rule.permissions,
-            rule.read_only,
-            rule.nodes_only,
-        )
-        for rule in rules
-    )
 
 
 # ── at the scan ────────────────────────────────────────────────────────────────────────
@@ -154,9 +39,7 @@ def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> Answer:
             for the device's health.
     """
     values = [variables(node, device_id) for node in nodes]
-    pieces = tuple(
-        _pieces(rule, nodes, values) if rule.per_device else () for rule in rules
-    )
+    pieces = tuple(_pieces(rule, nodes, values) if rule.per_device else () for rule in rules)
     _Collector().add_all(zip(rules, pieces, strict=True), _TRIAL)
     return Answer(pieces)
 
@@ -270,7 +153,7 @@ class _Collector:
 
     def _add_text(self, rule: Rule, key: str, value: str) -> None:
         values = self._texts.setdefault((rule.target, key), [])
-        if rule.joined:
+        if rule.joined and (not values or (rule.target, key) in self._joined):
             self._joined[rule.target, key] = rule.separator
             values.append(value)
         elif not values:

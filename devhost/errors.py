@@ -1,10 +1,10 @@
 """The errors of devhost, one tree; each knows how to print itself.
 
-    DevhostError
-    ├── ConfigError        a configuration that cannot be used: every problem with its place
-    ├── DiscoveryError     a source that could not be read (a missing directory is no error)
-    ├── AllocationError    devices that cannot be handed to a container
-    └── KubeletError       a kubelet that refuses or cannot be reached
+DevhostError
+├── ConfigError        a configuration that cannot be used: every problem with its place
+├── DiscoveryError     a source that could not be read (a missing directory is no error)
+├── AllocationError    devices that cannot be handed to a container
+└── KubeletError       a kubelet that refuses or cannot be reached
 """
 
 from collections.abc import Sequence

@@ -39,7 +39,10 @@ def group_names(text: str) -> tuple[str, ...]:
 
 def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     """Match the whole of ``subject``; return the named groups that took part, else ``None``."""
-    match = _compiled(text).fullmatch(subject)
+    try:
+        match = _compiled(text).fullmatch(subject)
+    except UnicodeEncodeError:  # a file's name that is not UTF-8
+        return None
     if match is None:
         return None
     return {name: value for name, value in match.groupdict().items() if value is not None}

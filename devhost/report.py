@@ -173,9 +173,7 @@ def choose(resource: Resource, snapshot: Snapshot, wish: str) -> tuple[str, ...]
     if wish.isdecimal() and wish not in known:
         count = int(wish)
         if count > len(healthy):
-            raise AllocationError(
-                f"{resource.name}: {count} requested, {len(healthy)} available"
-            )
+            raise AllocationError(f"{resource.name}: {count} requested, {len(healthy)} available")
         return tuple(healthy[:count])
     ids = tuple(part for part in wish.split(",") if part)
     for device_id in ids:

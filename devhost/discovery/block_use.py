@@ -45,7 +45,7 @@ def _mounted(files: HostFiles) -> Iterator[Number]:
     for path in {files.here("/proc/1/mountinfo"), "/proc/self/mountinfo"}:
         for line in _lines(path):
             fields = line.split(" ")
-            if len(fields) > 2:  # noqa: PLR2004 (the third field, proc(5))
+            if len(fields) > 2:
                 yield _number(fields[2])
             source = fields[fields.index("-") + 2] if "-" in fields else ""
             if source.startswith("/dev/"):

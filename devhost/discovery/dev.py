@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from devhost import pattern
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent
-from devhost.model.config import Dev
+from devhost.model.sources import Dev
 
 
 @dataclass(frozen=True, slots=True)

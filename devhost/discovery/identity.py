@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from devhost.allocation import variables
 from devhost.discovery.survey import Survey
 from devhost.model import names
-from devhost.model.config import Resource, Static
+from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Skipped, Snapshot
+from devhost.model.sources import Static
 from devhost.template import MissingVariableError
 
 HOLD_S = 1.0  # udev makes links after nodes
@@ -49,7 +50,9 @@ def identify(
         constants: Values of variables that are not of a device.
     """
     result = Identified(skipped=list(survey.skipped))
-    known_paths = {node.path: device for device in previous.devices.values() for node in device.nodes}
+    known_paths = {
+        node.path: device for device in previous.devices.values() for node in device.nodes
+    }
     candidates: list[tuple[Device | None, Node]] = []
     for key, nodes in _same_nodes(survey).items():
         first = nodes[0]
@@ -57,7 +60,9 @@ def identify(
             (
                 (known_paths[node.path], node)
                 for node in nodes
-                if node.state and node.path in known_paths and _is_still(known_paths[node.path], node)
+                if node.state
+                and node.path in known_paths
+                and _is_still(known_paths[node.path], node)
             ),
             None,
         )
@@ -72,7 +77,9 @@ def identify(
         else:
             if key in previous.held:
                 result.held[key] = previous.held[key]
-            candidates.append((previous.devices.get(first.name) if not first.state else None, first))
+            candidates.append(
+                (previous.devices.get(first.name) if not first.state else None, first)
+            )
     _seat(resource, candidates, previous, constants, result)
     return result
 
@@ -123,17 +130,14 @@ def _seat(
     wanted.sort(key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].source))
     kept = sum(1 for device in previous.devices.values() if not device.replaced)
     absent = kept - sum(1 for new, device_id, _ in wanted if not new)
-    seats = None if resource.max_devices is None else resource.max_devices - max(absent, 0)
+    limit = resource.max_devices
     for new, device_id, node in wanted:
         holder = result.devices.get(device_id)
         if holder is not None:
             reason = f"its ID {device_id} is that of {_label(holder.nodes[0])}"
             result.skipped.append(Skipped(_label(node), reason))
-        elif seats is not None and len(result.devices) >= seats and (new or seats <= 0):
-            reason = f"over the limit: maxDevices is {resource.max_devices}"
-            result.skipped.append(Skipped(_label(node), reason))
-        elif seats is not None and len(result.devices) >= (resource.max_devices or 0):
-            reason = f"over the limit: maxDevices is {resource.max_devices}"
+        elif limit is not None and len(result.devices) + (absent if new else 0) >= limit:
+            reason = f"over the limit: maxDevices is {limit}"
             result.skipped.append(Skipped(_label(node), reason))
         else:
             result.devices[device_id] = Device(device_id, (node,))
@@ -165,7 +169,10 @@ def vanished(
     ``removeMissingAfter`` has passed.
     """
     stamps = {
-        node.state.stamp for device in present.devices.values() for node in device.nodes if node.state
+        node.state.stamp
+        for device in present.devices.values()
+        for node in device.nodes
+        if node.state
     }
     gone: dict[str, Device] = {}
     for device_id, device in previous.devices.items():

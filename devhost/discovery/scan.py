@@ -14,6 +14,7 @@ from devhost.model import names
 from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, Snapshot
+from devhost.rules import Rules, bound, rules_of
 from devhost.trust import Policy
 
 
@@ -31,7 +32,7 @@ class Scanner:
     """
 
     resource: Resource
-    rules: allocation.Rules
+    rules: Rules
     files: HostFiles
     policy: Policy
     node_name: str
@@ -42,12 +43,10 @@ class Scanner:
         cls, resource: Resource, files: HostFiles, policy: Policy, node_name: str, *, hold_s: float
     ) -> "Scanner":
         """Compile a resource."""
-        rules = allocation.bound(allocation.rules_of(resource), resource.name, node_name)
+        rules = bound(rules_of(resource), resource.name, node_name)
         return cls(resource, rules, files, policy, node_name, hold_s)
 
-    def snapshot(
-        self, found: Survey, previous: Snapshot, claimed: Claimed, now: float
-    ) -> Snapshot:
+    def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
         """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
         present = identity.identify(
             self.resource,

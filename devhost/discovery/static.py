@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot
-from devhost.model.config import Static
+from devhost.model.sources import Static
 
 
 @dataclass(frozen=True, slots=True)

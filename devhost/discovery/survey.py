@@ -11,8 +11,9 @@ from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Finder, Match, WatchRoot
 from devhost.discovery.static import StaticFinder
 from devhost.model import names
-from devhost.model.config import Dev, Directory, Glob, Kind, Resource, Source, Static
+from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, Node, Skipped
+from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from devhost.model.answer import Allocation
 from devhost.discovery.scan import Scanner, hand_out
 from devhost.discovery.survey import Survey, survey, watch_roots
 from devhost.host.claims import Claims
@@ -13,6 +12,7 @@ from devhost.host.threads import in_thread
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.registration import Registration
+from devhost.model.answer import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Device, Snapshot, distinct, share_ids
 from devhost.watch import Spot, Watcher
@@ -176,9 +176,7 @@ class Runner:
                 continue
             blocked = any(node.state and node.state.stamp in waits_for for node in device.nodes)
             entry = Advertised(device.healthy and not blocked, device.numa_nodes)
-            wanted |= dict.fromkeys(
-                share_ids(device.id, self._scanner.resource.replicas), entry
-            )
+            wanted |= dict.fromkeys(share_ids(device.id, self._scanner.resource.replicas), entry)
         self._listing.update(wanted)
         self._listing.prune(asyncio.get_running_loop().time())
         self._registration.notify()

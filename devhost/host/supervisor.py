@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -40,8 +40,8 @@ class Settings:
 
     plugin_dir: Path
     node_name: str
-    files: HostFiles = HostFiles()
-    policy: Policy = Policy()
+    files: HostFiles = field(default_factory=HostFiles)
+    policy: Policy = field(default_factory=Policy)
     leave_after: float = LEAVE_AFTER_S
     hold_s: float = HOLD_S
 
@@ -109,7 +109,7 @@ async def _kept_alive(runner: Runner) -> None:
     while True:
         try:
             await runner.run()
-        except Exception:
+        except Exception:  # noqa: BLE001 (logged, and started again)
             _LOG.exception("resource failed", extra={"fields": {"resource": runner.name}})
         await asyncio.sleep(pause)
         pause = min(pause * 2, _CRASH_PAUSE_MAX_S)

@@ -20,9 +20,7 @@ class Trial:
         self.kubelet = SimulatedKubelet(settings.plugin_dir)
         self.host = Host(config, settings)
         self.names = [
-            resource.name
-            for resource in config.resources
-            if applies(resource, settings.node_name)
+            resource.name for resource in config.resources if applies(resource, settings.node_name)
         ]
         self._changed = asyncio.Event()
 

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from devhost.model.answer import Allocation
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError
 from devhost.kubelet import wire
 from devhost.kubelet.listing import Listing
+from devhost.model.answer import Allocation
 
 ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
 _LOG: Final = logging.getLogger(__name__)
@@ -63,14 +63,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self.notify()
 
     async def GetDevicePluginOptions(  # noqa: N802 (the protocol's name)
-        self, request: pb.Empty, context: Context
+        self, _request: pb.Empty, _context: Context
     ) -> pb.DevicePluginOptions:
         """Tell the truth about what is offered; the kubelet asks once per registration."""
         return pb.DevicePluginOptions(
             pre_start_required=False, get_preferred_allocation_available=True
         )
 
-    async def ListAndWatch(self, request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
+    async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list at once, and again after every change."""
         listing, wake = self._backend.listing, asyncio.Event()
         stream = listing.open()
@@ -114,7 +114,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         return await self._backend.allocate(advertised_ids)
 
     async def GetPreferredAllocation(  # noqa: N802
-        self, request: pb.PreferredAllocationRequest, context: Context
+        self, request: pb.PreferredAllocationRequest, _context: Context
     ) -> pb.PreferredAllocationResponse:
         """Leave the choice to the kubelet: an empty answer for each container."""
         return pb.PreferredAllocationResponse(
@@ -124,7 +124,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         )
 
     async def PreStartContainer(  # noqa: N802
-        self, request: pb.PreStartContainerRequest, context: Context
+        self, _request: pb.PreStartContainerRequest, _context: Context
     ) -> pb.PreStartContainerResponse:
         """Do nothing: no resource asks for it."""
         return pb.PreStartContainerResponse()
@@ -143,7 +143,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         except TimeoutError:
             code = grpc.StatusCode.DEADLINE_EXCEEDED
             text = f"{self._backend.name}: the host did not answer in {ALLOCATE_TIMEOUT_S:.0f} s"
-        except Exception:
+        except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
             _LOG.exception("allocation failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{self._backend.name}: internal error"
         finally:

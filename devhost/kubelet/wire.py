@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from devhost.model.answer import Allocation
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.kubelet.listing import Advertised
+from devhost.model.answer import Allocation
 
 # The kubelet's client takes 4 MiB (grpc-go's default) and cuts the stream beyond, in silence.
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096

@@ -8,23 +8,24 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from devhost.loading.yamltree import Path, Place, Tree
-from devhost.model import config
+from devhost.model import allocate, config, sources
+from devhost.model.mapping import Model
 from devhost.template import TemplateError
 
 Found = tuple[Path, str, tuple[int, int]]
 
 # Which mapping stands below which key.
-_BELOW: Final[dict[str, type[config.Model]]] = {
-    "sources": config.Source,
-    "directory": config.Directory,
-    "glob": config.Glob,
-    "dev": config.Dev,
-    "static": config.Static,
-    "allocate": config.Allocate,
-    "env": config.Text,
-    "annotations": config.Text,
-    "devices": config.DeviceNode,
-    "mounts": config.Mount,
+_BELOW: Final[dict[str, type[Model]]] = {
+    "sources": sources.Source,
+    "directory": sources.Directory,
+    "glob": sources.Glob,
+    "dev": sources.Dev,
+    "static": sources.Static,
+    "allocate": allocate.Allocate,
+    "env": allocate.Text,
+    "annotations": allocate.Text,
+    "devices": allocate.DeviceNode,
+    "mounts": allocate.Mount,
     "health": config.HealthChecks,
     "checks": config.Probe,
     "file": config.FileCheck,
@@ -91,17 +92,19 @@ def shape_problems(error: ValidationError, base: Path, tree: Tree) -> Iterator[F
     """Yield what a failed validation found, less what `tree_problems` has said already."""
     said = {path for path, _, _ in tree_problems(tree)}
     for details in error.errors(include_url=False):
-        path = _known(tuple((*base, *details["loc"])), tree)
+        path = known((*base, *details["loc"]), tree)
         if details["type"] == "extra_forbidden":
             path = (*base, *details["loc"])
             yield from _unknown_key(path, tree, said)
+        elif details["type"] == "too_short" and details["input"]:
+            continue  # what is in it failed, and is reported by itself
         elif path not in said and not any(inner[:-1] == path for inner in said):
             place = tree.place(path)
             offset = _template_offset(details, place)
             yield path, _message(details, place), (place.line, place.column + offset)
 
 
-def _known(path: Path, tree: Tree) -> Path:
+def known(path: Path, tree: Tree) -> Path:
     """Drop what stands in no file: a shorthand's option, and tags of unions."""
     kept: Path = ()
     for part in path:
@@ -116,23 +119,23 @@ def _unknown_key(path: Path, tree: Tree, said: set[Path]) -> Iterator[Found]:
         return
     model = _model_at(path)
     known = _keys(model)
-    if model is config.Source and key in _PLANNED_KINDS:
+    if model is sources.Source and key in _PLANNED_KINDS:
         hint = ": a source of this kind is not supported by this version"
     else:
         hint = did_you_mean(key, known) or _belongs(key) or f"; known are {', '.join(known)}"
     yield path, f"unknown key '{key}'{hint}", tree.place(path).key
 
 
-def _model_at(path: Path) -> type[config.Model]:
+def _model_at(path: Path) -> type[Model]:
     parents = [part for part in path[:-1] if isinstance(part, str)]
     if not parents:
         return config.Config
     if len(parents) > 1 and parents[-2] in ("env", "annotations"):
-        return config.Text
+        return allocate.Text
     return _BELOW.get(parents[-1], config.Config)
 
 
-def _keys(model: type[config.Model]) -> list[str]:
+def _keys(model: type[Model]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -159,27 +162,33 @@ def _message(details: ErrorDetails, place: Place) -> str:
         expected = details["ctx"]["expected"]
         options = expected.replace("'", "").replace(" or ", ", ").split(", ")
         if not isinstance(given, str):
-            return f"should be {expected}{_read_as(given, place)}"
+            return f"should be {expected}{_instead(given, place)}"
         return f"'{given}' should be {expected}{did_you_mean(given, options)}"
     if kind in _EXPECTED:
         message = f"should be {_EXPECTED[kind]}"
         if kind == "int_type" and isinstance(given, str) and given.isdecimal():
             return f"{message}: remove the quotes of '{given}'"
-    if message == "should be a string" or kind in _EXPECTED:
+    if kind == "too_short":
+        return "needs at least one"
+    if message == "should be a string" or kind == "string_type":
         return message + _read_as(given, place)
-    if kind == "value_error" and not isinstance(given, str):
-        return message + (_read_as(given, place) if message.startswith("should be") else "")
+    if message.startswith("should be"):
+        return message + _instead(given, place)
     return message[0].lower() + message[1:] if kind != "value_error" else message
 
 
-def _read_as(given: Any, place: Place) -> str:
-    """Say what YAML made of a plain text, and how to keep it a text."""
+def _instead(given: Any, place: Place) -> str:
     if isinstance(given, dict):
         return ", not a mapping"
     if isinstance(given, list):
         return ", not a list"
-    if place.text is None or not place.plain or isinstance(given, str):
-        return f", not '{given}'"
+    return f", not '{given if place.text is None else place.text}'"
+
+
+def _read_as(given: Any, place: Place) -> str:
+    """Say what YAML made of a plain text, and how to keep it a text."""
+    if isinstance(given, dict | list) or place.text is None or not place.plain:
+        return _instead(given, place)
     what = {"bool": "the truth value", "int": "the number", "float": "the number"}.get(
         type(given).__name__, "the date"
     )

@@ -87,7 +87,7 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
         for where, message, at in explain.shape_problems(error_or_resource, path, tree):
             report("error", where, message, at)
     for severity, path, message, on_key in checks.check(resources, policy or Policy()):
-        place = tree.place(path)
+        place = tree.place(explain.known(path, tree))
         report(severity, path, message, place.key if on_key else (place.line, place.column))
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):

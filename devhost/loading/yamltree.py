@@ -97,7 +97,11 @@ def parse(text: str) -> Tree:
         TreeError: The text is not one document of plain YAML, or too large or too deep.
     """
     try:
+        text.encode()
         return _Builder(text).document()
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise TreeError("not UTF-8", line, 1) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line, mark.column) if mark else (0, 0)
@@ -193,9 +197,7 @@ class _Builder:
     # ── nodes to data ──
 
     def _value(self, node: _Node, path: Path, key: tuple[int, int]) -> Any:
-        self._nodes += 1
-        if self._nodes > NODES_MAX:
-            raise self._error(f"more than {NODES_MAX} values, aliases counted", node.event)
+        self._count(node, len(path))
         if node.open:
             raise self._error("an alias refers to a value that it is part of", node.event)
         line, column = node.at
@@ -214,13 +216,22 @@ class _Builder:
         node.open = False
         return data
 
+    def _count(self, node: _Node, depth: int) -> None:
+        """Bound what aliases and merges can make of a small text."""
+        self._nodes += 1
+        if self._nodes > NODES_MAX:
+            raise self._error(f"more than {NODES_MAX} values, aliases counted", node.event)
+        if depth > DEPTH_MAX:
+            raise self._error(f"nested deeper than {DEPTH_MAX} levels", node.event)
+
     def _scalar(self, node: _Node) -> Any:
         event = node.event
         try:
             return self._constructor.construct_object(
                 yaml.ScalarNode(node.tag, event.value, event.start_mark, event.end_mark)
             )
-        except (ValueError, yaml.YAMLError):
+        except (ValueError, LookupError, AttributeError, TypeError, yaml.YAMLError):
+            # A forced type (!!int b) fails in as many ways as PyYAML has constructors.
             raise self._error(f"{event.value!r} cannot be read; quote it", event) from None
 
     def _mapping(self, node: _Node, path: Path) -> dict[str, Any]:
@@ -229,11 +240,10 @@ class _Builder:
         merged: list[_Node] = []
         for key, value in node.pairs:
             if key.tag == _MERGE:
-                merged += value.items or [value]
+                merged += self._merged(value)
                 continue
             if key.tag != _STRING:
-                shown = key.event.value if isinstance(key.event, yaml.ScalarEvent) else "?"
-                self._tree.odd_keys.append((path, shown, *key.at))
+                self._odd(key, path)
                 continue
             name: str = key.event.value
             if name in data:
@@ -242,24 +252,39 @@ class _Builder:
             first[name] = key.at[0]
             data[name] = self._value(value, (*path, name), key.at)
         for source in merged:
-            self._merge(source, path, data)
+            self._merge(source, path, data, len(path))
         return data
 
-    def _merge(self, source: _Node, path: Path, data: dict[str, Any]) -> None:
+    def _odd(self, key: _Node, path: Path) -> None:
+        shown = key.event.value if isinstance(key.event, yaml.ScalarEvent) else "?"
+        self._tree.odd_keys.append((path, shown, *key.at))
+
+    @staticmethod
+    def _merged(value: _Node) -> list[_Node]:
+        return value.items if isinstance(value.event, yaml.SequenceStartEvent) else [value]
+
+    def _merge(self, source: _Node, path: Path, data: dict[str, Any], depth: int) -> None:
         """Add the pairs of ``source`` that ``data`` does not have: earlier keys win."""
         if not isinstance(source.event, yaml.MappingStartEvent) or source.open:
             raise self._error("'<<' needs a mapping, or a list of them", source.event)
+        self._count(source, depth)
         source.open = True
         before: Mapping[str, Any] = dict(data)
+        first: dict[str, int] = {}
         nested: list[_Node] = []
         for key, value in source.pairs:
             if key.tag == _MERGE:
-                nested += value.items or [value]
-            elif key.tag == _STRING and key.event.value not in before:
-                name = key.event.value
-                data[name] = self._value(value, (*path, name), key.at)
+                nested += self._merged(value)
+            elif key.tag != _STRING:
+                self._odd(key, path)
+            elif (name := key.event.value) in first:
+                self._tree.duplicates.append(Duplicate((*path, name), *key.at, first[name]))
+            else:
+                first[name] = key.at[0]
+                if name not in before:
+                    data[name] = self._value(value, (*path, name), key.at)
         for inner in nested:
-            self._merge(inner, path, data)
+            self._merge(inner, path, data, depth + 1)
         source.open = False
 
     @staticmethod

@@ -116,7 +116,7 @@ def path_problem(path: str) -> str | None:
 def text_problem(text: str) -> str | None:
     """Refuse what no environment variable, path or annotation can hold."""
     for character in text:
-        if ord(character) < 0x20 and character not in "\t\n" or ord(character) == 0x7F:
+        if (ord(character) < 0x20 and character not in "\t\n") or ord(character) == 0x7F:
             return f"{text!r} contains the control character {character!r}"
         if 0xD800 <= ord(character) <= 0xDFFF:
             return f"{text!r} is not UTF-8"

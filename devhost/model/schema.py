@@ -5,7 +5,8 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from devhost.model.config import KINDS, Config
+from devhost.model.config import Config
+from devhost.model.sources import KINDS
 
 
 class _Generator(GenerateJsonSchema):

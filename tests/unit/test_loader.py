@@ -76,7 +76,7 @@ DEVICES: Final = f"{A}.allocate.devices"
         (env("A: ~"), "7:9", f"{ENV}.A", "has no value"),
         (KVM + "    id:", "5:5", f"{A}.id", "has no value"),
         (KVM + "    allocate:", "5:5", f"{A}.allocate", "has no value"),
-        (KVM + "    id:${name}:", "5:5", f"{A}.id:${{name}}:", "write a space after the ':'"),
+        (KVM + "    id:${name}:", "5:5", f"{A}.id:${{name}}", "write a space after the ':'"),
         # YAML 1.1
         (env("A: 0403"), "7:12", f"{ENV}.A", 'reads 0403 as the number 259; quote it: "0403"'),
         (env("A: off"), "7:12", f"{ENV}.A", 'reads off as the truth value false; quote it: "off"'),
@@ -177,7 +177,8 @@ def test_one_mistake_is_one_problem(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [KVM + "    overlap: yes", KVM + "    removeMissingAfter: 5", "version: 1\nresources: []"]
+    "text",
+    [KVM + "    overlap: yes", KVM + "    removeMissingAfter: 5", "version: 1\nresources: []"],
 )
 def test_quoting_is_advised_only_where_it_helps(text: str) -> None:
     """Where a quoted value would be as wrong, the message does not say to quote it."""
@@ -200,7 +201,7 @@ def test_all_errors_of_a_file_come_in_one_run() -> None:
         "  - name: example.com/b\n"
         "    sources: [dev: kvm]\n"
         "    allocate:\n"
-        "      env: {A: '${nope}', B: off, B: x}\n"
+        "      env: {A: '${nope}', B: '${none}'}\n"
         "  - name: bad\n"
         "    sources:\n"
         "other: 1\n"
@@ -242,7 +243,9 @@ def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
     assert "Is a directory" in load(str(tmp_path)).problems[0].message
 
 
-@pytest.mark.parametrize("content", [KVM.encode(), b"\xef\xbb\xbf" + KVM.encode(), KVM.replace("\n", "\r\n").encode()])
+@pytest.mark.parametrize(
+    "content", [KVM.encode(), b"\xef\xbb\xbf" + KVM.encode(), KVM.replace("\n", "\r\n").encode()]
+)
 def test_a_good_file_loads(tmp_path: Path, content: bytes) -> None:
     """A file loads, also with a byte order mark or line ends of Windows."""
     file = tmp_path / "config.yaml"
@@ -309,7 +312,10 @@ def test_overriding_a_merged_key_is_no_duplicate() -> None:
             {"allocate": {"annotations": {"a": "b"}}},
             {"allocate": {"annotations": {"a": {"value": "b"}}}},
         ),
-        ({"allocate": {"devices": ["/dev/a"]}}, {"allocate": {"devices": [{"hostPath": "/dev/a"}]}}),
+        (
+            {"allocate": {"devices": ["/dev/a"]}},
+            {"allocate": {"devices": [{"hostPath": "/dev/a"}]}},
+        ),
         ({"allocate": {"mounts": ["/a"]}}, {"allocate": {"mounts": [{"hostPath": "/a"}]}}),
     ],
 )
@@ -355,7 +361,9 @@ def test_resources_that_meet_in_a_container_are_a_warning() -> None:
     loaded = loads(text, "f.yaml")
     assert loaded.config is not None
     [problem] = loaded.problems
-    assert str(problem).startswith("f.yaml:8:22: warning: resources[1].allocate.env.A: example.com/a")
+    assert str(problem).startswith(
+        "f.yaml:8:22: warning: resources[1].allocate.env.A: example.com/a"
+    )
 
 
 # ── trust ──
@@ -383,7 +391,9 @@ def test_allowed_paths_are_no_problem() -> None:
 
 def test_block_devices_need_the_flag() -> None:
     """A source of block devices alone needs --allow-path."""
-    [problem] = loads(source("dev: {pattern: x, types: block}"), policy=Policy(enforced=True)).problems
+    [problem] = loads(
+        source("dev: {pattern: x, types: block}"), policy=Policy(enforced=True)
+    ).problems
     assert problem.severity == "error"
     assert "--allow-path" in problem.message
 
@@ -406,7 +416,10 @@ def test_any_bytes_are_loaded_or_refused(tmp_path: Path, content: bytes) -> None
 
 
 @settings(deadline=None)
-@given(st.text(alphabet="a_A1,:/.${}=-\n\x00é", max_size=12), st.text(alphabet="ab/${}id(.*", max_size=9))
+@given(
+    st.text(alphabet="a_A1,:/.${}=-\n\x00é", max_size=12),
+    st.text(alphabet="ab/${}id(.*", max_size=9),
+)
 @example("${id", "x")
 @example("a", "(?P<1>x)")
 def test_any_texts_in_a_configuration_are_accepted_or_refused(one: str, two: str) -> None:

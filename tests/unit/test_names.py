@@ -96,7 +96,14 @@ def test_legal_environment_names(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggestion"),
-    [("", "'_'"), ("1A", "'_1A'"), ("A-B", "'A_B'"), ("A=B", "'A_B'"), ("É", "'_'"), ("A\n", "'A_'")],
+    [
+        ("", "'_'"),
+        ("1A", "'_1A'"),
+        ("A-B", "'A_B'"),
+        ("A=B", "'A_B'"),
+        ("É", "'_'"),
+        ("A\n", "'A_'"),
+    ],
 )
 def test_illegal_environment_names_get_a_suggestion(name: str, suggestion: str) -> None:
     """A name that no shell takes is refused, with one that it would take."""
@@ -185,7 +192,14 @@ def test_paths(path: str, says: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "legal"),
-    [("", True), ("a\tb\nc", True), ("é", True), ("\x00", False), ("\x1b", False), ("\udc80", False)],
+    [
+        ("", True),
+        ("a\tb\nc", True),
+        ("é", True),
+        ("\x00", False),
+        ("\x1b", False),
+        ("\udc80", False),
+    ],
 )
 def test_texts(text: str, legal: bool) -> None:
     """A value may hold tabs and line ends, but nothing else that is unprintable."""

@@ -125,7 +125,19 @@ POOL: Final[tuple[Any, ...]] = (
     *({}, {"a": "b"}, {"value": "x"}, {"path": "/x"}, {"ids": [], "count": 0}, {"run": ["a"]}),
     *({"mode": "600", "run": ["a"]}, {"exec": ["a"]}, {"dev": "a", "glob": "/x"}, {"static": 1}),
 )
-NAMES: Final = ("x-a", "path", "paths", "types", "count", "ids", "dev", "value", "as", "name", "run")
+NAMES: Final = (
+    "x-a",
+    "path",
+    "paths",
+    "types",
+    "count",
+    "ids",
+    "dev",
+    "value",
+    "as",
+    "name",
+    "run",
+)
 
 Path = tuple[str | int, ...]
 
@@ -136,9 +148,7 @@ def _paths(data: Any, path: Path = ()) -> list[Path]:
         items = list(data.items())
     elif isinstance(data, list):
         items = list(enumerate(data))
-    return [
-        place for key, inner in items for place in ((*path, key), *_paths(inner, (*path, key)))
-    ]
+    return [place for key, inner in items for place in ((*path, key), *_paths(inner, (*path, key)))]
 
 
 def _parent(data: Any, path: Path) -> Any:
@@ -164,7 +174,7 @@ def _replaced(data: Any, path: Path, value: Any) -> None:
 @st.composite
 def mutants(draw: st.DrawFn) -> dict[str, Any]:
     """A rich configuration with one to three random changes."""
-    data = copy.deepcopy(draw(st.sampled_from(RICH)))
+    data: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(RICH)))
     for _ in range(draw(st.integers(1, 3))):
         places = _paths(data)
         if not places:

@@ -52,8 +52,12 @@ def test_parse_accepts_exactly_what_the_schema_pattern_matches(text: str) -> Non
     assert parses == (re.fullmatch(TEMPLATE_PATTERN.strip("^$"), text) is not None)
 
 
-@given(TEXTS, st.sets(st.sampled_from(NAMES)), st.fixed_dictionaries(dict.fromkeys(NAMES, st.text())))
-def test_binding_first_changes_no_result(text: str, early: set[str], values: dict[str, str]) -> None:
+@given(
+    TEXTS, st.sets(st.sampled_from(NAMES)), st.fixed_dictionaries(dict.fromkeys(NAMES, st.text()))
+)
+def test_binding_first_changes_no_result(
+    text: str, early: set[str], values: dict[str, str]
+) -> None:
     """A template rendered in two steps gives what it gives in one."""
     template = Template.parse(text)
     bound = template.bind({name: values[name] for name in early})

@@ -271,7 +271,7 @@ def test_a_forced_type_reads_or_is_a_tree_error(tag: str, value: str) -> None:
     try:
         tree = yamltree.parse(f"a: !!{tag} {value}\n")
     except TreeError as error:
-        assert (error.line, error.column) == (1, 4)  # noqa: PT017
+        assert (error.line, error.column) == (1, 4)
     else:
         assert tree.duplicates == []
 
@@ -291,6 +291,6 @@ def test_no_text_raises_anything_but_a_tree_error(text: str) -> None:
     try:
         yamltree.parse(text)
     except TreeError as error:
-        assert error.line >= 1  # noqa: PT017
-        assert error.column >= 1  # noqa: PT017
+        assert error.line >= 1
+        assert error.column >= 1
         assert str(error)

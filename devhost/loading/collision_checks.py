@@ -1,0 +1,100 @@
+"""Entries that get in each other's way, and entries that need to be allowed."""
+
+from collections.abc import Iterator, Sequence
+
+from devhost.errors import Severity
+from devhost.loading.finding import Finding
+from devhost.loading.source_checks import is_single
+from devhost.loading.yamltree import Path
+from devhost.model.config import Resource
+from devhost.model.sources import Static
+from devhost.rules import CONTAINER_VARIABLES, Rule, rules_of
+from devhost.template import Template
+from devhost.trust import Policy
+
+
+def _places(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
+    """Yield each rule with the place of its entry."""
+    allocate, base = resource.allocate, (*path, "allocate")
+    paths: list[Path] = [(*base, "env", name) for name in allocate.env]
+    if allocate.devices is None:
+        paths.append(base)
+    paths += [(*base, "devices", index) for index in range(len(allocate.devices or ()))]
+    paths += [(*base, "mounts", index) for index in range(len(allocate.mounts))]
+    paths += [(*base, "annotations", key) for key in allocate.annotations]
+    paths += [(*base, "cdi", index) for index in range(len(allocate.cdi))]
+    yield from zip(paths, rules_of(resource), strict=True)
+
+
+def check_collisions(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Find what stands twice in a container, and what would with two devices."""
+    taken: dict[Template, tuple[Path, Rule]] = {}
+    one_device = resource.max_devices == 1 or is_single(resource)
+    for where, rule in _places(path, resource):
+        if rule.target not in ("devices", "mounts") or rule.nodes_only:
+            continue
+        other = taken.setdefault(rule.key, (where, rule))
+        if other[1] is not rule and _differ(other[1], rule):
+            place = f"allocate.{other[0][-2]}[{other[0][-1]}]"
+            message = f"two things at {rule.key} in the container: the other is {place}"
+            yield "error", where, message, False
+        constant_key = not rule.key.names - CONTAINER_VARIABLES
+        if rule.per_device and constant_key and not one_device:
+            message = (
+                f"a container with two devices would have two things at {rule.key}: "
+                "use ${index} in containerPath, unless each container asks for one"
+            )
+            yield "warning", where, message, False
+
+
+def _differ(one: Rule, other: Rule) -> bool:
+    mine, theirs = (
+        (rule.target, rule.value, rule.permissions, rule.read_only) for rule in (one, other)
+    )
+    return mine != theirs
+
+
+def check_between(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]:
+    """Warn of constant names that resources share: the kubelet picks one value at random."""
+    taken: dict[tuple[str, Template], tuple[str, Rule]] = {}
+    for path, resource in resources:
+        for where, rule in _places(path, resource):
+            if rule.target == "cdi" or rule.nodes_only or rule.key.names - CONTAINER_VARIABLES:
+                continue
+            if "resource" in rule.key.names:
+                continue
+            space = "container path" if rule.target in ("devices", "mounts") else rule.target
+            name, other = taken.setdefault((space, rule.key), (resource.name, rule))
+            if name != resource.name and (_differ(other, rule) or rule.per_device):
+                message = (
+                    f"{name} sets the {space} {rule.key} too: in a container that asks for both, "
+                    "kubelet picks one of the two at random"
+                )
+                yield "warning", where, message, True
+
+
+def check_trust(path: Path, resource: Resource, policy: Policy) -> Iterator[Finding]:
+    """Find what the process would have to be allowed; the rest shows when devices are found."""
+    severity: Severity = "error" if policy.enforced else "warning"
+    for where, rule in _places(path, resource):
+        if rule.nodes_only or rule.target not in ("devices", "mounts"):
+            continue
+        constant = not rule.value.names
+        host = str(rule.value)
+        if rule.target == "mounts":
+            allowed = policy.allows_path(host) if constant else bool(policy.allow_paths)
+        else:
+            allowed = policy.allows_path(host) or not constant or host.startswith("/dev/")
+        if not allowed:
+            glob = host if constant else "GLOB"
+            what = f"{host} is not below /dev: it needs"
+            if rule.target == "mounts":
+                what = "mounts need"
+            yield severity, where, f"{what} --allow-path '{glob}'", False
+    if policy.allow_paths:
+        return
+    for index, source in enumerate(resource.sources):
+        kind = source.kind
+        if not isinstance(kind, Static) and kind.types == ("block",):
+            message = "block devices need --allow-path '/dev/…'"
+            yield severity, (*path, "sources", index), message, False

@@ -1,0 +1,129 @@
+"""What is wrong, or doubtful, with a resource's sources."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from devhost import pattern
+from devhost.loading.finding import Finding
+from devhost.loading.yamltree import Path
+from devhost.model import names
+from devhost.model.config import Resource
+from devhost.model.sources import Dev, Directory, Glob, Source, Static
+from devhost.model.values import SHARES_MAX
+from devhost.pattern import PatternError
+from devhost.rules import BUILT_IN_VARIABLES
+
+# Names that the kernel gives in the order of discovery: another device's after a reboot.
+_ENUMERATED: Final = ("ttyUSB", "ttyACM", "video", "hidraw", "sd", "nvme", "input/event")
+_LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
+
+
+def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Yield what is wrong with patterns, tokens and IDs."""
+    for index, source in enumerate(resource.sources):
+        yield from _source(source, (*path, "sources", index))
+    yield from _shares(path, resource)
+    yield from _stable_ids(path, resource)
+
+
+def _source(source: Source, path: Path) -> Iterator[Finding]:
+    kind = source.kind
+    match kind:
+        case Directory():
+            base = (*path, "directory")
+            for option, texts in (("include", kind.include or ()), ("exclude", kind.exclude)):
+                yield from _patterns(texts, (*base, option))
+        case Dev():
+            base = (*path, "dev")
+            yield from _patterns((kind.pattern,), (*base, "pattern"), single=True)
+            yield from _patterns(kind.exclude, (*base, "exclude"))
+            if kind.pattern.startswith("/"):
+                message = "a dev pattern matches the path below /dev: leave out the leading '/dev/'"
+                yield "error", (*base, "pattern"), message, False
+        case Static():
+            yield from _static_ids(kind, (*path, "static", "ids"))
+        case Glob():
+            pass
+
+
+def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iterator[Finding]:
+    for index, text in enumerate(texts):
+        where = path if single else (*path, index)
+        try:
+            groups = pattern.group_names(text)
+        except PatternError as error:
+            yield "error", where, str(error), False
+            continue
+        for group in groups:
+            if group in BUILT_IN_VARIABLES:
+                message = f"the group '{group}' bears the name of a built-in variable: rename it"
+                yield "error", where, message, False
+
+
+def _static_ids(static: Static, path: Path) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for index, device_id in enumerate(static.ids or ()):
+        problem = names.text_problem(device_id)
+        if not device_id:
+            problem = "a device ID cannot be empty"
+        elif "::" in device_id:
+            problem = f"{device_id!r}: '::' is reserved for the shares of a device"
+        elif device_id in seen:
+            problem = f"the ID {device_id!r} stands twice"
+        if problem:
+            yield "error", (*path, index), problem, False
+        seen.add(device_id)
+
+
+def _shares(path: Path, resource: Resource) -> Iterator[Finding]:
+    tokens = sum(
+        kind.count or len(kind.ids or ())
+        for source in resource.sources
+        if isinstance(kind := source.kind, Static)
+    )
+    if max(tokens, 1) * resource.replicas > SHARES_MAX:
+        message = f"more than {SHARES_MAX} device IDs, which is more than kubelet takes"
+        yield "error", (*path, "replicas" if resource.replicas > 1 else "sources"), message, True
+
+
+def _stable_ids(path: Path, resource: Resource) -> Iterator[Finding]:
+    if resource.id is not None:
+        return
+    for index, source in enumerate(resource.sources):
+        match source.kind:
+            case Dev(pattern=text):
+                subjects: tuple[str, ...] = (text,)
+            case Glob(paths=paths):
+                subjects = tuple(path.removeprefix("/dev/") for path in paths)
+            case _:
+                continue
+        for name in _ENUMERATED:
+            if any(_enumerates(subject, name) for subject in subjects):
+                message = (
+                    f"IDs such as '{name}{'a' if name == 'sd' else 0}' follow the order in which "
+                    "devices were found, and change over reboots: prefer the links below "
+                    "/dev/*/by-id or by-path, or set `id`"
+                )
+                yield "warning", (*path, "sources", index), message, False
+
+
+def _enumerates(subject: str, name: str) -> bool:
+    rest = subject.removeprefix(name)
+    if rest == subject or (name == "sd" and rest[:1].islower()):
+        return rest != subject
+    return not rest or rest[0] == "." or rest[0] not in _LITERAL - frozenset("0123456789")
+
+
+def is_single(resource: Resource) -> bool:
+    """Say whether the sources can find one device at most."""
+    if len(resource.sources) != 1:
+        return False
+    match resource.sources[0].kind:
+        case Dev(pattern=text):
+            return set(text) <= _LITERAL - {"."}
+        case Glob(paths=(only,)):
+            return not set(only) & set("*?[")
+        case Static(count=count, ids=ids):
+            return (count or len(ids or ())) <= 1
+        case _:
+            return False

@@ -1,0 +1,146 @@
+"""Single values of the configuration: what one text or number alone must look like."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictStr, WithJsonSchema
+
+from devhost.model import names
+from devhost.template import TEMPLATE_PATTERN, Template
+
+SHARES_MAX: Final = 100_000  # devices times replicas; a list of the kubelet holds 4 MiB
+
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_SCHEMA: Final[dict[str, Any]] = {
+    "type": "string",
+    "pattern": r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$",
+}
+_PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
+_PERMISSIONS: Final = re.compile(r"(?!.*(.).*\1)[rwm]+")
+
+
+def _text(check: Callable[[str], str | None]) -> PlainValidator:
+    """Validate a string by a function that returns what is wrong with it."""
+
+    def validate(value: object) -> str:
+        text = _string(value)
+        if problem := check(text):
+            raise ValueError(problem)
+        return text
+
+    return PlainValidator(validate)
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("should be a string")  # noqa: TRY004 (pydantic collects ValueErrors)
+    return value
+
+
+def _template(value: object) -> Template:
+    return Template.parse(_string(value))
+
+
+def _duration(value: object) -> float:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("should be a duration, such as 500ms, 30s or 5m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _removal(value: object) -> float:
+    if value == "never":
+        return math.inf
+    try:
+        return _duration(value)
+    except ValueError:
+        raise ValueError("should be a duration, such as 5m, or never") from None
+
+
+def _topology(value: object) -> int | Literal["auto", "none"]:
+    if value == "auto" or value == "none":  # noqa: PLR1714 (narrows the type)
+        return value
+    if type(value) is int and value >= 0:
+        return value
+    raise ValueError("should be auto, none or the number of a NUMA node")
+
+
+def _permissions(value: str) -> str | None:
+    if _PERMISSIONS.fullmatch(value):
+        return None
+    return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def main_option(key: str) -> Callable[[object], object]:
+    """Return a function that reads a scalar or list as ``{key: …}``."""
+    return lambda value: value if isinstance(value, dict) else {key: value}
+
+
+ResourceName = Annotated[
+    str,
+    _text(names.resource_name_problem),
+    WithJsonSchema({"type": "string", "pattern": names.RESOURCE_NAME_PATTERN}),
+]
+HostPath = Annotated[
+    str, _text(names.path_problem), WithJsonSchema({"type": "string", "pattern": _PATH_PATTERN})
+]
+TemplateText = Annotated[
+    Template,
+    PlainValidator(_template),
+    WithJsonSchema({"type": "string", "pattern": TEMPLATE_PATTERN}),
+]
+Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Removal = Annotated[
+    float,
+    PlainValidator(_removal),
+    WithJsonSchema({"anyOf": [{"const": "never"}, _DURATION_SCHEMA]}),
+]
+TopologyChoice = Annotated[
+    int | Literal["auto", "none"],
+    PlainValidator(_topology),
+    WithJsonSchema({"anyOf": [{"enum": ["auto", "none"]}, {"type": "integer", "minimum": 0}]}),
+]
+Permissions = Annotated[
+    str,
+    _text(_permissions),
+    WithJsonSchema({"type": "string", "pattern": r"^(?!.*(.).*\1)[rwm]+$"}),
+]
+FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
+Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX)]
+
+# A list in the file is a tuple here; one text alone is a list of one.
+AsTuple: Final = Field(strict=False)
+NotEmpty: Final = Field(strict=False, min_length=1)
+PathList = Annotated[list[HostPath], Field(min_length=1)]
+Strings = Annotated[
+    tuple[StrictStr, ...],
+    AsTuple,
+    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+]
+Paths = Annotated[
+    tuple[HostPath, ...],
+    NotEmpty,
+    BeforeValidator(_listed, json_schema_input_type=HostPath | PathList),
+]
+Templates = Annotated[
+    tuple[TemplateText, ...],
+    NotEmpty,
+    BeforeValidator(
+        _listed,
+        json_schema_input_type=TemplateText | Annotated[list[TemplateText], Field(min_length=1)],
+    ),
+]
+FileTypes = Annotated[
+    tuple[FileType, ...],
+    NotEmpty,
+    BeforeValidator(
+        _listed, json_schema_input_type=FileType | Annotated[list[FileType], Field(min_length=1)]
+    ),
+]

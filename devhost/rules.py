@@ -1,0 +1,111 @@
+"""A resource's ``allocate`` as rules: what stands in it, compiled once; pure."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from devhost.model.config import Resource
+from devhost.template import Template
+
+# Variables that are not of a device; every other one is.
+CONTAINER_VARIABLES: Final = frozenset({"resource", "nodeName", "count"})
+# Known only when a container is allocated.
+LATE_VARIABLES: Final = frozenset({"index", "count"})
+NODE_VARIABLES: Final = frozenset({"id", "name", "path", "realpath", "index"})
+BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
+
+Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of ``allocate``.
+
+    Attributes:
+        target: The list of ``allocate`` that it stands in.
+        key: The name of a variable or annotation, a container path, a CDI name.
+        value: Its value, a host path, a CDI name.
+        separator: Between the devices' values of one variable.
+        optional: Left out where it has no value, or the host does not have it.
+        permissions: Of a device node.
+        read_only: Of a mount.
+        nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
+    """
+
+    target: Target
+    key: Template
+    value: Template
+    separator: str = ","
+    optional: bool = False
+    permissions: str = "rw"
+    read_only: bool = True
+    nodes_only: bool = False
+
+    @property
+    def per_device(self) -> bool:
+        """Whether it is rendered for each node of each device, or once for the container."""
+        return bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the devices' values make one value together."""
+        return (
+            self.target in ("env", "annotations")
+            and self.per_device
+            and not self.key.names - CONTAINER_VARIABLES
+        )
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return f"{self.target} {self.key if self.target != 'cdi' else self.value}"
+
+
+Rules = tuple[Rule, ...]
+
+
+def rules_of(resource: Resource) -> Rules:
+    """Compile a resource's ``allocate``."""
+    allocate = resource.allocate
+    rules = [
+        Rule("env", Template.parse(name), text.value, text.separator, text.optional)
+        for name, text in allocate.env.items()
+    ]
+    if allocate.devices is None:
+        path = Template.parse("${path}")
+        rules.append(Rule("devices", path, path, nodes_only=True))
+    for device in allocate.devices or ():
+        container = device.container_path or device.host_path
+        rules.append(
+            Rule(
+                "devices",
+                container,
+                device.host_path,
+                optional=device.optional,
+                permissions=device.permissions,
+            )
+        )
+    for mount in allocate.mounts:
+        container = mount.container_path or mount.host_path
+        rules.append(
+            Rule(
+                "mounts",
+                container,
+                mount.host_path,
+                optional=mount.optional,
+                read_only=mount.read_only,
+            )
+        )
+    rules += [
+        Rule("annotations", Template.parse(key), text.value, text.separator, text.optional)
+        for key, text in allocate.annotations.items()
+    ]
+    rules += [Rule("cdi", name, name) for name in allocate.cdi]
+    return tuple(rules)
+
+
+def bound(rules: Rules, resource: str, node_name: str) -> Rules:
+    """Fill in what is the same for every device: ``${resource}`` and ``${nodeName}``."""
+    values = {"resource": resource, "nodeName": node_name}
+    return tuple(
+        replace(rule, key=rule.key.bind(values), value=rule.value.bind(values)) for rule in rules
+    )

@@ -1,0 +1,388 @@
+"""From a resource's rules and its devices to what a container receives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.allocation import allocate, clashes, render, variables
+from devhost.errors import AllocationError
+from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+from devhost.model.config import Resource
+from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.rules import Rules, bound, rules_of
+
+NONE: Final[list[Any]] = []
+
+
+def rules(**section: Any) -> Rules:
+    """The rules of an ``allocate``; no devices unless told."""
+    resource = Resource.model_validate(
+        {
+            "name": "example.com/a",
+            "sources": [{"dev": "x"}],
+            "allocate": {"devices": NONE, **section},
+        }
+    )
+    return bound(rules_of(resource), resource.name, "node-1")
+
+
+def node(path: str, kind: FileKind = FileKind.CHAR, **groups: str) -> Node:
+    name = path.removeprefix("/dev/")
+    return Node(path, FileState(f"/real{path}", kind, (1, 3), (1, 2, 3)), 0, name, groups)
+
+
+def token(name: str) -> Node:
+    return Node("", None, 0, name)
+
+
+def device(of: Rules, device_id: str, *nodes: Node) -> Device:
+    own = nodes or (node(f"/dev/{device_id}"),)
+    return Device(device_id, own, answer=render(of, device_id, own))
+
+
+def given_to(of: Rules, *ids: str) -> Allocation:
+    """What a container receives for devices named after their nodes."""
+    return allocate(of, [device(of, each) for each in ids], ids)
+
+
+# ── the one rule ──
+
+
+@pytest.mark.parametrize(
+    ("env", "ids", "envs"),
+    [
+        ({"A": "x"}, ["a", "b", "c"], {"A": "x"}),
+        ({"A": "${id}"}, ["a"], {"A": "a"}),
+        ({"A": "${id}"}, ["a", "b", "c"], {"A": "a,b,c"}),
+        ({"A": "${id}"}, ["c10", "c9"], {"A": "c9,c10"}),
+        ({"A": "${index}"}, ["c10", "c9"], {"A": "0,1"}),
+        ({"A": "${id}=${index}"}, ["c10", "c9", "c1"], {"A": "c1=0,c9=1,c10=2"}),
+        ({"A_${index}": "${id}"}, ["c10", "c9"], {"A_0": "c9", "A_1": "c10"}),
+        ({"A_${id}": "x"}, ["a", "b"], {"A_a": "x", "A_b": "x"}),
+        ({"A_${id}": "p,q"}, ["a", "b"], {"A_a": "p,q", "A_b": "p,q"}),
+        ({"A": {"value": "${id}", "separator": ":"}}, ["a", "b"], {"A": "a:b"}),
+        ({"A": {"value": "${id}", "separator": ""}}, ["a", "b"], {"A": "ab"}),
+        ({"A": {"value": "${id}", "separator": "$"}}, ["a", "b"], {"A": "a$b"}),
+        ({"A": "p,q"}, ["a"], {"A": "p,q"}),
+        ({"A": "${count}"}, ["a", "b"], {"A": "2"}),
+        ({"A": "${resource} ${nodeName}"}, ["a", "b"], {"A": "example.com/a node-1"}),
+        ({"A": "/dev/x"}, ["a"], {"A": "/dev/x"}),
+        ({"A": "${name} ${path} ${realpath}"}, ["a"], {"A": "a /dev/a /real/dev/a"}),
+        ({"A": "$${id}"}, ["a", "b"], {"A": "${id}"}),
+        ({"A": ""}, ["a"], {"A": ""}),
+    ],
+)
+def test_environment(env: Mapping[str, Any], ids: Sequence[str], envs: Mapping[str, str]) -> None:
+    """An entry with a device variable is rendered per device and joined, any other once."""
+    assert given_to(rules(env=env), *ids).envs == envs
+
+
+def test_two_devices_with_one_result_count_twice() -> None:
+    """Equal results are counted once within a device, not across devices."""
+    of = rules(env={"A": "${sort}"})
+    both = [device(of, each, node(f"/dev/{each}", sort="k")) for each in ("a", "b")]
+    assert allocate(of, both, ["a", "b"]).envs == {"A": "k,k"}
+
+
+def test_equal_results_of_one_device_count_once() -> None:
+    """A device of several nodes gives its ID once and each of its paths."""
+    of = rules(env={"IDS": "${id}", "PATHS": "${path}"})
+    card = device(of, "card", node("/dev/p"), node("/dev/q"))
+    assert allocate(of, [card], ["card"]).envs == {"IDS": "card", "PATHS": "/dev/p,/dev/q"}
+
+
+def test_a_constant_node_is_handed_over_once() -> None:
+    """Constant entries come once, whatever the number of devices, and belong to no device."""
+    of = rules(devices=["/dev/fuse"], mounts=["/opt"], cdi=["v/c=all"], annotations={"a": "b"})
+    assert given_to(of, "a", "b") == Allocation(
+        device_ids=("a", "b"),
+        mounts=(MountSpec("/opt", "/opt", read_only=True),),
+        devices=(DeviceSpec("/dev/fuse", "/dev/fuse", "rw"),),
+        annotations={"a": "b"},
+        cdi_devices=("v/c=all",),
+    )
+
+
+def test_renumbering() -> None:
+    """Devices of any number on the host are 0, 1, … in the container, in natural order."""
+    of = rules(devices=[{"hostPath": "${path}", "containerPath": "/dev/x${index}"}])
+    assert given_to(of, "c10", "c9").devices == (
+        DeviceSpec("/dev/c9", "/dev/x0", "rw", device="c9"),
+        DeviceSpec("/dev/c10", "/dev/x1", "rw", device="c10"),
+    )
+
+
+def test_options_of_paths_reach_the_container() -> None:
+    """Permissions, read-only and optional are those of the entry."""
+    of = rules(
+        devices=[{"hostPath": "${path}", "permissions": "rwm", "optional": True}],
+        mounts=[{"hostPath": "/a", "containerPath": "/b", "readOnly": False, "optional": True}],
+    )
+    allocation = given_to(of, "a")
+    assert allocation.devices == (DeviceSpec("/dev/a", "/dev/a", "rwm", optional=True, device="a"),)
+    assert allocation.mounts == (MountSpec("/a", "/b", read_only=False, optional=True),)
+
+
+def test_annotations_and_cdi_follow_the_rule() -> None:
+    """Annotations are joined as variables are; CDI names are a list."""
+    of = rules(annotations={"example.com/ids": "${id}"}, cdi=["v/c=${id}"])
+    allocation = given_to(of, "b", "a")
+    assert allocation.annotations == {"example.com/ids": "a,b"}
+    assert allocation.cdi_devices == ("v/c=a", "v/c=b")
+
+
+def test_the_answer_keeps_the_ids_that_were_asked_for() -> None:
+    """Shares of one device are one device, named by all of their IDs."""
+    of = rules(env={"A": "${id}", "N": "${count}"})
+    allocation = allocate(of, [device(of, "a")], ["a::10", "a::9"])
+    assert allocation.device_ids == ("a::9", "a::10")
+    assert allocation.envs == {"A": "a", "N": "1"}
+
+
+# ── devices left out ──
+
+
+def default_rules() -> Rules:
+    return rules_of(Resource.model_validate({"name": "a.io/a", "sources": [{"dev": "x"}]}))
+
+
+@pytest.mark.parametrize("kind", FileKind)
+def test_left_out_devices_are_the_nodes_as_they_are(kind: FileKind) -> None:
+    """Without ``devices`` a container receives character and block nodes, and no others."""
+    of = default_rules()
+    allocation = allocate(of, [device(of, "a", node("/dev/a", kind))], ["a"])
+    is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
+    expected = (DeviceSpec("/dev/a", "/dev/a", "rw", device="a"),) if is_node else ()
+    assert allocation == Allocation(device_ids=("a",), devices=expected)
+
+
+def test_left_out_devices_of_a_group_are_all_its_nodes() -> None:
+    """Every node of a device with several is handed over, its other files are not."""
+    of = default_rules()
+    card = device(of, "c", node("/dev/p"), node("/etc/f", FileKind.FILE), node("/dev/q"))
+    assert [spec.host_path for spec in allocate(of, [card], ["c"]).devices] == ["/dev/p", "/dev/q"]
+
+
+def test_a_token_is_no_node() -> None:
+    """A device that is nothing physical hands over no node and has no path."""
+    of = default_rules()
+    assert allocate(of, [device(of, "0", token("0"))], ["0"]).devices == ()
+    assert variables(token("0"), "0") == {"name": "0", "id": "0"}
+
+
+def test_an_empty_list_of_devices_is_none() -> None:
+    """``devices: []`` hands over nothing."""
+    assert given_to(rules(devices=[]), "a").devices == ()
+
+
+# ── what cannot be rendered ──
+
+
+@pytest.mark.parametrize(
+    ("section", "device_id", "says"),
+    [
+        ({"env": {"A": "${serial}"}}, "a", "env A: ${serial} has no value"),
+        ({"env": {"A": "${id}"}}, "a,b", "contains the separator ','"),
+        ({"env": {"A": {"value": "${id}", "separator": "-"}}}, "a-b", "contains the separator '-'"),
+        ({"env": {"A_${id}": "x"}}, "a-b", "'A_a-b' is not the name of an environment variable"),
+        ({"env": {"A": "${id}"}}, "a\x01", "control character"),
+        ({"annotations": {"${id}": "x"}}, "a b", "not an annotation key"),
+        ({"annotations": {"${id}/x": "x"}}, "cdi.k8s.io", "steer the runtime"),
+        ({"cdi": ["v/c=${id}"]}, "a b", "not a fully qualified CDI name"),
+        ({"devices": ["${id}"]}, "a", "not an absolute path"),
+        ({"devices": ["/dev/${id}"]}, "..", "'..'"),
+        ({"mounts": ["/x/${id}"]}, "a\nb", "control character"),
+    ],
+)
+def test_what_cannot_be_rendered_is_the_devices_reason(
+    section: Mapping[str, Any], device_id: str, says: str
+) -> None:
+    """A missing value, an illegal result or a separator in a value is found at the scan."""
+    with pytest.raises(AllocationError) as caught:
+        render(rules(**section), device_id, [node("/dev/x")])
+    assert says in str(caught.value)
+
+
+def test_a_separator_in_a_value_that_is_not_joined_is_fine() -> None:
+    """A variable of its own for each device may hold any text."""
+    of = rules(env={"A_${index}": "${path}"})
+    assert allocate(of, [device(of, "a", node("/dev/a,b"))], ["a"]).envs == {"A_0": "/dev/a,b"}
+
+
+def test_an_optional_entry_without_a_value_is_left_out() -> None:
+    """An optional variable is joined over the devices that have a value, or is not there."""
+    of = rules(env={"A": {"value": "${serial}", "optional": True}, "B": "${id}"})
+    with_value = device(of, "a", node("/dev/a", serial="s1"))
+    without = device(of, "b")
+    assert allocate(of, [with_value, without], ["a", "b"]).envs == {"A": "s1", "B": "a,b"}
+    assert allocate(of, [without], ["b"]).envs == {"B": "b"}
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"env": {"A": "x", "${id}": "y"}}, "env A has two values, 'x' and 'y'"),
+        ({"env": {"${id}": "x", "${name}": "y"}}, "env A has two values, 'x' and 'y'"),
+    ],
+)
+def test_one_name_with_two_values_is_refused(section: Mapping[str, Any], says: str) -> None:
+    """Entries that come to one name with two values cannot be in one container."""
+    of = rules(**section)
+    with pytest.raises(AllocationError) as caught:
+        given_to(of, "A")
+    assert says in str(caught.value)
+
+
+def test_one_name_with_one_value_is_fine() -> None:
+    """Entries that come to one name with one value are one."""
+    assert given_to(rules(env={"A": "x", "${id}": "x"}), "A").envs == {"A": "x"}
+
+
+@pytest.mark.parametrize("joined_first", [True, False])
+def test_a_joined_name_collides_with_one_per_device(joined_first: bool) -> None:
+    """A name that is joined over the devices and also that of one device has two values."""
+    entries = [("A_0", "${id}"), ("A_${index}", "x")]
+    of = rules(env=dict(entries if joined_first else reversed(entries)))
+    with pytest.raises(AllocationError, match="env A_0 has two values"):
+        given_to(of, "a")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"devices": [{"hostPath": "${path}", "containerPath": "/dev/x"}]},
+        {"mounts": [{"hostPath": "${path}", "containerPath": "/dev/x"}]},
+    ],
+)
+def test_two_devices_at_one_container_path_are_refused(section: Mapping[str, Any]) -> None:
+    """Two things at one path raise, and the message says how to tell them apart."""
+    of = rules(**section)
+    given_to(of, "a")
+    with pytest.raises(AllocationError) as caught:
+        given_to(of, "a", "b")
+    assert "two things at /dev/x in the container: /dev/a and /dev/b" in str(caught.value)
+    assert "use ${index}" in str(caught.value)
+
+
+def test_a_node_and_a_mount_at_one_path_are_refused() -> None:
+    """A device node and a mount cannot be at one container path."""
+    of = rules(devices=["/dev/x"], mounts=["/dev/x"])
+    with pytest.raises(AllocationError):
+        given_to(of, "a")
+
+
+@pytest.mark.parametrize("permissions", [("rw", "r"), ("rw", "rwm")])
+def test_one_node_with_two_permissions_is_refused(permissions: tuple[str, str]) -> None:
+    """One node at one path with different permissions is two things."""
+    entries = [{"hostPath": "/dev/x", "permissions": each} for each in permissions]
+    with pytest.raises(AllocationError):
+        given_to(rules(devices=entries), "a")
+
+
+def test_the_same_thing_twice_at_one_path_is_once() -> None:
+    """Equal entries are one entry."""
+    assert len(given_to(rules(devices=["/dev/x", "/dev/x"]), "a", "b").devices) == 1
+
+
+def test_a_device_that_could_not_be_rendered_is_refused() -> None:
+    """Whoever asks for a device without an answer gets its reason."""
+    sick = Device("a", (node("/dev/a"),), reason="gone mad")
+    with pytest.raises(AllocationError, match="device a: gone mad"):
+        allocate(rules(), [sick], ["a"])
+
+
+# ── clashes ──
+
+
+@pytest.mark.parametrize(
+    ("section", "groups", "loser"),
+    [
+        ({"env": {"A_${minor}": "${id}"}}, ("1", "1"), "b"),
+        ({"env": {"A_${minor}": "${id}"}}, ("1", "2"), None),
+        ({"env": {"A_${minor}": "same"}}, ("1", "1"), None),
+        ({"env": {"A_${minor}_${index}": "${id}"}}, ("1", "1"), None),
+        ({"env": {"A": "${id}"}}, ("1", "1"), None),
+        ({"annotations": {"a${minor}": "${id}"}}, ("1", "1"), "b"),
+        (
+            {"devices": [{"hostPath": "${path}", "containerPath": "/dev/x${minor}"}]},
+            ("1", "1"),
+            "b",
+        ),
+        ({"devices": [{"hostPath": "${path}", "containerPath": "/dev/x"}]}, ("1", "1"), None),
+        ({"mounts": [{"hostPath": "${path}", "containerPath": "/x${minor}"}]}, ("1", "1"), "b"),
+        ({"cdi": ["v/c=${minor}"]}, ("1", "1"), None),
+    ],
+)
+def test_clashes(section: Mapping[str, Any], groups: tuple[str, str], loser: str | None) -> None:
+    """Of two devices that come to one name with two values, the one that came later loses."""
+    of = rules(**section)
+    answers = {
+        each: render(of, each, [node(f"/dev/{each}", minor=minor)])
+        for each, minor in zip(("a", "b"), groups, strict=True)
+    }
+    found = clashes(of, answers)
+    assert list(found) == ([loser] if loser else [])
+    assert all("device a too" in reason for reason in found.values())
+    assert list(clashes(of, dict(reversed(answers.items())))) == (["a"] if loser else [])
+
+
+def test_clashes_across_rules() -> None:
+    """A path that one device has as a node cannot be another's mount."""
+    of = rules(
+        devices=[{"hostPath": "${path}", "containerPath": "/x${p}"}],
+        mounts=[{"hostPath": "${path}", "containerPath": "/x${q}"}],
+    )
+    answers = {
+        "a": render(of, "a", [node("/dev/a", p="1", q="2")]),
+        "b": render(of, "b", [node("/dev/b", p="3", q="1")]),
+    }
+    assert list(clashes(of, answers)) == ["b"]
+
+
+# ── properties ──
+
+FULL: Final = rules(
+    env={"IDS": "${id}", "N": "${count}", "P_${index}": "${path}", "C": "x"},
+    devices=["/dev/fuse", {"hostPath": "${path}", "containerPath": "/dev/x${index}"}],
+    mounts=[{"hostPath": "/opt/${id}", "containerPath": "/opt/${index}"}],
+    annotations={"a": "${name}"},
+    cdi=["v/c=d${id}"],
+)
+
+
+@given(
+    st.sets(st.integers(0, 30).map("c{}".format), min_size=1, max_size=6).flatmap(
+        lambda ids: st.tuples(st.permutations(sorted(ids)), st.permutations(sorted(ids)))
+    )
+)
+def test_the_answer_does_not_depend_on_the_order_of_the_question(
+    orders: tuple[list[str], list[str]],
+) -> None:
+    """Devices and IDs in any order give the same answer, also in the order of its parts."""
+    devices = {each: device(FULL, each) for each in orders[0]}
+    one = allocate(FULL, [devices[each] for each in orders[0]], orders[0])
+    other = allocate(FULL, [devices[each] for each in orders[1]], orders[1])
+    assert one == other
+    for mapping in ("envs", "annotations"):
+        assert list(getattr(one, mapping)) == list(getattr(other, mapping))
+
+
+@given(st.sets(st.integers(0, 30), min_size=1, max_size=6))
+def test_index_is_the_place_in_natural_order(numbers: set[int]) -> None:
+    """``${index}`` counts the container's devices from 0 in natural order, without gaps."""
+    allocation = given_to(FULL, *(f"c{number}" for number in numbers))
+    assert [allocation.envs[f"P_{index}"] for index in range(len(numbers))] == [
+        f"/dev/c{number}" for number in sorted(numbers)
+    ]
+
+
+def test_allocating_changes_no_device() -> None:
+    """A device that was allocated gives the same answer again."""
+    one = device(FULL, "a")
+    before = replace(one)
+    assert allocate(FULL, [one], ["a"]) == allocate(FULL, [one], ["a"])
+    assert one == before
