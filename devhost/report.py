@@ -170,7 +170,7 @@ def choose(resource: Resource, snapshot: Snapshot, wish: str) -> tuple[str, ...]
         for device in snapshot.devices.values()
         for share in share_ids(device.id, resource.replicas)
     }
-    if wish.isdecimal() and wish not in known:
+    if wish.isdecimal():  # always a number; a device called 3 is written "3,"
         count = int(wish)
         if count > len(healthy):
             raise AllocationError(f"{resource.name}: {count} requested, {len(healthy)} available")

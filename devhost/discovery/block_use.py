@@ -42,19 +42,21 @@ def _held(sysfs: Path) -> bool:
 def _mounted(files: HostFiles) -> Iterator[Number]:
     # This process's own view counts too: where the host's /proc is not mounted, the bind
     # mounts of a container still show the disks that they come from.
-    for path in {files.here("/proc/1/mountinfo"), "/proc/self/mountinfo"}:
+    views = [(files.here("/proc/1/mountinfo"), files), ("/proc/self/mountinfo", HostFiles())]
+    for path, seen in views:
         for line in _lines(path):
             fields = line.split(" ")
             if len(fields) > 2:
                 yield _number(fields[2])
             source = fields[fields.index("-") + 2] if "-" in fields else ""
             if source.startswith("/dev/"):
-                yield from _node(source, files)
+                yield from _node(source, seen)
 
 
 def _swapped(files: HostFiles) -> Iterator[Number]:
-    for line in _lines("/proc/swaps")[1:]:
-        yield from _node(line.split()[0], files)
+    for path, seen in [(files.here("/proc/swaps"), files), ("/proc/swaps", HostFiles())]:
+        for line in _lines(path)[1:]:
+            yield from _node(line.split()[0], seen)
 
 
 def _node(path: str, files: HostFiles) -> Iterator[Number]:

@@ -9,6 +9,7 @@ from devhost.discovery.scan import Scanner, hand_out
 from devhost.discovery.survey import Survey, survey, watch_roots
 from devhost.host.claims import Claims
 from devhost.host.threads import in_thread
+from devhost.kubelet import wire
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.registration import Registration
@@ -20,6 +21,7 @@ from devhost.watch import Spot, Watcher
 RESCAN_S: Final = 30.0
 SCAN_TIMEOUT_S: Final = 10.0
 _BURST_S: Final = 0.005
+_LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -177,7 +179,11 @@ class Runner:
             blocked = any(node.state and node.state.stamp in waits_for for node in device.nodes)
             entry = Advertised(device.healthy and not blocked, device.numa_nodes)
             wanted |= dict.fromkeys(share_ids(device.id, self._scanner.resource.replicas), entry)
-        self._listing.update(wanted)
+        listed = wire.truncated(wanted, self._listing)
+        if len(listed) < len(wanted):
+            left_out = len(wanted) - len(listed)
+            _LOG.warning("list truncated", extra=self._fields(left_out=left_out))
+        self._listing.update(listed)
         self._listing.prune(asyncio.get_running_loop().time())
         self._registration.notify()
         self._claims.set(self._claim, _keys(snapshot.devices.values()))
@@ -185,19 +191,24 @@ class Runner:
     def _log_changes(self, snapshot: Snapshot) -> None:
         before = {device.id: device.reason for device in self.snapshot.devices.values()}
         after = {device.id: device.reason for device in snapshot.devices.values()}
+        lines: list[tuple[str, dict[str, object]]] = []
         for device_id, reason in after.items():
             if device_id not in before:
-                _LOG.info("device found", extra=self._fields(device=device_id, reason=reason))
+                lines.append(("device found", {"device": device_id, "reason": reason}))
             elif before[device_id] != reason:
                 health = "device is healthy again" if reason is None else "device is unhealthy"
-                _LOG.info(health, extra=self._fields(device=device_id, reason=reason))
-        for device_id in before.keys() - after.keys():
-            _LOG.info("device leaves", extra=self._fields(device=device_id))
-        for skipped in set(snapshot.skipped) - set(self.snapshot.skipped):
-            _LOG.info(
-                "skipped",
-                extra=self._fields(candidate=skipped.candidate, reason=skipped.reason),
-            )
+                lines.append((health, {"device": device_id, "reason": reason}))
+        lines += [("device leaves", {"device": gone}) for gone in before.keys() - after.keys()]
+        known = set(self.snapshot.skipped)
+        lines += [
+            ("skipped", {"candidate": skipped.candidate, "reason": skipped.reason})
+            for skipped in snapshot.skipped
+            if skipped not in known
+        ]
+        for message, fields in lines[:_LINES_MAX]:
+            _LOG.info(message, extra=self._fields(**fields))
+        if len(lines) > _LINES_MAX:
+            _LOG.info("and more", extra=self._fields(changes=len(lines) - _LINES_MAX))
         for note in set(snapshot.notes) - set(self.snapshot.notes):
             _LOG.info("no devices", extra=self._fields(reason=note))
         if snapshot.error is not None and snapshot.error != self.snapshot.error:

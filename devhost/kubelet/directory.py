@@ -38,9 +38,13 @@ class PluginDirectory:
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: Identity | None = None
         self._lock = asyncio.Lock()
+        self._known = self.identity()
 
     def look_again(self) -> None:
-        """Something happened in the directory."""
+        """Something happened in the directory; only kubelet.sock matters of it."""
+        if (identity := self.identity()) == self._known:
+            return
+        self._known = identity
         self._changed.set()
         for waiter in self._waiters:
             waiter.set()
@@ -67,15 +71,13 @@ class PluginDirectory:
         Raises:
             DirectoryGoneError: The directory was unlinked and the path leads to no new one.
         """
-        known, descriptor = self.identity(), self._opened()
+        descriptor = self._opened()
         gone_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:
             while True:
                 await asyncio.sleep(_POLL_S)
-                if self.identity() != known:
-                    known = self.identity()
-                    self.look_again()
+                self.look_again()
                 if descriptor is None or self._is_other(descriptor):
                     if descriptor is not None:
                         os.close(descriptor)

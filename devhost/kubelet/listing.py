@@ -53,7 +53,7 @@ class Listing:
         """The list as it is to be sent, leaving IDs (unhealthy) included."""
         return {**self._wanted, **self._leaving}
 
-    def __contains__(self, advertised_id: str) -> bool:
+    def __contains__(self, advertised_id: object) -> bool:
         return advertised_id in self._wanted or advertised_id in self._leaving
 
     @property

@@ -1,6 +1,6 @@
 """Between the host's values and protobuf messages; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
@@ -9,6 +9,7 @@ from devhost.model.answer import Allocation
 
 # The kubelet's client takes 4 MiB (grpc-go's default) and cuts the stream beyond, in silence.
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
+_DEVICE_BYTES_MAX: Final = 400  # 63 characters of four bytes, two NUMA nodes, a share
 
 
 def device_list(entries: Mapping[str, Advertised]) -> pb.ListAndWatchResponse:
@@ -25,6 +26,27 @@ def device_list(entries: Mapping[str, Advertised]) -> pb.ListAndWatchResponse:
             for advertised_id, entry in entries.items()
         ]
     )
+
+
+def truncated(wanted: Mapping[str, Advertised], listed: Container[str]) -> dict[str, Advertised]:
+    """Leave out new devices that would make the list larger than the kubelet takes.
+
+    Args:
+        wanted: What should be advertised.
+        listed: The IDs that are in the list already: they stay, whatever the size.
+    """
+    if len(wanted) * _DEVICE_BYTES_MAX <= LIST_BYTES_MAX:
+        return dict(wanted)
+    sizes = {key: device_list({key: entry}).ByteSize() for key, entry in wanted.items()}
+    room = LIST_BYTES_MAX - sum(size for key, size in sizes.items() if key in listed)
+    kept = {}
+    for key, entry in wanted.items():
+        if key not in listed:
+            room -= sizes[key]
+            if room < 0:
+                continue
+        kept[key] = entry
+    return kept
 
 
 def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from devhost.loading import syntax
+
 try:
     from yaml import CSafeLoader as _Parser
 except ImportError:  # a PyYAML built without libyaml: the same language, slower
@@ -105,7 +107,7 @@ def parse(text: str) -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line, mark.column) if mark else (0, 0)
-        message = _explain(error, text, line, column)
+        message = syntax.explain(error, text, line, column)
         raise TreeError(message, line + 1, column + 1) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position)
@@ -291,23 +293,3 @@ class _Builder:
     def _error(message: str, event: Any) -> TreeError:
         mark = event.start_mark
         return TreeError(message, mark.line + 1, mark.column + 1)
-
-
-def _explain(error: yaml.MarkedYAMLError, text: str, line: int, column: int) -> str:
-    """Say what a syntax error is, naming the usual mistakes as such."""
-    problem = error.problem or error.context or "not YAML"
-    lines = text.splitlines()
-    around = lines[line] if line < len(lines) else ""
-    before = around[:column]
-    if "${" in around and ("{" in before.replace("${", "") or "[" in before):
-        return 'inside { } and [ ] a template must be quoted: write "${…}"'
-    for character in around[max(0, column - 1) : column + 1]:
-        if character in "%@`*&!|>":
-            return f"a text that begins with {character!r} must be quoted ({problem})"
-    if "\t" in around[: column + 1] and not around[: column + 1].strip():
-        return "indented with a tab: YAML wants spaces"
-    if "mapping values are not allowed" in problem:
-        return f"{problem}: a text with ': ' in it must be quoted"
-    if error.context and "flow" in error.context:
-        return f"{problem}, {error.context}: quote texts with {{ }} [ ] or , in them"
-    return f"not YAML: {problem}"

@@ -1,6 +1,8 @@
 """The JSON Schema accepts exactly what the loader's shape check accepts."""
 
 import copy
+import json
+import pathlib
 from typing import Any, Final
 
 import pytest
@@ -292,3 +294,9 @@ def test_every_option_has_a_description() -> None:
         if "description" not in option
     ]
     assert not bare
+
+
+def test_the_schema_in_the_repository_is_current() -> None:
+    """The schema that the examples name is what `make schema` writes."""
+    stored = pathlib.Path(__file__).parents[2] / "config" / "schema.json"
+    assert json.loads(stored.read_text()) == json_schema()
