@@ -2,4 +2,4 @@
 
 from devhost.cli import main
 
-main()
+main(prog_name="devhost")

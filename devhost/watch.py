@@ -11,6 +11,7 @@ because two filters on one directory replace each other; and what inotify cannot
 import asyncio
 import logging
 import os
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -35,6 +36,7 @@ _STRUCTURAL: Final[list[type[FileSystemEvent]]] = [
     DirDeletedEvent,
     DirMovedEvent,
 ]
+_ECHO_S: Final = 0.25
 _LOG: Final = logging.getLogger(__name__)
 
 LookAgain = Callable[[], None]
@@ -69,6 +71,9 @@ class Watcher:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        # watchdog 7.1 warns from its thread when a new directory's watch is made twice (once
+        # for its event, once by its own walk); nothing is lost.
+        warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
         try:
             self._observer = Observer()
             self._observer.start()
@@ -165,6 +170,9 @@ class Watcher:
                 self._arrange(spot, wanted)
             for look_again in list(wanted.subscribers.values()):
                 look_again()
+                if place.recursive and isinstance(event, DirCreatedEvent | DirMovedEvent):
+                    # What is put into a new directory may come before its watch.
+                    asyncio.get_running_loop().call_later(_ECHO_S, look_again)
 
     def _degrade(self, error: OSError) -> None:
         if self.degraded is None:

@@ -1,6 +1,7 @@
 """What commands print: problems, tables, JSON."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -38,7 +39,7 @@ def fail(message: str) -> NoReturn:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns: with rich where a person looks, plain where a program reads."""
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text

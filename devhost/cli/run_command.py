@@ -1,6 +1,7 @@
 """``devhost run``."""
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -32,10 +33,13 @@ def command(
     log_level: str,
 ) -> None:
     """Serve the resources of a configuration to the kubelet, until SIGTERM."""
+    # A process 1 has no default actions; what follows takes over when it is ready.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from devhost.discovery.host_files import HostFiles
     from devhost.errors import KubeletError
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Host, Settings
+    from devhost.kubelet.server import path_length_problem
     from devhost.loading.loader import load
     from devhost.observe import logs
 
@@ -47,6 +51,8 @@ def command(
         sys.exit(1)
     if not plugin_dir.is_dir():
         output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
+    if problem := path_length_problem(plugin_dir.resolve()):
+        output.fail(f"--plugin-dir: {problem}")
     raise_descriptor_limit()
     files = HostFiles(options.real_root(root))
     settings = Settings(plugin_dir.resolve(), node_name, files, policy)

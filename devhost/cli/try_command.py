@@ -32,6 +32,7 @@ def command(
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Settings
     from devhost.host.trial import Trial
+    from devhost.kubelet.server import path_length_problem
     from devhost.loading.loader import load
     from devhost.observe import logs
 
@@ -43,6 +44,8 @@ def command(
         sys.exit(1)
     raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
+        if problem := path_length_problem(Path(directory)):
+            output.fail(f"TMPDIR: {problem}")
         files = HostFiles(options.real_root(root))
         settings = Settings(Path(directory), node_name, files, policy)
         trial = Trial(loaded.config, settings)

@@ -18,6 +18,7 @@ PREFIX: Final = "devhost-"
 _INSTANCE: Final = f"{os.getpid():x}{secrets.token_hex(4)}"
 _serial: Final = itertools.count(1)
 _STOP_GRACE_S: Final = 1.0
+_SOCKET_PATH_MAX: Final = 107  # sun_path, less its end
 _RECEIVE_BYTES_MAX: Final = 16 * 1024 * 1024  # GetPreferredAllocation carries every free ID
 
 
@@ -30,6 +31,14 @@ def fresh_name(resource: str) -> str:
     """
     digest = hashlib.sha256(resource.encode()).hexdigest()[:12]
     return f"{PREFIX}{digest}-{_INSTANCE}-{next(_serial)}.sock"
+
+
+def path_length_problem(directory: Path) -> str | None:
+    """Say that a directory's path leaves no room for a socket's name, or return ``None``."""
+    longest = len(os.fsencode(directory)) + 1 + len(fresh_name("")) + len("00000")
+    if longest <= _SOCKET_PATH_MAX:
+        return None
+    return f"{directory} is too long: with a socket's name, {longest} bytes of {_SOCKET_PATH_MAX}"
 
 
 def sweep(directory: Path) -> list[str]:
