@@ -1,5 +1,6 @@
 """A configuration file to a `Config`, or every problem that it has, each with its place."""
 
+import copy
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,6 +116,50 @@ def _shapes(tree: Tree) -> Iterator[tuple[yamltree.Path, Resource | ValidationEr
             yield path, Resource.model_validate(item)
         except ValidationError as error:
             yield path, error
+            if (rest := _without_mistakes(item, error, index)) is not None:
+                yield path, rest
+
+
+def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource | None:
+    """Return what is left of a resource without its misshapen parts, to be checked further.
+
+    Nothing where that would make checks see mistakes that are none: a variable is known only
+    with all of the sources.
+    """
+    paths = [details["loc"] for details in error.errors(include_url=False)]
+    if not isinstance(item, dict) or any(path[:1] in ((), ("sources",)) for path in paths):
+        return None
+    rest = copy.deepcopy(item)
+    for path in paths:
+        _remove(rest, path)
+    rest.setdefault("name", f"invalid.example/r{index}")
+    try:
+        return Resource.model_validate(rest)
+    except ValidationError:
+        return None
+
+
+def _remove(data: Any, path: tuple[str | int, ...]) -> None:
+    """Remove what stands at ``path``, or the shorthand above it.
+
+    Of a list nothing is removed but the whole: the places of the other items would shift.
+    """
+    owner, key = data, path[0]
+    for depth, part in enumerate(path):
+        if not _has(data, part):
+            return
+        if isinstance(data, dict):
+            owner, key = data, part
+        if depth == len(path) - 1 or not isinstance(data[part], dict | list):
+            del owner[key]
+            return
+        data = data[part]
+
+
+def _has(data: Any, part: str | int) -> bool:
+    return (isinstance(data, dict) and part in data) or (
+        isinstance(data, list) and isinstance(part, int) and part < len(data)
+    )
 
 
 def _read(file: str) -> bytes:

@@ -438,3 +438,30 @@ def test_any_texts_in_a_configuration_are_accepted_or_refused(one: str, two: str
             other = {"name": "example.com/b", "sources": [kind], "id": [two], "allocate": more}
             text = yaml.safe_dump({"version": "v1", "resources": [resource, other]})
             assert isinstance(loads(text), Loaded)
+
+
+def test_a_misshapen_part_hides_no_mistake_elsewhere() -> None:
+    """Unknown variables are found beside errors of shape, each at its own place."""
+    text = """version: v1
+resources:
+  - name: Bad.example/a
+    replcas: 3
+    sources: [dev: kvm]
+    allocate:
+      env: {A: 0403, B: "${nn}"}
+      mounts: [5, {hostPath: /a}]
+      devices:
+        - {hostPath: /dev/x, permissions: rx}
+        - {hostPath: dev/y}
+"""
+    found = problems(text)
+    places = [line.split(" ")[0].removesuffix(":") for line in found]
+    assert places == [
+        "f.yaml:3:11",
+        "f.yaml:4:5",
+        "f.yaml:7:16",
+        "f.yaml:7:25",
+        "f.yaml:8:16",
+        "f.yaml:10:43",
+        "f.yaml:11:22",
+    ], found

@@ -1,0 +1,156 @@
+"""Files of the host below a root: links never lead out of it."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.discovery.host_files import HostFiles
+from devhost.model.device import FileKind
+
+NAMES = ("a", "b", "c")
+PARTS = st.sampled_from([*NAMES, "..", "."])
+RELATIVE = st.lists(PARTS, min_size=1, max_size=5).map("/".join)
+TARGETS = st.builds("{}{}".format, st.sampled_from(["", "/"]), RELATIVE)
+PLACES = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)
+
+
+def farm(root: Path, links: dict[str, str | None]) -> None:
+    """Make links (or, without a target, directories) below a root, where there is room."""
+    for place, target in links.items():
+        path = root / place
+        if any(os.path.lexists(parent) and parent.is_symlink() for parent in path.parents):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path):
+            continue
+        if target is None:
+            path.mkdir()
+        else:
+            path.symlink_to(target)
+
+
+@given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), TARGETS)
+def test_resolved_paths_stay_below_the_root(links: dict[str, str | None], asked: str) -> None:
+    """Whatever the links are, what a path leads to really lies below the root."""
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made).resolve() / "root"
+        root.mkdir()
+        farm(root, links)
+        files = HostFiles(str(root))
+        path = "/" + asked.lstrip("/")
+        resolved = files.resolve(path)
+        assert ".." not in resolved.split("/")
+        if files.look(path) is not None:
+            real = os.path.realpath(files.here(resolved))
+            assert real == str(root) or real.startswith(f"{root}/")
+            assert not os.path.islink(files.here(resolved))
+
+
+@given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), PLACES)
+def test_a_chroot_would_lead_to_the_same_place(links: dict[str, str | None], asked: str) -> None:
+    """With relative links that stay below it, a root changes nothing but the prefix."""
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(made).resolve()
+        deep = root / "x/x/x/x/x/x/x/x"
+        deep.mkdir(parents=True)
+        below = str(deep.relative_to(root))
+        farm(
+            deep, {k: v and (f"/{below}{v}" if v.startswith("/") else v) for k, v in links.items()}
+        )
+        looked = HostFiles(str(root)).look(f"/{below}/{asked}")
+        farm_here = Path(made).resolve() / "y"
+        shown = farm_here / below
+        shown.mkdir(parents=True)
+        farm(
+            shown, {k: v and (f"{shown}{v}" if v.startswith("/") else v) for k, v in links.items()}
+        )
+        expected = shown / asked
+        if looked is None:
+            assert not expected.exists()
+        else:
+            assert str(expected.resolve(strict=True)) == f"{farm_here}{looked.realpath}"
+
+
+@given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), RELATIVE)
+def test_the_hosts_own_root_resolves_as_the_system_does(
+    links: dict[str, str | None], asked: str
+) -> None:
+    """Where the root is ``/``, a path resolves as `os.path.realpath` says."""
+    with tempfile.TemporaryDirectory() as made:
+        farm(Path(made), links)
+        path = f"{made}/{asked}"
+        assert HostFiles().resolve(path) == os.path.realpath(path)
+
+
+def test_an_absolute_link_is_resolved_below_the_root(tmp_path: Path) -> None:
+    """An absolute link begins again at the root, not at the machine's."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/f").touch()
+    (tmp_path / "l").symlink_to("/etc")
+    state = HostFiles(str(tmp_path)).look("/l/f")
+    assert state is not None
+    assert (state.realpath, state.kind) == ("/etc/f", FileKind.FILE)
+
+
+def test_dots_cannot_climb_above_the_root(tmp_path: Path) -> None:
+    """``..`` at the root stays there."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret").touch()
+    (root / "l").symlink_to("../../secret")
+    assert HostFiles(str(root)).resolve("/l") == "/secret"
+    assert HostFiles(str(root)).look("/l") is None
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_loop_leads_nowhere(tmp_path: Path, *, below: bool) -> None:
+    """Links in a circle are not there."""
+    prefix = "" if below else str(tmp_path)
+    (tmp_path / "a").symlink_to(f"{prefix}/b")
+    (tmp_path / "b").symlink_to(f"{prefix}/a")
+    files = HostFiles(str(tmp_path) if below else "/")
+    assert files.look(f"{prefix}/a") is None
+    assert files.look(f"{prefix}/a/c") is None
+    assert files.entries(f"{prefix}/a") is None
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_a_dangling_link_leads_nowhere(tmp_path: Path, *, below: bool) -> None:
+    """A link to nothing is not there, but it is a link."""
+    prefix = "" if below else str(tmp_path)
+    (tmp_path / "a").symlink_to(f"{prefix}/none")
+    files = HostFiles(str(tmp_path) if below else "/")
+    assert files.look(f"{prefix}/a") is None
+    assert files.is_link(f"{prefix}/a")
+
+
+def test_what_is_below_a_file_is_not_there(tmp_path: Path) -> None:
+    """A path through a file leads nowhere; that is no error."""
+    (tmp_path / "f").touch()
+    files = HostFiles(str(tmp_path))
+    assert files.look("/f/x") is None
+    assert files.entries("/f") is None
+
+
+def test_a_long_chain_of_links_does_not_list_a_directory_outside(tmp_path: Path) -> None:
+    """More links than the kernel follows lead nowhere, never to the machine's own files."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "secret").touch()
+    for number in range(50):
+        (root / f"l{number}").symlink_to(f"l{number + 1}")
+    (root / "l50").symlink_to(outside)
+    assert HostFiles(str(root)).entries("/l0") is None
+
+
+def test_a_walk_does_not_follow_links(tmp_path: Path) -> None:
+    """A linked directory is listed, not entered."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/f").touch()
+    (tmp_path / "l").symlink_to("d")
+    assert sorted(HostFiles(str(tmp_path)).walk("/")) == ["d", "d/f", "l"]

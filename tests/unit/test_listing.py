@@ -1,0 +1,181 @@
+"""When an ID may leave the list."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devhost.kubelet.listing import Advertised, Call, Listing, Stream
+
+LEAVE_AFTER = 10.0
+UP, DOWN = Advertised(True), Advertised(False)
+
+
+@dataclass(eq=False)
+class History:
+    """All that ever went out on one stream."""
+
+    stream: Stream
+    lists: list[tuple[float, dict[str, Advertised]]] = field(default_factory=list)
+
+    def unhealthy_since(self, device_id: str) -> float | None:
+        """Since when the kubelet knows by this stream that a device is unhealthy."""
+        since = None
+        for time, entries in reversed(self.lists):
+            if device_id not in entries or entries[device_id].healthy:
+                break
+            since = time
+        return since
+
+
+def allowed(device_id: str, now: float, streams: list[History], calls: list[Call]) -> bool:
+    """Say by the rule itself whether an ID may leave."""
+    times = [history.unhealthy_since(device_id) for history in streams]
+    known = [time for time in times if time is not None]
+    if not known or len(known) != len(times):
+        return False
+    told = max(known)
+    return told + LEAVE_AFTER <= now and not any(call.began <= told for call in calls)
+
+
+LISTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([UP, DOWN]))
+ACTIONS = st.one_of(
+    st.tuples(st.just("update"), LISTS),
+    st.tuples(
+        st.sampled_from(["open", "sent", "sent", "close", "begin", "end", "prune"]),
+        st.integers(0, 3),
+    ),
+    st.tuples(st.just("wait"), st.sampled_from([1, 4, 10, 11])),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(ACTIONS, max_size=40))
+def test_an_id_leaves_exactly_when_the_rule_lets_it(
+    actions: list[tuple[str, int | dict[str, Advertised]]],
+) -> None:
+    """A sent ID leaves when its Unhealthy is old enough on each stream, and not before."""
+    listing = Listing(LEAVE_AFTER)
+    now = 0.0
+    streams: list[History] = []
+    calls: list[Call] = []
+    sent: set[str] = set()
+    wanted: dict[str, Advertised] = {}
+    expected: dict[str, Advertised] = {}
+    for action, value in actions:
+        version, before = listing.version, listing.entries
+        match action, value:
+            case "update", dict():
+                staying = {i: DOWN for i in expected if i in sent and i not in value}
+                wanted, expected = value, {**value, **staying}
+                listing.update(value)
+            case "wait", int():
+                now += value
+            case "open", _:
+                streams.append(History(listing.open()))
+            case "begin", _:
+                calls.append(listing.begin(now))
+            case "prune", _:
+                gone = {i for i in expected if i not in wanted and allowed(i, now, streams, calls)}
+                expected = {i: entry for i, entry in expected.items() if i not in gone}
+                sent -= gone
+                listing.prune(now)
+            case "sent", int() if streams:
+                history = streams[value % len(streams)]
+                history.lists.append((now, listing.entries))
+                sent.update(listing.entries)
+                listing.sent(history.stream, listing.entries, now)
+            case "close", int() if streams:
+                listing.close(streams.pop(value % len(streams)).stream)
+            case "end", int() if calls:
+                listing.end(calls.pop(value % len(calls)))
+        assert listing.entries == expected
+        assert listing.leaving == expected.keys() - wanted.keys()
+        assert {i for i in "abc" if i in listing} == expected.keys()
+        assert (listing.version != version) == (listing.entries != before)
+
+
+def served(*ids: str) -> tuple[Listing, Stream]:
+    """A listing whose IDs were sent on one stream at 0."""
+    listing = Listing(LEAVE_AFTER)
+    listing.update(dict.fromkeys(ids, UP))
+    stream = listing.open()
+    listing.sent(stream, listing.entries, 0.0)
+    return listing, stream
+
+
+def test_a_removed_id_is_listed_as_unhealthy_first() -> None:
+    """An ID that is wanted no more stays, unhealthy, until its time has passed."""
+    listing, stream = served("a", "b")
+    assert listing.update({"a": UP})
+    assert listing.entries == {"a": UP, "b": DOWN}
+    listing.sent(stream, listing.entries, 5.0)
+    assert not listing.prune(14.9)
+    assert listing.prune(15.0)
+    assert listing.entries == {"a": UP}
+
+
+def test_an_id_that_was_never_sent_goes_at_once() -> None:
+    """What the kubelet never heard of need not leave slowly."""
+    listing = Listing(LEAVE_AFTER)
+    listing.update({"a": UP})
+    assert listing.update({})
+    assert listing.entries == {}
+
+
+def test_an_id_that_comes_back_is_not_leaving() -> None:
+    """Adding an ID again cancels its leaving; a later one takes the whole time again."""
+    listing, stream = served("a")
+    listing.update({})
+    listing.sent(stream, listing.entries, 1.0)
+    listing.update({"a": UP})
+    listing.sent(stream, listing.entries, 2.0)
+    assert not listing.prune(100.0)
+    assert listing.entries == {"a": UP}
+    listing.update({})
+    listing.sent(stream, listing.entries, 100.0)
+    assert not listing.prune(101.0)
+    assert listing.prune(110.0)
+
+
+def test_a_new_stream_lists_the_leaving_ids_and_delays_them() -> None:
+    """A stream that opens late gets the leaving IDs, and its time counts too."""
+    listing, stream = served("a")
+    listing.update({})
+    listing.sent(stream, listing.entries, 1.0)
+    late = listing.open()
+    assert listing.entries == {"a": DOWN}
+    assert not listing.prune(50.0)
+    listing.sent(late, listing.entries, 50.0)
+    assert not listing.prune(59.0)
+    assert listing.prune(60.0)
+
+
+def test_nothing_leaves_without_an_open_stream() -> None:
+    """With no stream open there is no telling what the kubelet knows."""
+    listing, stream = served("a")
+    listing.update({})
+    listing.sent(stream, listing.entries, 1.0)
+    listing.close(stream)
+    assert not listing.prune(1000.0)
+    assert "a" in listing
+
+
+def test_a_call_that_began_before_holds_the_id() -> None:
+    """A running call that may have picked the ID keeps it in the list; a younger one does not."""
+    listing, stream = served("a")
+    old = listing.begin(0.5)
+    listing.update({})
+    listing.sent(stream, listing.entries, 1.0)
+    listing.begin(1.5)
+    assert not listing.prune(100.0)
+    listing.end(old)
+    assert listing.prune(100.0)
+
+
+def test_the_same_list_again_is_no_change() -> None:
+    """An update that changes nothing keeps the version."""
+    listing, _ = served("a")
+    version = listing.version
+    assert not listing.update({"a": UP})
+    assert listing.version == version

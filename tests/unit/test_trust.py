@@ -1,0 +1,117 @@
+"""What a configuration may hand to containers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.host_paths import HostPaths
+from devhost.model.answer import DeviceSpec, MountSpec
+from devhost.model.device import FileKind
+from devhost.trust import Policy
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "number", "mount", "allowed"),
+    [
+        ("/dev/kvm", FileKind.CHAR, (10, 232), False, True),
+        ("/dev/bus/usb/001/001", FileKind.CHAR, (189, 0), False, True),
+        ("/dev/null", FileKind.CHAR, (1, 3), False, True),
+        ("/dev/mem", FileKind.CHAR, (1, 1), False, False),
+        ("/dev/kmem", FileKind.CHAR, (1, 2), False, False),
+        ("/dev/port", FileKind.CHAR, (1, 4), False, False),
+        ("/dev/other-name", FileKind.CHAR, (1, 1), False, False),
+        ("/dev/sda", FileKind.BLOCK, (8, 0), False, False),
+        ("/dev/sda", FileKind.BLOCK, (1, 3), False, False),
+        ("/devious", FileKind.CHAR, (10, 232), False, False),
+        ("/etc/kvm", FileKind.CHAR, (10, 232), False, False),
+        ("/dev/kvm", FileKind.CHAR, (10, 232), True, False),
+        ("/dev/log", FileKind.SOCKET, None, False, False),
+        ("/dev/gone", None, None, False, False),
+        ("/etc", FileKind.DIRECTORY, None, True, False),
+    ],
+)
+def test_without_flags_only_harmless_character_devices(
+    path: str, kind: FileKind | None, number: tuple[int, int] | None, *, mount: bool, allowed: bool
+) -> None:
+    """Without flags, only character devices below /dev, and no memory nor ports."""
+    refusal = Policy(enforced=True).refusal(path, kind, number, mount=mount)
+    assert (refusal is None) == allowed
+    if refusal is not None:
+        assert f"--allow-path '{path}'" in refusal
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "allowed"),
+    [
+        ("/etc/colas/*", "/etc/colas/a", True),
+        ("/etc/colas/*", "/etc/colas/a/b", True),
+        ("/etc/colas/*", "/etc/colas", False),
+        ("/etc/colas/*", "/x/etc/colas/a", False),
+        ("/etc/colas", "/etc/colas/a", False),
+        ("/dev/sd?", "/dev/sda", True),
+        ("/dev/sd?", "/dev/sda1", False),
+        ("/dev/SDA", "/dev/sda", False),
+    ],
+)
+def test_allowed_globs_match_the_whole_path(glob: str, path: str, *, allowed: bool) -> None:
+    """A glob of ``--allow-path`` matches the whole path; its ``*`` goes over '/'."""
+    policy = Policy((glob,), enforced=True)
+    assert policy.allows_path(path) == allowed
+    assert (policy.refusal(path, FileKind.BLOCK, (8, 0), mount=False) is None) == allowed
+    assert (policy.refusal(path, FileKind.DIRECTORY, None, mount=True) is None) == allowed
+
+
+def device(path: str) -> DeviceSpec:
+    return DeviceSpec(host_path=path, container_path="/dev/x", permissions="rw")
+
+
+def mount(path: str) -> MountSpec:
+    return MountSpec(host_path=path, container_path="/x", read_only=True)
+
+
+@ROOT_ONLY
+def test_a_link_below_dev_to_a_node_outside_is_refused(tmp_path: Path) -> None:
+    """Where a device's path leads counts, not how it looks."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "etc").mkdir()
+    os.mknod(tmp_path / "etc/n", 0o20600, os.makedev(1, 3))
+    (tmp_path / "dev/l").symlink_to("/etc/n")
+    paths = HostPaths(HostFiles(str(tmp_path)), Policy(enforced=True))
+    assert "--allow-path '/etc/n'" in (paths.problem(device("/dev/l")) or "")
+
+
+@ROOT_ONLY
+def test_memory_under_another_name_is_refused(tmp_path: Path) -> None:
+    """The numbers of a node say that it is memory, whatever its name."""
+    (tmp_path / "dev").mkdir()
+    os.mknod(tmp_path / "dev/harmless", 0o20600, os.makedev(1, 1))
+    os.mknod(tmp_path / "dev/null", 0o20600, os.makedev(1, 3))
+    paths = HostPaths(HostFiles(str(tmp_path)), Policy(enforced=True))
+    assert "memory" in (paths.problem(device("/dev/harmless")) or "")
+    assert paths.problem(device("/dev/null")) is None
+
+
+def test_a_mount_is_allowed_by_where_it_leads(tmp_path: Path) -> None:
+    """A link inside an allowed directory does not lead out of what is allowed."""
+    (tmp_path / "ok/sub").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "ok/l").symlink_to("/secret")
+    paths = HostPaths(HostFiles(str(tmp_path)), Policy(("/ok/*",), enforced=True))
+    assert paths.problem(mount("/ok/sub")) is None
+    assert "--allow-path '/secret'" in (paths.problem(mount("/ok/l")) or "")
+
+
+def test_a_policy_that_is_not_enforced_refuses_nothing_but_says_what_is_needed(
+    tmp_path: Path,
+) -> None:
+    """Where the policy is not enforced, what it would refuse is told, not refused."""
+    (tmp_path / "etc").mkdir()
+    paths = HostPaths(HostFiles(str(tmp_path)), Policy())
+    assert paths.problem(mount("/etc")) is None
+    assert list(paths.needs([mount("/etc"), mount("/etc")])) == [
+        "mounts of /etc need --allow-path '/etc'"
+    ]
