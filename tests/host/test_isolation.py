@@ -1,0 +1,175 @@
+"""One resource's trouble is its own; what is not allowed is not handed out."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.survey import Survey, survey
+from devhost.host.supervisor import Host, Settings
+from devhost.kubelet import directory as plugin_directory
+from devhost.kubelet import wire
+from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
+from devhost.kubelet.listing import Advertised
+from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.loading.loader import loads
+from devhost.model.config import Resource
+from devhost.trust import Policy
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="dh"))
+    (path / "plugins").mkdir()
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+async def kubelet(place: Path) -> AsyncIterator[SimulatedKubelet]:
+    kubelet = SimulatedKubelet(place / "plugins")
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+@contextlib.asynccontextmanager
+async def hosted(place: Path, config: str, policy: Policy | None = None) -> AsyncIterator[Host]:
+    settings = Settings(
+        place / "plugins", "node", HostFiles(str(place / "host")), policy or Policy(), 0.3, 0.0
+    )
+    host = Host(loads(config).require(), settings)
+    task = asyncio.create_task(host.run())
+    try:
+        yield host
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_source_that_hangs_holds_up_nobody_else(
+    place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one resource's scan never answers, another registers and allocates."""
+    release = threading.Event()
+
+    def hanging(resource: Resource, files: HostFiles) -> Survey:
+        if resource.name.endswith("stuck"):
+            release.wait(30)
+        return survey(resource, files)
+
+    monkeypatch.setattr("devhost.host.runner.survey", hanging)
+    config = """
+version: v1
+resources:
+  - {name: example.com/stuck, sources: [static: 1]}
+  - {name: example.com/free, sources: [static: 2]}
+"""
+    async with hosted(place, config):
+        await kubelet.wait("example.com/free", 2, 2)
+        await kubelet.admit("pod", {"app": {"example.com/free": 1}})
+        assert "example.com/stuck" not in await kubelet.capacity()
+        release.set()
+        await kubelet.wait("example.com/stuck", 1, 1)
+
+
+async def test_an_allocation_that_hangs_is_bounded(
+    place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
+    release = threading.Event()
+    monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("devhost.host.runner.hand_out", lambda *_: release.wait(30))
+    config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
+    async with hosted(place, config):
+        await kubelet.wait("example.com/a", 1, 1)
+        with pytest.raises(AdmissionError, match=r"example.com/a: the host did not answer"):
+            await kubelet.admit("pod", {"app": {"example.com/a": 1}})
+        release.set()
+
+
+@as_root
+async def test_what_is_not_allowed_is_unhealthy(place: Path, kubelet: SimulatedKubelet) -> None:
+    """An answer may name character devices below /dev only, whatever link leads elsewhere."""
+    dev = place / "host" / "dev"
+    dev.mkdir(parents=True)
+    (place / "host" / "etc").mkdir()
+    os.mknod(dev / "good", 0o20660, os.makedev(1, 3))
+    os.mknod(dev / "memory", 0o20660, os.makedev(1, 1))
+    os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
+    os.mknod(place / "host" / "etc" / "node", 0o20660, os.makedev(1, 3))
+    (dev / "link").symlink_to("/etc/node")
+    config = """
+version: v1
+resources:
+  - name: example.com/any
+    sources: [dev: "[a-z]+"]
+"""
+    async with hosted(place, config, Policy(enforced=True)) as host:
+        await kubelet.wait("example.com/any", 4, 1)
+        assert kubelet.devices("example.com/any")["good"] == "Healthy"
+        reasons = {key: one.reason for key, one in host.runners[0].snapshot.devices.items()}
+    assert all("--allow-path" in str(reason) for key, reason in reasons.items() if key != "good")
+
+
+@as_root
+async def test_allowed_paths_are_handed_out(place: Path, kubelet: SimulatedKubelet) -> None:
+    """--allow-path lifts the default for what its globs match, after links are resolved."""
+    dev = place / "host" / "dev"
+    dev.mkdir(parents=True)
+    os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
+    config = "version: v1\nresources: [{name: example.com/disk, sources: [dev: disk]}]"
+    async with hosted(place, config, Policy(("/dev/disk",), enforced=True)):
+        await kubelet.wait("example.com/disk", 1, 1)
+
+
+async def test_a_plugin_directory_that_is_gone_ends_the_host(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's mount of a removed directory cannot heal: the process has to be replaced."""
+    monkeypatch.setattr(plugin_directory, "_POLL_S", 0.01)
+    monkeypatch.setattr(plugin_directory, "_GONE_S", 0.03)
+    directory = PluginDirectory(place / "plugins")
+    task = asyncio.create_task(directory.run())
+    await asyncio.sleep(0)
+    (place / "plugins").rmdir()
+    with pytest.raises(DirectoryGoneError, match="was removed"):
+        await task
+
+
+def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
+    """New devices beyond 4 MiB are left out; listed ones stay, and all of a small list."""
+    entry = Advertised(healthy=True)
+    wanted = {f"{index:060}": entry for index in range(80_000)}
+    listed = {f"{79_999:060}"}
+    kept = wire.truncated(wanted, listed)
+    assert listed <= kept.keys()
+    assert 50_000 < len(kept) < 80_000
+    assert wire.device_list(kept).ByteSize() <= 4 * 1024 * 1024
+    assert wire.truncated({"a": entry}, ()) == {"a": entry}
+
+
+def test_the_list_says_health_and_topology() -> None:
+    """Healthy and Unhealthy are spelled as the kubelet reads them; no topology where none is."""
+    message = wire.device_list({"a": Advertised(True, (0, 1)), "b": Advertised(False)})
+    assert message == pb.ListAndWatchResponse(
+        devices=[
+            pb.Device(
+                ID="a",
+                health="Healthy",
+                topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=0), pb.NUMANode(ID=1)]),
+            ),
+            pb.Device(ID="b", health="Unhealthy"),
+        ]
+    )
