@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from devhost import pattern
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent
 from devhost.model.sources import Dev
+
+# Filesystems below /dev that hold no devices to hand out, but may hold very many files.
+_NOT_DEVICES: Final = frozenset({"fd", "hugepages", "mqueue", "pts", "shm"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,8 @@ class DevFinder:
 
     def find(self, files: HostFiles) -> Iterator[Match]:
         """Yield each matching path with the pattern's named groups."""
-        for name in files.walk("/dev", hidden=self.options.pattern.startswith(r"\.")):
+        hidden = self.options.pattern.startswith(r"\.")
+        for name in files.walk("/dev", hidden=hidden, leave_out=_NOT_DEVICES):
             groups = pattern.fullmatch(self.options.pattern, name)
             if groups is None:
                 continue

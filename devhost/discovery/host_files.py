@@ -117,8 +117,15 @@ class HostFiles:
                 return None
             raise
 
-    def walk(self, path: str, *, hidden: bool = False) -> Iterator[str]:
+    def walk(
+        self, path: str, *, hidden: bool = False, leave_out: frozenset[str] = frozenset()
+    ) -> Iterator[str]:
         """Yield the paths below a directory, relative to it; links are not followed.
+
+        Args:
+            path: The host's directory.
+            hidden: Whether names that begin with a dot count.
+            leave_out: Directories, relative to it, that are not looked into.
 
         Raises:
             OSError: A directory cannot be read.
@@ -131,5 +138,5 @@ class HostFiles:
                     continue
                 name = f"{below}/{entry.name}" if below else entry.name
                 yield name
-                if entry.is_directory:
+                if entry.is_directory and name not in leave_out:
                     pending.append(name)

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def raise_descriptor_limit() -> None:
@@ -21,5 +24,7 @@ async def until_signal(work: Coroutine[Any, Any, None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
+    # By default it would end the process, which is not what whoever sends it wants.
+    loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "reloading is not supported yet: restart")
     with contextlib.suppress(asyncio.CancelledError):
         await task
