@@ -55,8 +55,16 @@ class _Wanted:
     """What is subscribed to a spot, and the watches that serve it."""
 
     subscribers: dict[Hashable, LookAgain] = field(default_factory=dict)
-    own: Spot | None = None
-    ancestor: Spot | None = None
+    places: set[Spot] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A scheduled watch, which directory it is of, and the spots that it serves."""
+
+    handle: Any
+    identity: tuple[int, int] | None
+    users: set[Spot] = field(default_factory=set)
 
 
 class Watcher:
@@ -64,7 +72,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self._wanted: dict[Spot, _Wanted] = {}
-        self._watches: dict[Spot, tuple[Any, set[Spot]]] = {}
+        self._watches: dict[Spot, _Watch] = {}
         self._observer: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.degraded: str | None = None
@@ -88,7 +96,11 @@ class Watcher:
             await asyncio.get_running_loop().run_in_executor(None, observer.join)
 
     def watch(self, key: Hashable, spots: frozenset[Spot], look_again: LookAgain) -> None:
-        """Call ``look_again`` for changes under the spots, until `unwatch`."""
+        """Call ``look_again`` for changes under the spots, until `unwatch`.
+
+        Called again, it looks whether the watches are still of the directories at the paths:
+        of what happens further up than a spot's nearest ancestor there is no event.
+        """
         for spot in spots:
             wanted = self._wanted.setdefault(spot, _Wanted())
             wanted.subscribers[key] = look_again
@@ -98,7 +110,8 @@ class Watcher:
         """Drop all that was subscribed under a key."""
         for spot, wanted in list(self._wanted.items()):
             if wanted.subscribers.pop(key, None) is not None and not wanted.subscribers:
-                self._release(spot, wanted)
+                for place in wanted.places:
+                    self._release(place, spot)
                 del self._wanted[spot]
 
     # ── which watches serve which spots ──
@@ -109,41 +122,56 @@ class Watcher:
         above = os.path.dirname(spot.path.rstrip("/")) or "/"
         while not os.path.isdir(above) and above != "/":
             above = os.path.dirname(above)
-        ancestor = Spot(above) if above != spot.path else None
-        if (own, ancestor) != (wanted.own, wanted.ancestor):
-            self._release(spot, wanted)
-            wanted.own = self._acquire(own, spot)
-            wanted.ancestor = self._acquire(ancestor, spot)
+        places = {own} if own else set()
+        if above != spot.path:
+            places.add(Spot(above))
+        for place in wanted.places - places:
+            self._release(place, spot)
+        for place in places:
+            self._acquire(place, spot)
+        wanted.places = places
 
-    def _acquire(self, place: Spot | None, spot: Spot) -> Spot | None:
-        if place is None or self._observer is None:
+    def _acquire(self, place: Spot, spot: Spot) -> None:
+        """Use a watch; one of a directory that is no more at its path is made anew."""
+        watch = self._watches.get(place)
+        if watch is not None and watch.identity != _identity(place.path):
+            self._drop(place)
+            watch = None
+        if watch is None:
+            watch = self._scheduled(place)
+        if watch is not None:
+            watch.users.add(spot)
+
+    def _scheduled(self, place: Spot) -> _Watch | None:
+        if self._observer is None:
             return None
-        if place not in self._watches:
-            handler = _Handler(lambda event: self._from_thread(place, event))
-            try:
-                watch = self._observer.schedule(
-                    handler, place.path, recursive=place.recursive, event_filter=_STRUCTURAL
-                )
-            except FileNotFoundError:
-                return None
-            except OSError as error:
-                self._degrade(error)
-                return None
-            self._watches[place] = (watch, set())
-        self._watches[place][1].add(spot)
-        return place
+        handler = _Handler(lambda event: self._from_thread(place, event))
+        identity = _identity(place.path)
+        try:
+            handle = self._observer.schedule(
+                handler, place.path, recursive=place.recursive, event_filter=_STRUCTURAL
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._degrade(error)
+            return None
+        watch = self._watches[place] = _Watch(handle, identity)
+        return watch
 
-    def _release(self, spot: Spot, wanted: _Wanted) -> None:
-        for place in (wanted.own, wanted.ancestor):
-            if place is None or place not in self._watches:
-                continue
-            watch, users = self._watches[place]
-            users.discard(spot)
-            if not users:
-                del self._watches[place]
-                if self._observer is not None:
-                    self._observer.unschedule(watch)
-        wanted.own = wanted.ancestor = None
+    def _release(self, place: Spot, spot: Spot) -> None:
+        watch = self._watches.get(place)
+        if watch is not None:
+            watch.users.discard(spot)
+            if not watch.users:
+                self._drop(place)
+
+    def _drop(self, place: Spot) -> set[Spot]:
+        """End a watch; return the spots that it served."""
+        watch = self._watches.pop(place)
+        if self._observer is not None:
+            self._observer.unschedule(watch.handle)
+        return watch.users
 
     # ── events ──
 
@@ -155,29 +183,48 @@ class Watcher:
             _LOG.debug("event after the loop has closed")
 
     def _on_event(self, place: Spot, event: FileSystemEvent) -> None:
-        if place not in self._watches:
+        watch = self._watches.get(place)
+        if watch is None:
             return
         paths = [str(path) for path in (event.src_path, event.dest_path) if path]
-        for spot in list(self._watches[place][1]):
+        affected = {spot for spot in watch.users if _concerns(place, spot, paths)}
+        if event.is_directory:
+            affected |= self._renewed(paths)
+        for spot in affected:
             wanted = self._wanted.get(spot)
-            if wanted is None:
-                continue
-            of_ancestor = place == wanted.ancestor and place != wanted.own
-            if of_ancestor and not any(_leads_to(path, spot.path) for path in paths):
-                continue
-            if of_ancestor or (isinstance(event, DirDeletedEvent) and spot.path in paths):
-                self._release(spot, wanted)  # a watch of a removed directory is dead
-                self._arrange(spot, wanted)
-            for look_again in list(wanted.subscribers.values()):
+            for look_again in list(wanted.subscribers.values()) if wanted else ():
                 look_again()
                 if place.recursive and isinstance(event, DirCreatedEvent | DirMovedEvent):
                     # What is put into a new directory may come before its watch.
                     asyncio.get_running_loop().call_later(_ECHO_S, look_again)
 
+    def _renewed(self, paths: list[str]) -> set[Spot]:
+        """Watch anew what directories came, went or moved at ``paths``: old watches are dead."""
+        spots = {spot for spot in self._wanted for path in paths if _leads_to(path, spot.path)}
+        for place in list(self._watches):
+            if place in self._watches and any(_leads_to(path, place.path) for path in paths):
+                spots |= self._drop(place)
+        for spot in spots & self._wanted.keys():
+            self._arrange(spot, self._wanted[spot])
+        return spots
+
     def _degrade(self, error: OSError) -> None:
         if self.degraded is None:
             self.degraded = f"no file events: {error.strerror or error}"
             _LOG.warning("cannot watch for changes, only the slow rescan sees them: %s", error)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _concerns(place: Spot, spot: Spot, paths: list[str]) -> bool:
+    """Whether an event of a watch is of a spot, or only of its ancestor's other entries."""
+    return place.path == spot.path or any(_leads_to(path, spot.path) for path in paths)
 
 
 def _leads_to(path: str, wanted: str) -> bool:

@@ -52,6 +52,13 @@ class HostFiles:
 
     def resolve(self, path: str) -> str:
         """Return the host path with links and ``..`` resolved, as far as it exists."""
+        try:
+            return self._located(path)
+        except OSError:
+            return os.path.normpath(path)
+
+    def _located(self, path: str) -> str:
+        """Resolve a path, or raise `OSError` where links lead in circles."""
         if self.is_host:
             return os.path.realpath(path)
         pending = path.split("/")[::-1]
@@ -71,7 +78,7 @@ class HostFiles:
                 continue
             links += 1
             if links > _LINKS_MAX:
-                break
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             done = [] if target.startswith("/") else done[:-1]
             pending += target.split("/")[::-1]
         return "/" + "/".join(done)
@@ -82,8 +89,8 @@ class HostFiles:
         Raises:
             OSError: The host could not say.
         """
-        realpath = self.resolve(path)
         try:
+            realpath = self._located(path)
             found = os.lstat(self.here(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
@@ -107,7 +114,7 @@ class HostFiles:
             OSError: The directory is there but cannot be read.
         """
         try:
-            with os.scandir(self.here(self.resolve(path))) as scan:
+            with os.scandir(self.here(self._located(path))) as scan:
                 return [
                     Entry(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
                     for entry in scan

@@ -5,16 +5,20 @@ Pure: the same survey, previous devices and time give the same result.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from devhost.allocation import variables
-from devhost.discovery.survey import Survey
+from devhost.discovery.survey import DANGLING, Survey
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Skipped, Snapshot
 from devhost.model.sources import Static
 from devhost.template import MissingVariableError
 
-HOLD_S = 1.0  # udev makes links after nodes
+HOLD_S: Final = 1.0  # udev makes links after nodes
+# Who gets an ID and a seat first: the same node again, another node under an ID on offer
+# (a replug elsewhere), a new one.
+_SAME, _OFFERED, _NEW = range(3)
 
 Claimed = Callable[[str], str | None]
 
@@ -62,7 +66,7 @@ def identify(
                 for node in nodes
                 if node.state
                 and node.path in known_paths
-                and _is_still(known_paths[node.path], node)
+                and known_paths[node.path].id == _id_of(resource, node, constants)
             ),
             None,
         )
@@ -77,9 +81,7 @@ def identify(
         else:
             if key in previous.held:
                 result.held[key] = previous.held[key]
-            candidates.append(
-                (previous.devices.get(first.name) if not first.state else None, first)
-            )
+            candidates.append((None, first))
     _seat(resource, candidates, previous, constants, result)
     return result
 
@@ -90,11 +92,6 @@ def _same_nodes(survey: Survey) -> dict[str, list[Node]]:
     for node in survey.nodes:
         groups.setdefault(node.key, []).append(node)
     return groups
-
-
-def _is_still(device: Device, node: Node) -> bool:
-    """Whether a device that was found under the node's path keeps its ID there."""
-    return any(known.path == node.path and known.source == node.source for known in device.nodes)
 
 
 def _waits(resource: Resource, first: Node) -> bool:
@@ -115,7 +112,7 @@ def _seat(
     result: Identified,
 ) -> None:
     """Assign IDs and seats: those already offered first, then in natural order."""
-    wanted: list[tuple[bool, str, Node]] = []
+    wanted: list[tuple[int, str, Node]] = []
     for known, node in candidates:
         device_id = _id_of(resource, node, constants)
         if device_id is None:
@@ -125,18 +122,20 @@ def _seat(
         elif not device_id:
             result.skipped.append(Skipped(_label(node), "its ID would be empty"))
         else:
-            offered = known is not None and device_id in previous.devices
-            wanted.append((not offered, device_id, node))
+            holder = previous.devices.get(device_id)
+            offered = holder is not None and not holder.replaced
+            rank = _NEW if not offered else _SAME if known is not None else _OFFERED
+            wanted.append((rank, device_id, node))
     wanted.sort(key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].source))
     kept = sum(1 for device in previous.devices.values() if not device.replaced)
-    absent = kept - sum(1 for new, device_id, _ in wanted if not new)
+    absent = kept - len({device_id for rank, device_id, _ in wanted if rank != _NEW})
     limit = resource.max_devices
-    for new, device_id, node in wanted:
+    for rank, device_id, node in wanted:
         holder = result.devices.get(device_id)
         if holder is not None:
             reason = f"its ID {device_id} is that of {_label(holder.nodes[0])}"
             result.skipped.append(Skipped(_label(node), reason))
-        elif limit is not None and len(result.devices) + (absent if new else 0) >= limit:
+        elif limit is not None and len(result.devices) + (absent if rank == _NEW else 0) >= limit:
             reason = f"over the limit: maxDevices is {limit}"
             result.skipped.append(Skipped(_label(node), reason))
         else:
@@ -165,8 +164,8 @@ def vanished(
     """Return the devices that were offered and are not found now, as they go on.
 
     A device of a source that could not be read is kept as it was known; one whose node is
-    offered under another ID is marked as replaced; any other is missing, until
-    ``removeMissingAfter`` has passed.
+    there but not offered any more, or under another ID, is marked as replaced;
+    any other is missing, until ``removeMissingAfter`` has passed.
     """
     stamps = {
         node.state.stamp
@@ -174,6 +173,8 @@ def vanished(
         for node in device.nodes
         if node.state
     }
+    seen = {node.path or node.name for node in survey.nodes}
+    seen |= {skipped.candidate for skipped in survey.skipped if skipped.reason != DANGLING}
     gone: dict[str, Device] = {}
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
@@ -185,10 +186,14 @@ def vanished(
         if failure is not None:
             gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
             continue
-        replaced = any(node.state and node.state.stamp in stamps for node in device.nodes)
         since = now if device.missing_since is None else device.missing_since
-        if not replaced and now - since >= resource.remove_missing_after:
+        if any(_label(node) in seen for node in device.nodes) or any(
+            node.state and node.state.stamp in stamps for node in device.nodes
+        ):
+            reason, withdrawn = "not offered any more, or under another ID", True
+        elif now - since >= resource.remove_missing_after:
             continue
-        reason = "its node is offered under another ID now" if replaced else "not found any more"
-        gone[device_id] = replace(device, reason=reason, missing_since=since, replaced=replaced)
+        else:
+            reason, withdrawn = "not found any more", False
+        gone[device_id] = replace(device, reason=reason, missing_since=since, replaced=withdrawn)
     return gone

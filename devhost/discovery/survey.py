@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from devhost.discovery import block_use
 from devhost.discovery.dev import DevFinder
@@ -14,6 +15,8 @@ from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, Node, Skipped
 from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
+
+DANGLING: Final = "dangling link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class _Judge:
         if match.path:
             state = self._files.look(match.path)
             if state is None:
-                return Skipped(label, "dangling link")
+                return Skipped(label, DANGLING)
             if problem := self._wrong_type(match.path, state) or self._busy(state):
                 return Skipped(label, problem)
         role = self._source.role

@@ -47,6 +47,7 @@ class Runner:
         self.snapshot = Snapshot()
         self.state, self.reason = "Pending", ""
         self._seen = asyncio.Event()
+        self._spots: frozenset[Spot] = frozenset()
 
     @property
     def name(self) -> str:
@@ -81,6 +82,7 @@ class Runner:
             for root in watch_roots(self._scanner.resource)
             if not root.path.startswith(("/sys", "/proc"))
         )
+        self._spots = spots
         self._watcher.watch(self, spots, self.look_again)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -126,6 +128,8 @@ class Runner:
             except TimeoutError:
                 if self._listing.prune(clock()):
                     self._publish(self._without_left(self.snapshot))
+        if not self._due.is_set():
+            self._watcher.watch(self, self._spots, self.look_again)
         self._due.clear()
 
     async def _survey(self) -> Survey:

@@ -76,7 +76,7 @@ class Device:
         nodes: Its files in the order of the sources; one, unless sources are grouped.
         reason: Why it is unhealthy; ``None`` for a healthy one.
         missing_since: Seconds on the host's clock since it is not found any more.
-        replaced: Its node is offered under another ID now, so that it has to go.
+        replaced: It is there but not offered any more, or under another ID: it has to go.
         answer: What a container receives for it; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
     """

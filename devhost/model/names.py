@@ -135,10 +135,16 @@ def device_id(name: str) -> str:
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
 
 
-def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key by which ``c9`` comes before ``c10``."""
-    parts = re.split(r"([0-9]+)", text)
-    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts if part)
+    parts = []
+    for part in re.split(r"([0-9]+)", text):
+        digits = part.lstrip("0")
+        if part.isdecimal():
+            parts.append((0, len(digits), digits))  # as numbers, however long
+        elif part:
+            parts.append((1, 0, part))
+    return tuple(parts)
 
 
 def natural(texts: Iterable[str]) -> list[str]:

@@ -50,31 +50,6 @@ def test_resolved_paths_stay_below_the_root(links: dict[str, str | None], asked:
             assert not os.path.islink(files.here(resolved))
 
 
-@given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), PLACES)
-def test_a_chroot_would_lead_to_the_same_place(links: dict[str, str | None], asked: str) -> None:
-    """With relative links that stay below it, a root changes nothing but the prefix."""
-    with tempfile.TemporaryDirectory() as made:
-        root = Path(made).resolve()
-        deep = root / "x/x/x/x/x/x/x/x"
-        deep.mkdir(parents=True)
-        below = str(deep.relative_to(root))
-        farm(
-            deep, {k: v and (f"/{below}{v}" if v.startswith("/") else v) for k, v in links.items()}
-        )
-        looked = HostFiles(str(root)).look(f"/{below}/{asked}")
-        farm_here = Path(made).resolve() / "y"
-        shown = farm_here / below
-        shown.mkdir(parents=True)
-        farm(
-            shown, {k: v and (f"{shown}{v}" if v.startswith("/") else v) for k, v in links.items()}
-        )
-        expected = shown / asked
-        if looked is None:
-            assert not expected.exists()
-        else:
-            assert str(expected.resolve(strict=True)) == f"{farm_here}{looked.realpath}"
-
-
 @given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), RELATIVE)
 def test_the_hosts_own_root_resolves_as_the_system_does(
     links: dict[str, str | None], asked: str

@@ -1,0 +1,177 @@
+"""From one scan to the next: what vanishes, fails and comes back."""
+
+import errno
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
+from devhost.discovery.survey import survey
+from devhost.loading.loader import loads
+from devhost.model import names
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+
+class Scans:
+    """A directory whose scans follow one another."""
+
+    def __init__(self, root: Path, options: str = "", sources: str = "directory: /x") -> None:
+        text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{sources}]\n  {options}\n"
+        (resource,) = loads(text).require().resources
+        self.x = root / "x"
+        self.x.mkdir()
+        files = HostFiles(str(root))
+        self.scanner = Scanner.of(resource, files, Policy(), "node", hold_s=0)
+        self.last = Snapshot()
+
+    def at(self, now: float) -> Snapshot:
+        found = survey(self.scanner.resource, self.scanner.files)
+        self.last = self.scanner.snapshot(found, self.last, lambda _key: None, now)
+        return self.last
+
+    def states(self, now: float) -> dict[str, bool]:
+        return {key: device.healthy for key, device in self.at(now).devices.items()}
+
+
+def test_a_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
+    """A vanished device is unhealthy at once and leaves after its time."""
+    scans = Scans(tmp_path, "removeMissingAfter: 5m")
+    (scans.x / "a").touch()
+    assert scans.states(0) == {"a": True}
+    (scans.x / "a").unlink()
+    assert scans.states(100) == {"a": False}
+    assert scans.last.devices["a"].missing_since == 100
+    assert scans.last.again_at == 400
+    assert scans.states(399) == {"a": False}
+    assert scans.states(400) == {}
+    assert scans.last.again_at is None
+
+
+def test_a_vanished_device_may_stay_for_ever(tmp_path: Path) -> None:
+    """With ``never``, a vanished device stays and nothing waits for it."""
+    scans = Scans(tmp_path, "removeMissingAfter: never")
+    (scans.x / "a").touch()
+    scans.at(0)
+    (scans.x / "a").unlink()
+    scans.at(1)
+    assert scans.states(1e9) == {"a": False}
+    assert scans.last.again_at is None
+
+
+def test_a_device_that_comes_back_is_healthy(tmp_path: Path) -> None:
+    """A device that is found again is as it was, and its time begins anew the next time."""
+    scans = Scans(tmp_path, "removeMissingAfter: 5m")
+    (scans.x / "a").touch()
+    scans.at(0)
+    (scans.x / "a").unlink()
+    scans.at(100)
+    (scans.x / "a").touch()
+    assert scans.states(200) == {"a": True}
+    assert scans.last.devices["a"].missing_since is None
+    (scans.x / "a").unlink()
+    assert scans.states(450) == {"a": False}
+    assert scans.last.devices["a"].missing_since == 450
+
+
+def test_a_missing_directory_makes_its_devices_missing(tmp_path: Path) -> None:
+    """A directory that goes away takes its devices along, without an error."""
+    scans = Scans(tmp_path)
+    (scans.x / "a").touch()
+    scans.at(0)
+    (scans.x / "a").unlink()
+    scans.x.rmdir()
+    assert scans.states(1) == {"a": False}
+    assert scans.last.error is None
+    assert len(scans.last.notes) == 1
+
+
+def test_a_failed_source_keeps_its_devices_unhealthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices of a source that cannot be read stay, unhealthy, however long; then recover."""
+    scans = Scans(tmp_path, "removeMissingAfter: 5m", "directory: /x, static: [t]")
+    (scans.x / "a").touch()
+    scans.at(0)
+    with monkeypatch.context() as patch:
+
+        def sick(_path: str) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        patch.setattr(os, "scandir", sick)
+        scans.at(1)
+        assert scans.states(1e6) == {"a": False, "t": True}
+        assert os.strerror(errno.EIO) in (scans.last.error or "")
+        assert os.strerror(errno.EIO) in (scans.last.devices["a"].reason or "")
+        assert scans.last.devices["a"].missing_since is None
+    assert scans.states(1e6 + 1) == {"a": True, "t": True}
+    assert scans.last.error is None
+
+
+def test_devices_are_in_natural_order(tmp_path: Path) -> None:
+    """A snapshot's devices are in natural order, missing ones among them."""
+    scans = Scans(tmp_path)
+    for name in ("c10", "c9", "c1"):
+        (scans.x / name).touch()
+    scans.at(0)
+    (scans.x / "c9").unlink()
+    assert list(scans.at(1).devices) == ["c1", "c9", "c10"]
+
+
+def test_the_same_scan_gives_the_same_snapshot(tmp_path: Path) -> None:
+    """A second look at an unchanged host changes nothing but the time."""
+    scans = Scans(tmp_path, "maxDevices: 2")
+    for name in "abc":
+        (scans.x / name).touch()
+    first = scans.at(0)
+    assert replace(scans.at(1), again_at=None) == replace(first, again_at=None)
+
+
+@given(st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8))
+def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> None:
+    """Whatever comes and goes, the healthy IDs are those present, and each keeps its path."""
+    with tempfile.TemporaryDirectory() as made:
+        scans = Scans(Path(made), "removeMissingAfter: 2s")
+        ever: set[str] = set()
+        for now, wanted in enumerate(sets):
+            for path in list(scans.x.iterdir()):
+                if path.name not in wanted:
+                    path.unlink()
+            for name in wanted:
+                (scans.x / name).touch()
+            ever |= wanted
+            snapshot = scans.at(float(now))
+            assert {key for key, one in snapshot.devices.items() if one.healthy} == wanted
+            assert snapshot.devices.keys() <= ever
+            assert list(snapshot.devices) == names.natural(snapshot.devices)
+            for device_id, device in snapshot.devices.items():
+                assert device.id == device_id
+                assert [node.path for node in device.nodes] == [f"/x/{device_id}"]
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8),
+)
+def test_a_limit_is_kept_and_seats_are_too(limit: int, sets: list[set[str]]) -> None:
+    """There are never more devices than the limit, and none on offer loses its seat."""
+    with tempfile.TemporaryDirectory() as made:
+        scans = Scans(Path(made), f"maxDevices: {limit}\n  removeMissingAfter: never")
+        seats: set[str] = set()
+        for now, wanted in enumerate(sets):
+            for path in list(scans.x.iterdir()):
+                if path.name not in wanted:
+                    path.unlink()
+            for name in wanted:
+                (scans.x / name).touch()
+            free = limit - len(seats)
+            seats |= set(names.natural(wanted - seats)[:free])
+            states = scans.states(float(now))
+            assert states.keys() == seats
+            assert {key for key, healthy in states.items() if healthy} == seats & wanted
