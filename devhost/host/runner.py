@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -21,6 +22,7 @@ from devhost.watch import Spot, Watcher
 RESCAN_S: Final = 30.0
 SCAN_TIMEOUT_S: Final = 10.0
 _BURST_S: Final = 0.005
+_REPEATS_MAX: Final = 3  # of one state with one reason, until registered again
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
 _LOG: Final = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Runner:
         self._registration = Registration(self, directory, self._tell)
         self.snapshot = Snapshot()
         self.state, self.reason = "Pending", ""
+        self._told: Counter[tuple[str, str]] = Counter()
         self._seen = asyncio.Event()
         self._spots: frozenset[Spot] = frozenset()
 
@@ -225,7 +228,12 @@ class Runner:
         if (state, reason or "") == (self.state, self.reason):
             return
         self.state, self.reason = state, reason or ""
+        if state == "Registered":
+            self._told.clear()
+        self._told[self.state, self.reason] += 1
         level = logging.WARNING if state == "BackingOff" else logging.INFO
+        if self._told[self.state, self.reason] > _REPEATS_MAX:
+            level = logging.DEBUG
         _LOG.log(level, "state", extra=self._fields(state=state, reason=reason))
 
     # ── handing out ──
