@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from devhost.errors import KubeletError
+from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.simulator import AdmissionError
+from devhost.model.names import resource_name_problem
 from tests.scenarios.conftest import Hosting, Kubelet
 
 COLA = "myway5.com/cola"
@@ -246,3 +249,13 @@ async def test_a_failing_source_keeps_what_was_known(
         assert host.runners[0].snapshot.error == "Input/output error (/etc/colas)"
     host.runners[0].look_again()
     await started.wait(COLA, 1, 1)
+
+
+async def test_a_name_that_the_kubelet_refuses(started: Kubelet, hosting: Hosting) -> None:
+    """The kubelet refuses by its own grammar, and so does the loader before it."""
+    directory = PluginDirectory(hosting.plugins)
+    for name in ("kubernetes.io/a", "gpu", "Example.com/a"):
+        assert resource_name_problem(name) is not None
+        with pytest.raises(KubeletError, match="invalid"):
+            await directory.register(name, "nobody.sock")
+    await directory.close()
