@@ -1,7 +1,6 @@
 """The kubelet's plugin directory: is the kubelet there, and is it still the same one?"""
 
 import asyncio
-import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,6 @@ _POLL_S: Final = 5.0  # behind the watch, which may miss something
 _PROBE_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _PROBE_MAX_S: Final = 1.0
 _GONE_S: Final = 10.0
-_LOG: Final = logging.getLogger(__name__)
 
 Identity = tuple[int, int, int]
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from devhost.errors import KubeletError
@@ -15,7 +14,6 @@ STREAM_TIMEOUT_S: Final = 5.0
 END_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
-_LOG: Final = logging.getLogger(__name__)
 
 Tell = Callable[[str, str | None], None]  # state, reason
 
@@ -58,7 +56,7 @@ class Registration:
                 pause = min(pause * 2, RETRY_MAX_S)
 
     @contextlib.asynccontextmanager
-    async def _serving(self):  # type: ignore[no-untyped-def] # noqa: ANN202
+    async def _serving(self) -> AsyncIterator[PluginServer]:
         server = PluginServer(self._backend, self._directory.path)
         await server.start()
         self._server = server
