@@ -142,7 +142,7 @@ class _Collector:
             seen: set[str] = set()
             for piece in results:
                 key, value = piece.key.render(late), piece.value.render(late)
-                check(rule, key, value)
+                _check(rule, key, value)
                 if rule.target == "cdi":
                     self._cdi[value] = None
                 elif rule.target in ("devices", "mounts"):
@@ -216,7 +216,7 @@ _CHECKS: Final[Mapping[Target, tuple[Callable[[str], str | None], Callable[[str]
 }
 
 
-def check(rule: Rule, key: str, value: str) -> None:
+def _check(rule: Rule, key: str, value: str) -> None:
     """Refuse what no container can hold.
 
     Raises:

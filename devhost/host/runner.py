@@ -67,11 +67,6 @@ class Runner:
         """The list that streams send."""
         return self._listing
 
-    @property
-    def registered(self) -> bool:
-        """Whether the kubelet holds a stream open."""
-        return self._registration.streams > 0
-
     def look_again(self) -> None:
         """Something may have changed on the host."""
         self._claim.idle.clear()

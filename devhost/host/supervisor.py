@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -52,7 +51,6 @@ class Host:
     def __init__(self, config: Config, settings: Settings) -> None:
         self._config, self._settings = config, settings
         self.runners: list[Runner] = []
-        self.on_change: Callable[[], None] | None = None
 
     async def run(self) -> None:
         """Serve until cancelled; then nothing is left, neither tasks nor sockets.

@@ -104,9 +104,13 @@ class Listing:
         self._streams.add(stream)
         return stream
 
+    def sending(self, entries: Mapping[str, Advertised]) -> None:
+        """Note that a list is on its way: from now on the kubelet may know its IDs."""
+        self._ever_sent.update(entries)
+
     def sent(self, stream: Stream, entries: Mapping[str, Advertised], now: float) -> None:
         """Note that a list has gone out on a stream."""
-        self._ever_sent.update(entries)
+        self.sending(entries)
         stream.unhealthy_since = {
             advertised_id: stream.unhealthy_since.get(advertised_id, now)
             for advertised_id, entry in entries.items()

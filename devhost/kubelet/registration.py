@@ -25,11 +25,6 @@ class Registration:
         self._backend, self._directory, self._tell = backend, directory, tell
         self._server: PluginServer | None = None
 
-    @property
-    def streams(self) -> int:
-        """How many streams the kubelet holds open."""
-        return self._server.servicer.streams if self._server else 0
-
     def notify(self) -> None:
         """Have the streams send the list if it changed."""
         if self._server:
@@ -70,9 +65,7 @@ class Registration:
     async def _first_stream(self, server: PluginServer) -> None:
         try:
             async with asyncio.timeout(STREAM_TIMEOUT_S):
-                while not server.servicer.streams:
-                    server.servicer.streams_changed.clear()
-                    await server.servicer.streams_changed.wait()
+                await server.servicer.until_streams(present=True)
         except TimeoutError:
             raise KubeletError("registered, but the kubelet opened no stream") from None
 
@@ -84,15 +77,10 @@ class Registration:
             while server.servicer.streams:
                 changed.clear()
                 if self._directory.identity() not in (identity, None):
-                    await self._end_of(server)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(END_TIMEOUT_S):
+                            await server.servicer.until_streams(present=False)
                     return
                 await changed.wait()
         finally:
             self._directory.unsubscribe(changed)
-
-    async def _end_of(self, server: PluginServer) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_TIMEOUT_S):
-                while server.servicer.streams:
-                    server.servicer.streams_changed.clear()
-                    await server.servicer.streams_changed.wait()

@@ -52,6 +52,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """How many ListAndWatch calls are open."""
         return len(self._wake)
 
+    async def until_streams(self, *, present: bool) -> None:
+        """Wait until a stream is open, or until none is."""
+        while bool(self._wake) is not present:
+            self.streams_changed.clear()
+            await self.streams_changed.wait()
+
     def notify(self) -> None:
         """Have every stream send the list, if it changed since the last time."""
         for wake in self._wake:
@@ -82,6 +88,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             while not self._closing:
                 if version != listing.version:
                     version, entries = listing.version, listing.entries
+                    listing.sending(entries)
                     await context.write(wire.device_list(entries))
                     listing.sent(stream, entries, clock())
                     continue

@@ -88,9 +88,10 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
         yield path, message, tree.place(path).key
 
 
-def shape_problems(error: ValidationError, base: Path, tree: Tree) -> Iterator[Found]:
-    """Yield what a failed validation found, less what `tree_problems` has said already."""
-    said = {path for path, _, _ in tree_problems(tree)}
+def shape_problems(
+    error: ValidationError, base: Path, tree: Tree, said: set[Path]
+) -> Iterator[Found]:
+    """Yield what a failed validation found, less the paths that have been ``said`` already."""
     for details in error.errors(include_url=False):
         path = known((*base, *details["loc"]), tree)
         if details["type"] == "extra_forbidden":

@@ -78,14 +78,16 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
     def report(severity: Severity, path: yamltree.Path, message: str, at: tuple[int, int]) -> None:
         problems.append(Problem(severity, file, *at, explain.shown(path), message))
 
+    said = set()
     for path, message, at in explain.tree_problems(tree):
+        said.add(path)
         report("error", path, message, at)
     resources = []
     for path, error_or_resource in _shapes(tree):
         if isinstance(error_or_resource, Resource):
             resources.append((path, error_or_resource))
             continue
-        for where, message, at in explain.shape_problems(error_or_resource, path, tree):
+        for where, message, at in explain.shape_problems(error_or_resource, path, tree, said):
             report("error", where, message, at)
     for severity, path, message, on_key in checks.check(resources, policy or Policy()):
         place = tree.place(explain.known(path, tree))

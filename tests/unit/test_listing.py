@@ -179,3 +179,12 @@ def test_the_same_list_again_is_no_change() -> None:
     version = listing.version
     assert not listing.update({"a": UP})
     assert listing.version == version
+
+
+def test_an_id_counts_as_told_while_its_list_is_on_the_way() -> None:
+    """An ID that goes while the first list with it is being written is not dropped."""
+    listing = Listing()
+    listing.update({"a": Advertised(True)})
+    listing.sending(listing.entries)
+    listing.update({})
+    assert listing.entries == {"a": Advertised(False)}
