@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 import click
 
-from devhost.trust import Policy
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 config_argument = click.argument(
@@ -59,11 +57,6 @@ def trust_options(command: Command) -> Command:
         help="Let the configuration run commands.",
     )
     return paths(execs(command))
-
-
-def policy(allow_paths: tuple[str, ...], *, allow_exec: bool, enforced: bool) -> Policy:
-    """Return what the options allow."""
-    return Policy(allow_paths, allow_exec, enforced)
 
 
 def host_options(command: Command) -> Command:

@@ -37,9 +37,10 @@ def command(
     from devhost.discovery.host_files import HostFiles
     from devhost.loading.loader import load
     from devhost.report import applies, report
+    from devhost.trust import Policy
 
     wanted = dict(_wish(text) for text in allocate)
-    policy = options.policy(allow_paths, allow_exec=allow_exec, enforced=False)
+    policy = Policy(allow_paths, allow_exec, enforced=False)
     loaded = load(config, policy)
     printer.print_problems(loaded.problems)
     if loaded.config is None:

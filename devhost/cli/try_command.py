@@ -35,9 +35,10 @@ def command(
     from devhost.kubelet.server import path_length_problem
     from devhost.loading.loader import load
     from devhost.observe import logs
+    from devhost.trust import Policy
 
     logs.set_up("error" if once else log_level, log_format)
-    policy = options.policy(allow_paths, allow_exec=allow_exec, enforced=False)
+    policy = Policy(allow_paths, allow_exec, enforced=False)
     loaded = load(config, policy)
     output.print_problems(loaded.problems)
     if loaded.config is None:

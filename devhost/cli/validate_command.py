@@ -25,8 +25,9 @@ def command(
     Prints every problem of every file: file:line:column: severity: path: message.
     """
     from devhost.loading.loader import load
+    from devhost.trust import Policy
 
-    policy = options.policy(allow_paths, allow_exec=allow_exec, enforced=False)
+    policy = Policy(allow_paths, allow_exec, enforced=False)
     problems = [problem for config in configs for problem in load(config, policy).problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":

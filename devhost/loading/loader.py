@@ -25,12 +25,10 @@ class Loaded:
     Attributes:
         config: The configuration; ``None`` where any problem is an error.
         problems: Errors and warnings in the order of the file.
-        text: The file's text; empty where it could not be read.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
-    text: str = ""
 
     def require(self) -> Config:
         """Return the configuration.
@@ -94,9 +92,9 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
         report(severity, path, message, place.key if on_key else (place.line, place.column))
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):
-        return Loaded(None, tuple(problems), text)
+        return Loaded(None, tuple(problems))
     config = Config(version="v1", resources=tuple(resource for _, resource in resources))
-    return Loaded(config, tuple(problems), text)
+    return Loaded(config, tuple(problems))
 
 
 def _shapes(tree: Tree) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
