@@ -1,6 +1,5 @@
 """The dry run, as a value: what this host would advertise, what a container would receive."""
 
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,12 +91,6 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
     }
 
 
-def applies(resource: Resource, node_name: str) -> bool:
-    """Whether a resource is for this node."""
-    globs = resource.node_names
-    return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
-
-
 def report(
     config: Config,
     files: HostFiles,
@@ -117,7 +110,7 @@ def report(
     claims: dict[str, str] = {}
     reports = []
     for resource in config.resources:
-        if not applies(resource, node_name):
+        if not resource.applies_to(node_name):
             continue
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
         claimed = claims.get if resource.overlap == "deny" else (lambda _key: None)

@@ -36,7 +36,7 @@ def command(
     """Show what this host would advertise: devices, health, what was skipped and why."""
     from devhost.discovery.host_files import HostFiles
     from devhost.loading.loader import load
-    from devhost.report import applies, report
+    from devhost.report import report
     from devhost.trust import Policy
 
     wanted = dict(_wish(text) for text in allocate)
@@ -45,7 +45,7 @@ def command(
     printer.print_problems(loaded.problems)
     if loaded.config is None:
         sys.exit(1)
-    known = {one.name for one in loaded.config.resources if applies(one, node_name)}
+    known = {one.name for one in loaded.config.resources if one.applies_to(node_name)}
     for name in wanted:
         if name not in known:
             printer.fail(f"--allocate: {config} declares no resource {name} for this node")

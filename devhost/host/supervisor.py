@@ -15,7 +15,6 @@ from devhost.kubelet import server
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
 from devhost.model.config import Config
-from devhost.report import applies
 from devhost.trust import Policy
 from devhost.watch import Spot, Watcher
 
@@ -76,7 +75,7 @@ class Host:
         claims = Claims()
         settings = self._settings
         for resource in self._config.resources:
-            if not applies(resource, settings.node_name):
+            if not resource.applies_to(settings.node_name):
                 _LOG.info("not for this node", extra={"fields": {"resource": resource.name}})
                 continue
             scanner = Scanner.of(

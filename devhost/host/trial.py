@@ -8,7 +8,7 @@ from typing import Any, Final
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.config import Config
-from devhost.report import ResourceReport, applies
+from devhost.report import ResourceReport
 
 _ONCE_TIMEOUT_S: Final = 30.0
 
@@ -20,7 +20,9 @@ class Trial:
         self.kubelet = SimulatedKubelet(settings.plugin_dir)
         self.host = Host(config, settings)
         self.names = [
-            resource.name for resource in config.resources if applies(resource, settings.node_name)
+            resource.name
+            for resource in config.resources
+            if resource.applies_to(settings.node_name)
         ]
         self._changed = asyncio.Event()
 

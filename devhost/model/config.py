@@ -9,6 +9,7 @@ carry this shorthand name what they accept, so that the schema accepts it too. N
 refused by the loader, so ``None`` here always means "left out".
 """
 
+import fnmatch
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, StrictStr, Tag, model_validator
@@ -138,6 +139,11 @@ class Resource(Model):
     """Steps before a container starts."""
     node_names: Strings | None = None
     """Globs; the resource is served only on nodes with such a name."""
+
+    def applies_to(self, node_name: str) -> bool:
+        """Whether the resource is for this node."""
+        globs = self.node_names
+        return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 
 
 class Config(Model):
