@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -20,6 +20,7 @@ from watchdog.events import (
     DirCreatedEvent,
     DirDeletedEvent,
     DirMovedEvent,
+    FileClosedEvent,
     FileCreatedEvent,
     FileDeletedEvent,
     FileMovedEvent,
@@ -27,6 +28,8 @@ from watchdog.events import (
     FileSystemEventHandler,
 )
 from watchdog.observers import Observer
+
+from devhost.threads import in_thread
 
 _STRUCTURAL: Final[list[type[FileSystemEvent]]] = [
     FileCreatedEvent,
@@ -40,14 +43,22 @@ _ECHO_S: Final = 0.25
 _LOG: Final = logging.getLogger(__name__)
 
 LookAgain = Callable[[], None]
+_Identity = tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A directory to watch, and whether all below it counts."""
+    """A directory to watch.
+
+    Attributes:
+        path: Where it is.
+        recursive: Whether all below it counts.
+        writes: Whether files that were written count, beside those that come, go or move.
+    """
 
     path: str
     recursive: bool = False
+    writes: bool = False
 
 
 @dataclass(slots=True)
@@ -56,6 +67,7 @@ class _Wanted:
 
     subscribers: dict[Hashable, LookAgain] = field(default_factory=dict)
     places: set[Spot] = field(default_factory=set)
+    looks: int = 0
 
 
 @dataclass(slots=True)
@@ -63,7 +75,7 @@ class _Watch:
     """A scheduled watch, which directory it is of, and the spots that it serves."""
 
     handle: Any
-    identity: tuple[int, int] | None
+    identity: _Identity
     users: set[Spot] = field(default_factory=set)
 
 
@@ -73,91 +85,128 @@ class Watcher:
     def __init__(self) -> None:
         self._wanted: dict[Spot, _Wanted] = {}
         self._watches: dict[Spot, _Watch] = {}
+        self._unwatched: set[Spot] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._observer: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.degraded: str | None = None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether something cannot be watched, so that it has to be looked at now and then."""
+        return bool(self._unwatched)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         # watchdog 7.1 warns from its thread when a new directory's watch is made twice (once
         # for its event, once by its own walk); nothing is lost.
         warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        try:
-            self._observer = Observer()
-            self._observer.start()
-        except OSError as error:
-            self._degrade(error)
+        self._observer = Observer()
+        self._observer.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         observer, self._observer = self._observer, None
+        for task in self._tasks:
+            task.cancel()
         if observer is not None:
             observer.stop()
             await asyncio.get_running_loop().run_in_executor(None, observer.join)
 
-    def watch(self, key: Hashable, spots: frozenset[Spot], look_again: LookAgain) -> None:
-        """Call ``look_again`` for changes under the spots, until `unwatch`.
+    async def watch(self, key: Hashable, spots: frozenset[Spot], look_again: LookAgain) -> None:
+        """Call ``look_again`` for changes under the spots, until `unwatch`; return when it does.
 
-        Called again, it looks whether the watches are still of the directories at the paths:
-        of what happens further up than a spot's nearest ancestor there is no event.
+        Called again with other spots, they take the place of the former. It then also looks
+        whether the watches are still of the directories at the paths: of what happens further
+        up than a spot's nearest ancestor there is no event. It may take as long as the
+        filesystem takes to answer.
         """
+        for spot in [spot for spot, one in self._wanted.items() if key in one.subscribers]:
+            if spot not in spots:
+                self._unsubscribe(spot, key)
         for spot in spots:
-            wanted = self._wanted.setdefault(spot, _Wanted())
-            wanted.subscribers[key] = look_again
-            self._arrange(spot, wanted)
+            self._wanted.setdefault(spot, _Wanted()).subscribers[key] = look_again
+        await self._arrange(spots)
 
     def unwatch(self, key: Hashable) -> None:
         """Drop all that was subscribed under a key."""
-        for spot, wanted in list(self._wanted.items()):
-            if wanted.subscribers.pop(key, None) is not None and not wanted.subscribers:
-                for place in wanted.places:
-                    self._release(place, spot)
-                del self._wanted[spot]
+        for spot in [spot for spot, one in self._wanted.items() if key in one.subscribers]:
+            self._unsubscribe(spot, key)
+
+    def _unsubscribe(self, spot: Spot, key: Hashable) -> None:
+        wanted = self._wanted[spot]
+        del wanted.subscribers[key]
+        if not wanted.subscribers:
+            for place in wanted.places:
+                self._release(place, spot)
+            del self._wanted[spot]
 
     # ── which watches serve which spots ──
 
-    def _arrange(self, spot: Spot, wanted: _Wanted) -> None:
-        """Watch the directory itself where it is there, and its nearest ancestor always."""
-        own = spot if os.path.isdir(spot.path) else None
-        above = os.path.dirname(spot.path.rstrip("/")) or "/"
-        while not os.path.isdir(above) and above != "/":
-            above = os.path.dirname(above)
-        places = {own} if own else set()
-        if above != spot.path:
-            places.add(Spot(above))
-        for place in wanted.places - places:
-            self._release(place, spot)
-        for place in places:
-            self._acquire(place, spot)
-        wanted.places = places
+    async def _arrange(self, spots: Iterable[Spot]) -> None:
+        """Watch each directory itself where it is there, and its nearest ancestor always."""
+        looks: list[tuple[Spot, _Wanted, int]] = []
+        for spot in spots:
+            wanted = self._wanted[spot]
+            wanted.looks += 1
+            looks.append((spot, wanted, wanted.looks))
+        while looks:
+            asked = [spot for spot, _, _ in looks]
+            found = await in_thread("watch", lambda asked=asked: [_places(one) for one in asked])  # type: ignore[misc]
+            fresh = []
+            for (spot, wanted, look), places in zip(looks, found, strict=True):
+                if self._wanted.get(spot) is not wanted or wanted.looks != look:
+                    continue  # given up, or looked at again since
+                for place in wanted.places - places.keys():
+                    self._release(place, spot)
+                made = [self._acquire(place, places[place], spot) for place in places]
+                wanted.places = set(places)
+                if any(made):  # something may have come before the watch
+                    fresh.append((spot, wanted, look))
+            looks = fresh
 
-    def _acquire(self, place: Spot, spot: Spot) -> None:
-        """Use a watch; one of a directory that is no more at its path is made anew."""
+    def _acquire(self, place: Spot, identity: _Identity, spot: Spot) -> bool:
+        """Use a watch; one of a directory that is no more at its path is made anew.
+
+        Returns:
+            Whether it was made.
+        """
         watch = self._watches.get(place)
-        if watch is not None and watch.identity != _identity(place.path):
+        if watch is not None and watch.identity != identity:
             self._drop(place)
             watch = None
+        made = None
         if watch is None:
-            watch = self._scheduled(place)
+            watch = made = self._scheduled(place, identity)
         if watch is not None:
             watch.users.add(spot)
+        return made is not None
 
-    def _scheduled(self, place: Spot) -> _Watch | None:
+    def _scheduled(self, place: Spot, identity: _Identity) -> _Watch | None:
         if self._observer is None:
             return None
         handler = _Handler(lambda event: self._from_thread(place, event))
-        identity = _identity(place.path)
+        # Two masks on one directory replace each other, so the wider one is for all.
+        writes = any(one.writes and one.path == place.path for one in (place, *self._watches))
+        events = [*_STRUCTURAL, FileClosedEvent] if writes else _STRUCTURAL
         try:
             handle = self._observer.schedule(
-                handler, place.path, recursive=place.recursive, event_filter=_STRUCTURAL
+                handler, place.path, recursive=place.recursive, event_filter=events
             )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            self._degrade(error)
+            self._degrade(place, error)
             return None
+        self._unwatched.discard(place)
         watch = self._watches[place] = _Watch(handle, identity)
         return watch
+
+    def _degrade(self, place: Spot, error: OSError) -> None:
+        if not self._unwatched:
+            reason = error.strerror or str(error)
+            fields = {"directory": place.path, "reason": reason}
+            _LOG.warning("cannot watch for changes, so looking regularly", extra={"fields": fields})
+        self._unwatched.add(place)
 
     def _release(self, place: Spot, spot: Spot) -> None:
         watch = self._watches.get(place)
@@ -165,6 +214,7 @@ class Watcher:
             watch.users.discard(spot)
             if not watch.users:
                 self._drop(place)
+        self._unwatched.discard(place)
 
     def _drop(self, place: Spot) -> set[Spot]:
         """End a watch; return the spots that it served."""
@@ -204,17 +254,33 @@ class Watcher:
         for place in list(self._watches):
             if place in self._watches and any(_leads_to(path, place.path) for path in paths):
                 spots |= self._drop(place)
-        for spot in spots & self._wanted.keys():
-            self._arrange(spot, self._wanted[spot])
+        again = spots & self._wanted.keys()
+        if again and self._loop is not None:
+            task = self._loop.create_task(self._rearrange(again), name="watch")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return spots
 
-    def _degrade(self, error: OSError) -> None:
-        if self.degraded is None:
-            self.degraded = f"no file events: {error.strerror or error}"
-            _LOG.warning("cannot watch for changes, only the slow rescan sees them: %s", error)
+    async def _rearrange(self, spots: set[Spot]) -> None:
+        await self._arrange(spots)
+        for spot in spots & self._wanted.keys():  # something may have come before the watch
+            for look_again in list(self._wanted[spot].subscribers.values()):
+                look_again()
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _places(spot: Spot) -> dict[Spot, _Identity]:
+    """Return the directories that have to be watched for a spot. Blocks."""
+    path = spot.path
+    above = os.path.dirname(path.rstrip("/")) or "/"
+    while not os.path.isdir(above) and above != "/":
+        above = os.path.dirname(above)
+    places = {spot: _identity(path)} if os.path.isdir(path) else {}
+    if above != path:
+        places[Spot(above)] = _identity(above)
+    return places
+
+
+def _identity(path: str) -> _Identity:
     try:
         found = os.stat(path)
     except OSError:

@@ -11,6 +11,7 @@ import click
 
 from devhost.errors import Problem
 from devhost.model.names import printable
+from devhost.plan import Change
 from devhost.report import ResourceReport
 
 
@@ -29,6 +30,11 @@ def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
     """Return the shape of ``validate -o json``."""
     valid = all(problem.severity != "error" for problem in problems)
     return {"valid": valid, "problems": [asdict(problem) for problem in problems]}
+
+
+def warn(message: str) -> None:
+    """Say what is not as it should be."""
+    click.echo(f"devhost: {message}", err=True)
 
 
 def fail(message: str) -> NoReturn:
@@ -102,3 +108,21 @@ def print_allocation(allocation: dict[str, Any]) -> None:
         click.echo(f"    annotation {key}={value}")
     for name in allocation["cdiDevices"]:
         click.echo(f"    cdi {name}")
+
+
+def changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
+    """Return the shape of ``plan --against -o json``, which is a contract."""
+    return [
+        {"name": change.name, "action": change.action.value, "reasons": list(change.reasons)}
+        for change in changes
+    ]
+
+
+def print_changes(changes: Iterable[Change]) -> None:
+    """Print what a change of configuration would do, for people: a line a reason."""
+    rows = []
+    for change in changes:
+        first, *more = change.reasons or ("",)
+        rows.append([change.name, change.action.value, first])
+        rows += [["", "", reason] for reason in more]
+    print_table(["RESOURCE", "ACTION", "REASON"], rows)

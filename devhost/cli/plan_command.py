@@ -1,11 +1,14 @@
 """``devhost plan``."""
 
 import sys
+from collections.abc import Sequence
 
 import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.model.config import Config
+from devhost.trust import Policy
 
 
 @click.command(
@@ -20,6 +23,12 @@ from devhost.cli import output as printer
     metavar="NAME=N|ID,ID",
     help="Show exactly what a container with so many, or these, devices would receive.",
 )
+@click.option(
+    "--against",
+    metavar="OLD",
+    help="Show what a change from the configuration OLD to CONFIG would do to each resource; "
+    "the host is not touched.",
+)
 @options.root_option
 @options.node_name_option
 @options.output_option
@@ -27,35 +36,64 @@ from devhost.cli import output as printer
 def command(
     config: str,
     allocate: tuple[str, ...],
+    against: str | None,
     root: str,
     node_name: str,
     output: str,
     allow_paths: tuple[str, ...],
     allow_exec: bool,
 ) -> None:
-    """Show what this host would advertise: devices, health, what was skipped and why."""
+    """Show what this host would advertise: devices, health, what was skipped and why.
+
+    With --against: what a running devhost would do about a change of its configuration.
+    """
     from devhost.discovery.host_files import HostFiles
-    from devhost.loading.loader import load
     from devhost.report import report
-    from devhost.trust import Policy
 
     wanted = dict(_wish(text) for text in allocate)
     policy = Policy(allow_paths, allow_exec, enforced=False)
-    loaded = load(config, policy)
-    printer.print_problems(loaded.problems)
-    if loaded.config is None:
-        sys.exit(1)
-    known = {one.name for one in loaded.config.resources if one.applies_to(node_name)}
+    if against is not None:
+        if wanted:
+            raise click.UsageError("--against and --allocate exclude each other")
+        if config == against == "-":
+            raise click.UsageError("only one of CONFIG and --against can be standard input")
+        _compare(against, config, policy, node_name, output)
+        return
+    (loaded,) = _loaded([config], policy)
+    known = {one.name for one in loaded.resources if one.applies_to(node_name)}
     for name in wanted:
         if name not in known:
             printer.fail(f"--allocate: {config} declares no resource {name} for this node")
     files = HostFiles(options.real_root(root))
-    reports = report(loaded.config, files, policy, node_name, wanted)
+    reports = report(loaded, files, policy, node_name, wanted)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
     else:
         printer.print_reports(reports)
     sys.exit(1 if any(one.failed for one in reports) else 0)
+
+
+def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
+    """Load configurations and print every problem of all; exit 1 where one is invalid."""
+    from devhost.loading.loader import load
+
+    found = [load(file, policy) for file in files]
+    printer.print_problems(problem for loaded in found for problem in loaded.problems)
+    configs = [loaded.config for loaded in found if loaded.config is not None]
+    if len(configs) < len(found):
+        sys.exit(1)
+    return configs
+
+
+def _compare(old: str, new: str, policy: Policy, node_name: str, output: str) -> None:
+    from devhost.plan import changes
+
+    before, after = _loaded([old, new], policy)
+    found = changes(before, after, node_name)
+    if output == "json":
+        printer.print_json(printer.changes_json(found))
+    else:
+        printer.print_changes(found)
 
 
 def _wish(text: str) -> tuple[str, str]:

@@ -21,10 +21,18 @@ from devhost.cli import options, output
     type=click.Path(path_type=Path),
     help="The kubelet's plugin directory.",
 )
+@click.option(
+    "--state-dir",
+    envvar="DEVHOST_STATE_DIR",
+    show_envvar=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the last good configuration is kept, for a start with one that is not valid.",
+)
 @options.host_options
 def command(
     config: str,
     plugin_dir: Path,
+    state_dir: Path | None,
     root: str,
     node_name: str,
     allow_paths: tuple[str, ...],
@@ -32,24 +40,34 @@ def command(
     log_format: str | None,
     log_level: str,
 ) -> None:
-    """Serve the resources of a configuration to the kubelet, until SIGTERM."""
+    """Serve the resources of a configuration to the kubelet, until SIGTERM.
+
+    The file is read again when it changes, and at SIGHUP; one that is not valid changes nothing.
+    """
     # A process 1 has no default actions; what follows takes over when it is ready.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from devhost.discovery.host_files import HostFiles
     from devhost.errors import KubeletError
+    from devhost.host.config_source import ConfigSource
+    from devhost.host.last_good import LastGood
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Host, Settings
-    from devhost.kubelet.server import path_length_problem
-    from devhost.loading.loader import load
+    from devhost.kubelet.instances import path_length_problem
     from devhost.observe import logs
     from devhost.trust import Policy
 
     logs.set_up(log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=True)
-    loaded = load(config, policy)
+    source = ConfigSource(config, policy, LastGood(state_dir) if state_dir else None)
+    loaded, last_good = source.first()
     output.print_problems(loaded.problems)
-    if loaded.config is None:
+    used = loaded.config or (last_good.config if last_good else None)
+    if last_good:
+        output.print_problems(last_good.problems)
+    if used is None:
         sys.exit(1)
+    if loaded.config is None:
+        output.warn(f"{config} is not valid: starting with {source.status.file}")
     if not plugin_dir.is_dir():
         output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
     if problem := path_length_problem(plugin_dir.resolve()):
@@ -57,7 +75,8 @@ def command(
     raise_descriptor_limit()
     files = HostFiles(options.real_root(root))
     settings = Settings(plugin_dir.resolve(), node_name, files, policy)
+    host = Host(used, settings, source)
     try:
-        asyncio.run(until_signal(Host(loaded.config, settings).run()))
+        asyncio.run(until_signal(host.run(), source.look_again))
     except KubeletError as error:
         output.fail(str(error))

@@ -26,20 +26,21 @@ def command(
 ) -> None:
     """Run the real host against an embedded stand-in kubelet in a temporary directory.
 
-    Shows the resources whenever something changes, until Ctrl-C.
+    Shows the resources whenever something changes, also in the configuration, until Ctrl-C.
     """
     from devhost.discovery.host_files import HostFiles
+    from devhost.host.config_source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Settings
     from devhost.host.trial import Trial
-    from devhost.kubelet.server import path_length_problem
-    from devhost.loading.loader import load
+    from devhost.kubelet.instances import path_length_problem
     from devhost.observe import logs
     from devhost.trust import Policy
 
     logs.set_up("error" if once else log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=False)
-    loaded = load(config, policy)
+    source = ConfigSource(config, policy)
+    loaded, _ = source.first()
     output.print_problems(loaded.problems)
     if loaded.config is None:
         sys.exit(1)
@@ -49,9 +50,9 @@ def command(
             output.fail(f"TMPDIR: {problem}")
         files = HostFiles(options.real_root(root))
         settings = Settings(Path(directory), node_name, files, policy)
-        trial = Trial(loaded.config, settings)
+        trial = Trial(loaded.config, settings, source)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
-        asyncio.run(until_signal(trial.live(click.echo)))
+        asyncio.run(until_signal(trial.live(click.echo), source.look_again))

@@ -16,6 +16,7 @@ from devhost.model.sources import Static
 from devhost.template import MissingVariableError
 
 HOLD_S: Final = 1.0  # udev makes links after nodes
+NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
 # Who gets an ID and a seat first: the same node again, another node under an ID on offer
 # (a replug elsewhere), a new one.
 _SAME, _OFFERED, _NEW = range(3)
@@ -179,16 +180,23 @@ def vanished(
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
             continue
+        orphan = any(node.source == NO_SOURCE for node in device.nodes)
         failure = next(
-            (survey.failed[node.source] for node in device.nodes if node.source in survey.failed),
+            (
+                reason
+                for source, reason in survey.failed.items()
+                if orphan or any(node.source == source for node in device.nodes)
+            ),
             None,
         )
         if failure is not None:
             gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
             continue
         since = now if device.missing_since is None else device.missing_since
-        if any(_label(node) in seen for node in device.nodes) or any(
-            node.state and node.state.stamp in stamps for node in device.nodes
+        if (
+            orphan
+            or any(_label(node) in seen for node in device.nodes)
+            or any(node.state and node.state.stamp in stamps for node in device.nodes)
         ):
             reason, withdrawn = "not offered any more, or under another ID", True
         elif now - since >= resource.remove_missing_after:

@@ -7,13 +7,13 @@ from devhost import allocation
 from devhost.discovery import identity
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.identity import HOLD_S, Claimed, Identified
+from devhost.discovery.identity import HOLD_S, NO_SOURCE, Claimed, Identified
 from devhost.discovery.survey import Survey
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec
 from devhost.model.config import Resource
-from devhost.model.device import Device, Snapshot
+from devhost.model.device import Device, Node, Snapshot
 from devhost.rules import Rules, bound, rules_of
 from devhost.trust import Policy
 
@@ -108,6 +108,26 @@ class Scanner:
         ]
         times += [since + self.hold_s for since in present.held.values()]
         return min((time for time in times if time > now and time != float("inf")), default=None)
+
+
+def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
+    """Return what was known under an old declaration, for the next scan by a new one.
+
+    Each node is told by which of the new sources it was found; by none, if its source is gone.
+    """
+    places = [
+        next((at for at, source in enumerate(new.sources) if source == former), NO_SOURCE)
+        for former in old.sources
+    ]
+
+    def moved(node: Node) -> Node:
+        return replace(node, source=places[node.source] if node.source >= 0 else NO_SOURCE)
+
+    devices = {
+        device_id: replace(device, nodes=tuple(moved(node) for node in device.nodes))
+        for device_id, device in found.devices.items()
+    }
+    return replace(found, devices=devices)
 
 
 def hand_out(

@@ -1,4 +1,8 @@
-"""Who offers which node: the first resource in the file keeps it, the others skip it."""
+"""Who offers which node: the first resource in the file keeps it, the others skip it.
+
+A node that goes from one resource to another is not offered by the new one before the old
+ID has left the kubelet's list: a pod may just have been given it.
+"""
 
 import asyncio
 import contextlib
@@ -15,14 +19,23 @@ class Claim:
     Attributes:
         name: The resource's name.
         look_again: Has the resource scan again.
-        keys: The nodes that it offers (`Node.key`).
+        shares: Its nodes may be offered by others too (``overlap: allow``).
+        offered: The nodes that it offers (`Node.key`).
+        leaving: Those that it offers no more, but the kubelet has still in its list.
         idle: Set while no scan is under way or due.
     """
 
     name: str
     look_again: Callable[[], None]
-    keys: frozenset[str] = frozenset()
+    shares: bool = False
+    offered: frozenset[str] = frozenset()
+    leaving: frozenset[str] = frozenset()
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The nodes that the kubelet's list of this resource stands for."""
+        return self.offered | self.leaving
 
 
 class Claims:
@@ -37,6 +50,20 @@ class Claims:
         self._claims.append(claim)
         return claim
 
+    def remove(self, claim: Claim) -> None:
+        """Give up a resource's claims; it is served no more."""
+        self.set(claim, (), ())
+        self._claims.remove(claim)
+
+    def arrange(self, order: list[str]) -> None:
+        """Put the resources in the order of a new file; those that it lacks go behind."""
+        before = [claim.name for claim in self._claims]
+        places = {name: place for place, name in enumerate(order)}
+        self._claims.sort(key=lambda claim: places.get(claim.name, len(places)))
+        if [claim.name for claim in self._claims] != before:
+            for claim in self._claims:
+                claim.look_again()
+
     async def turn(self, claim: Claim) -> None:
         """Wait until the resources before have settled what they offer, but not for long."""
         busy = [one for one in self._before(claim) if not one.idle.is_set()]
@@ -47,16 +74,29 @@ class Claims:
 
     def holder(self, claim: Claim, key: str) -> str | None:
         """Return the resource before this one that offers a node."""
-        return next((one.name for one in self._before(claim) if key in one.keys), None)
+        if claim.shares or key.startswith("\0"):
+            return None
+        return next((one.name for one in self._before(claim) if key in one.offered), None)
 
-    def set(self, claim: Claim, keys: Iterable[str]) -> None:
-        """Note what a resource offers now; those behind that are affected look again."""
-        before, claim.keys = claim.keys, frozenset(keys)
+    def listed(self, claim: Claim, key: str) -> str | None:
+        """Return another resource in whose list a node's device still is."""
+        if claim.shares or key.startswith("\0"):
+            return None
+        others = (one for one in self._claims if one is not claim and not one.shares)
+        return next((one.name for one in others if key in one.keys), None)
+
+    def set(self, claim: Claim, offered: Iterable[str], leaving: Iterable[str]) -> None:
+        """Note what a resource offers now; others that are affected look again."""
+        before, kept = claim.keys, claim.offered
+        claim.offered, claim.leaving = frozenset(offered), frozenset(leaving)
+        released = bool(before - claim.keys or kept - claim.offered)
         changed = before ^ claim.keys
-        if changed:
-            for one in self._claims[self._claims.index(claim) + 1 :]:
-                if one.idle.is_set() and (before - claim.keys or changed & one.keys):
-                    one.look_again()
+        place = self._claims.index(claim)
+        for other, one in enumerate(self._claims):
+            # One behind may have skipped what is free now; one before only waits for its own.
+            affected = changed & one.keys or (released and other > place)
+            if one is not claim and one.idle.is_set() and affected:
+                one.look_again()
 
     def _before(self, claim: Claim) -> list[Claim]:
         return self._claims[: self._claims.index(claim)]

@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import logging
 import resource
 import signal
-from collections.abc import Coroutine
-from typing import Any, Final
-
-_LOG: Final = logging.getLogger(__name__)
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 
 def raise_descriptor_limit() -> None:
@@ -18,13 +15,19 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work`` until it ends, or until SIGTERM or SIGINT; then cancel it and wait."""
+async def until_signal(
+    work: Coroutine[Any, Any, None], on_hangup: Callable[[], object] | None = None
+) -> None:
+    """Run ``work`` until it ends, or until SIGTERM or SIGINT; then cancel it and wait.
+
+    Args:
+        work: The whole of the program.
+        on_hangup: Called at SIGHUP, which otherwise would end the process.
+    """
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
-    # By default it would end the process, which is not what whoever sends it wants.
-    loop.add_signal_handler(signal.SIGHUP, _LOG.warning, "reloading is not supported yet: restart")
+    loop.add_signal_handler(signal.SIGHUP, on_hangup or (lambda: None))
     with contextlib.suppress(asyncio.CancelledError):
         await task

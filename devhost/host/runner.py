@@ -1,29 +1,39 @@
-"""One resource's life: look, publish, serve, hand out."""
+"""One resource's life: look, publish, serve, hand out; change, drain, end."""
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from devhost.discovery.scan import Scanner, hand_out
-from devhost.discovery.survey import Survey, survey, watch_roots
+from devhost.discovery.scan import Scanner, carried_over, hand_out
+from devhost.discovery.survey import watch_roots
+from devhost.errors import AllocationError
+from devhost.host import advertising
+from devhost.host.changes import log_changes
 from devhost.host.claims import Claims
-from devhost.host.threads import in_thread
+from devhost.host.surveyor import Surveyor
 from devhost.kubelet import wire
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.listing import Advertised, Listing
+from devhost.kubelet.listing import Listing
 from devhost.kubelet.registration import Registration
 from devhost.model.answer import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Device, Snapshot, distinct, share_ids
+from devhost.model.device import Snapshot, distinct
+from devhost.model.state import State, Status
+from devhost.threads import in_thread
 from devhost.watch import Spot, Watcher
 
 RESCAN_S: Final = 30.0
-SCAN_TIMEOUT_S: Final = 10.0
+POLL_S: Final = 5.0  # where watching is not possible
+_WATCH_WAIT_S: Final = 1.0
+_CHANGE_WAIT_S: Final = 1.0
 _BURST_S: Final = 0.005
+_STEP_S: Final = 0.2  # while IDs are leaving
+_STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
 _REPEATS_MAX: Final = 3  # of one state with one reason, until registered again
-_LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
+_REMOVED: Final = "its resource was removed from the configuration"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -41,16 +51,23 @@ class Runner:
     ) -> None:
         self._scanner, self._watcher, self._claims = scanner, watcher, claims
         self._claim = claims.add(scanner.resource.name, self.look_again)
+        self._claim.shares = scanner.resource.overlap == "allow"
+        self.draining = False
         self._due = asyncio.Event()
         self._due.set()
-        self._scan: asyncio.Future[Survey] | None = None
+        self._looking: asyncio.Task[Snapshot] | None = None
+        self._surveyor = Surveyor()
+        self._found = Snapshot()
+        self.snapshot = Snapshot()
+        self._published = scanner
+        self._up_to_date = asyncio.Event()
+        self._stuck = 0
         self._listing = Listing(leave_after)
         self._registration = Registration(self, directory, self._tell)
-        self.snapshot = Snapshot()
-        self.state, self.reason = "Pending", ""
-        self._told: Counter[tuple[str, str]] = Counter()
-        self._seen = asyncio.Event()
-        self._spots: frozenset[Spot] = frozenset()
+        self.status = self._serving = Status()
+        self._told: Counter[tuple[State, str | None]] = Counter()
+        self._watched: Scanner | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -67,167 +84,197 @@ class Runner:
         """The list that streams send."""
         return self._listing
 
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether the resource prepares its devices before a container starts."""
+        return bool(self._scanner.resource.pre_start)
+
+    @property
+    def _drained(self) -> bool:
+        return self.draining and self._listing.drained
+
+    # ── what may be asked of it ──
+
     def look_again(self) -> None:
         """Something may have changed on the host."""
         self._claim.idle.clear()
         self._due.set()
 
+    def change(self, scanner: Scanner) -> None:
+        """Go on by another declaration of the resource, with the same socket and stream."""
+        drained, self.draining = self.draining, False
+        self._found = carried_over(self._found, self._scanner.resource, scanner.resource)
+        self._scanner = scanner
+        self._claim.shares = scanner.resource.overlap == "allow"
+        self._turn()
+        if drained:
+            self._tell(self._serving.state, self._serving.reason)
+
+    def drain(self) -> None:
+        """Let all devices leave the kubelet's list, then end."""
+        self.draining = True
+        self._turn()
+        self._tell(State.DRAINING, "removed from the configuration")
+
+    def _turn(self) -> None:
+        self._up_to_date.clear()
+        self.look_again()
+        if self._looking is not None:
+            self._looking.cancel()
+
     async def run(self) -> None:
-        """Look and serve until cancelled."""
-        files = self._scanner.files
-        spots = frozenset(
-            Spot(files.here(files.resolve(root.path)), root.recursive)
-            for root in watch_roots(self._scanner.resource)
-            if not root.path.startswith(("/sys", "/proc"))
-        )
-        self._spots = spots
-        self._watcher.watch(self, spots, self.look_again)
+        """Look and serve until cancelled, or until drained."""
+        self._tell(State.DISCOVERING, None)
+        self._due.set()
+        registering: asyncio.Task[None] | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._discover(), name=f"discover {self.name}")
-                await self._seen.wait()
-                tasks.create_task(self._registration.run(), name=f"register {self.name}")
+                while not self._drained:
+                    await self._discover()
+                    if registering is None and self._up_to_date.is_set() and not self._drained:
+                        work = self._registration.run()
+                        registering = tasks.create_task(work, name=f"register {self.name}")
+                if registering is not None:
+                    registering.cancel()
         finally:
+            for task in (self._looking, self._watching):
+                if task is not None:
+                    task.cancel()
+            self._watched = None
             self._watcher.unwatch(self)
+            self.status = Status(State.STOPPED)
+
+    def failed(self, error: Exception) -> None:
+        """Say that it has ended by a mistake of ours, and is started again soon."""
+        self._tell(State.BACKING_OFF, f"failed: {error!r}")
+
+    def close(self) -> None:
+        """Give up the claims of a resource that has ended."""
+        self._claims.remove(self._claim)
 
     # ── discovery ──
 
     async def _discover(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            await self._until_due(clock())
-            found = await self._survey()
-            await self._claims.turn(self._claim)
-            previous = self._without_left(self.snapshot)
-            snapshot = await in_thread(
-                f"scan {self.name}",
-                lambda found=found, previous=previous: self._scanner.snapshot(  # type: ignore[misc]
-                    found, previous, self._claimed, clock()
-                ),
-            )
-            self._publish(snapshot)
-            if not self._due.is_set():
-                self._claim.idle.set()
-            self._seen.set()
-            await asyncio.sleep(_BURST_S)
+        """Wait until there is a reason to look, look, publish."""
+        await self._until_due()
+        scanner = self._scanner
+        if self._watched is not scanner and not self.draining:
+            self._watched = scanner
+            await self._watch()
+        self._looking = asyncio.create_task(self._look(scanner), name=f"look {self.name}")
+        try:
+            found = await self._looking
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return  # the declaration has changed meanwhile
+        finally:
+            self._looking.cancel()
+        self._published = scanner
+        self._publish(found)
+        self._up_to_date.set()
+        if not self._due.is_set():
+            self._claim.idle.set()
+        await asyncio.sleep(_BURST_S)
 
-    async def _until_due(self, now: float) -> None:
+    async def _watch(self) -> None:
+        """Watch where the sources look, or see that the watches are still right.
+
+        It is waited for, so that nothing is missed, but not for long: the filesystem may not
+        answer. Then that is noticed by the survey, and this is not tried twice at a time.
+        """
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._arrange(), name=f"watch {self.name}")
+        await asyncio.wait({self._watching}, timeout=_WATCH_WAIT_S)
+
+    async def _arrange(self) -> None:
+        resource, files = self._scanner.resource, self._scanner.files
+        spots = await in_thread(
+            f"watch {self.name}",
+            lambda: frozenset(
+                Spot(files.here(files.resolve(root.path)), root.recursive)
+                for root in watch_roots(resource)
+                if not root.path.startswith(("/sys", "/proc"))
+            ),
+        )
+        await self._watcher.watch(self, spots, self.look_again)
+
+    async def _until_due(self) -> None:
         """Wait for an event, the slow rescan, or the time of something that was put off."""
-        pause = RESCAN_S
-        if self.snapshot.again_at is not None:
-            pause = min(pause, max(0.0, self.snapshot.again_at - now))
-        until = now + pause
         clock = asyncio.get_running_loop().time
+        pause = POLL_S if self._watcher.degraded else RESCAN_S
+        if self._found.again_at is not None:
+            pause = min(pause, max(0.0, self._found.again_at - clock()))
+        until = clock() + pause
         while not self._due.is_set() and clock() < until:
-            step = min(until - clock(), 1.0) if self._listing.leaving else until - clock()
+            if self._drained:
+                return
+            busy = self.draining or self._listing.leaving
+            step = min(until - clock(), _STEP_S) if busy else until - clock()
             try:
                 async with asyncio.timeout(max(step, 0.0)):
                     await self._due.wait()
             except TimeoutError:
                 if self._listing.prune(clock()):
-                    self._publish(self._without_left(self.snapshot))
+                    self._publish(self._found)
         if not self._due.is_set():
-            self._watcher.watch(self, self._spots, self.look_again)
+            self._watched = None  # the slow rescan repairs what events cannot tell
         self._due.clear()
 
-    async def _survey(self) -> Survey:
-        if self._scan is None:
-            resource, files = self._scanner.resource, self._scanner.files
-            self._scan = in_thread(f"look {self.name}", lambda: survey(resource, files))
-        try:
-            async with asyncio.timeout(SCAN_TIMEOUT_S):
-                found = await asyncio.shield(self._scan)
-        except TimeoutError:  # at most one scan is outstanding, so this one is waited for again
-            reason = f"the host did not answer in {SCAN_TIMEOUT_S:.0f} s"
-            count = len(self._scanner.resource.sources)
-            return Survey(failed=dict.fromkeys(range(count), reason))
-        self._scan = None
-        return found
-
-    def _claimed(self, key: str) -> str | None:
-        if self._scanner.resource.overlap == "allow" or key.startswith("\0"):
-            return None
-        return self._claims.holder(self._claim, key)
+    async def _look(self, scanner: Scanner) -> Snapshot:
+        clock = asyncio.get_running_loop().time
+        previous = advertising.without_left(self._found, self._listing.leaving)
+        if self.draining:
+            return advertising.withdrawn(previous, _REMOVED, clock())
+        found = await self._surveyor.survey(scanner)
+        await self._claims.turn(self._claim)
+        return await in_thread(
+            f"scan {self.name}",
+            lambda: scanner.snapshot(
+                found, previous, lambda key: self._claims.holder(self._claim, key), clock()
+            ),
+        )
 
     # ── publishing ──
 
-    def _without_left(self, snapshot: Snapshot) -> Snapshot:
-        """Forget replaced devices whose ID has left the list."""
-        replicas = self._scanner.resource.replicas
-        kept = {
-            device_id: device
-            for device_id, device in snapshot.devices.items()
-            if not device.replaced
-            or any(share in self._listing.leaving for share in share_ids(device_id, replicas))
-        }
-        return Snapshot(
-            kept, snapshot.skipped, snapshot.error, snapshot.notes, snapshot.held, snapshot.again_at
+    def _publish(self, found: Snapshot) -> None:
+        self._found = advertising.without_left(found, self._listing.leaving)
+        replicas = self._published.resource.replicas
+        snapshot = advertising.held_back(
+            self._found,
+            replicas,
+            self._listing.leaving,
+            lambda key: self._claims.listed(self._claim, key),
         )
-
-    def _publish(self, snapshot: Snapshot) -> None:
-        self._log_changes(snapshot)
+        log_changes(self.name, self.snapshot, snapshot)
         self.snapshot = snapshot
-        waits_for = {
-            node.state.stamp
-            for device in snapshot.devices.values()
-            if device.replaced
-            for node in device.nodes
-            if node.state
-        }
-        wanted: dict[str, Advertised] = {}
-        for device in snapshot.devices.values():
-            if device.replaced:
-                continue
-            blocked = any(node.state and node.state.stamp in waits_for for node in device.nodes)
-            entry = Advertised(device.healthy and not blocked, device.numa_nodes)
-            wanted |= dict.fromkeys(share_ids(device.id, self._scanner.resource.replicas), entry)
+        wanted = advertising.entries(snapshot, replicas)
         listed = wire.truncated(wanted, self._listing)
         if len(listed) < len(wanted):
-            left_out = len(wanted) - len(listed)
-            _LOG.warning("list truncated", extra=self._fields(left_out=left_out))
+            _LOG.warning("list truncated", extra=self._fields(left_out=len(wanted) - len(listed)))
         self._listing.update(listed)
         self._listing.prune(asyncio.get_running_loop().time())
         self._registration.notify()
-        self._claims.set(self._claim, _keys(snapshot.devices.values()))
-
-    def _log_changes(self, snapshot: Snapshot) -> None:
-        before = {device.id: device.reason for device in self.snapshot.devices.values()}
-        after = {device.id: device.reason for device in snapshot.devices.values()}
-        lines: list[tuple[str, dict[str, object]]] = []
-        for device_id, reason in after.items():
-            if device_id not in before:
-                lines.append(("device found", {"device": device_id, "reason": reason}))
-            elif before[device_id] != reason:
-                health = "device is healthy again" if reason is None else "device is unhealthy"
-                lines.append((health, {"device": device_id, "reason": reason}))
-        lines += [("device leaves", {"device": gone}) for gone in before.keys() - after.keys()]
-        known = set(self.snapshot.skipped)
-        lines += [
-            ("skipped", {"candidate": skipped.candidate, "reason": skipped.reason})
-            for skipped in snapshot.skipped
-            if skipped not in known
-        ]
-        for message, fields in lines[:_LINES_MAX]:
-            _LOG.info(message, extra=self._fields(**fields))
-        if len(lines) > _LINES_MAX:
-            _LOG.info("and more", extra=self._fields(changes=len(lines) - _LINES_MAX))
-        for note in set(snapshot.notes) - set(self.snapshot.notes):
-            _LOG.info("no devices", extra=self._fields(reason=note))
-        if snapshot.error is not None and snapshot.error != self.snapshot.error:
-            _LOG.warning("source failed", extra=self._fields(reason=snapshot.error))
+        offered = advertising.keys(snapshot, leaving=False)
+        self._claims.set(self._claim, offered, advertising.keys(snapshot, leaving=True))
 
     def _fields(self, **fields: object) -> dict[str, object]:
         return {"fields": {"resource": self.name, **{k: v for k, v in fields.items() if v}}}
 
-    def _tell(self, state: str, reason: str | None) -> None:
-        if (state, reason or "") == (self.state, self.reason):
+    def _tell(self, state: State, reason: str | None) -> None:
+        if state is not State.DRAINING:
+            self._serving = Status(state, reason)
+            if self.draining:
+                return
+        if (state, reason) == (self.status.state, self.status.reason):
             return
-        self.state, self.reason = state, reason or ""
-        if state == "Registered":
+        self.status = Status(state, reason)
+        if state is State.REGISTERED:
             self._told.clear()
-        self._told[self.state, self.reason] += 1
-        level = logging.WARNING if state == "BackingOff" else logging.INFO
-        if self._told[self.state, self.reason] > _REPEATS_MAX:
+        self._told[state, reason] += 1
+        level = logging.WARNING if state is State.BACKING_OFF else logging.INFO
+        if self._told[state, reason] > _REPEATS_MAX or (state is State.SERVING and not reason):
             level = logging.DEBUG
         _LOG.log(level, "state", extra=self._fields(state=state, reason=reason))
 
@@ -239,16 +286,23 @@ class Runner:
         Raises:
             AllocationError: A device is gone or refused; the text names it.
         """
-        scanner, snapshot, ids = self._scanner, self.snapshot, tuple(advertised_ids)
-        return await in_thread(
+        with contextlib.suppress(TimeoutError):  # a change of the configuration counts at once
+            async with asyncio.timeout(_CHANGE_WAIT_S):
+                await self._up_to_date.wait()
+        if self._stuck >= _STUCK_MAX:
+            raise AllocationError(f"{self.name}: the host did not answer the last {_STUCK_MAX}")
+        scanner, snapshot, ids = self._published, self.snapshot, tuple(advertised_ids)
+        answer = in_thread(
             f"allocate {self.name}", lambda: hand_out(scanner, snapshot, ids, distinct(ids))
         )
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            self._stuck += 1
+            answer.add_done_callback(self._unstuck)
+            raise
 
-
-def _keys(devices: Iterable[Device]) -> frozenset[str]:
-    return frozenset(
-        node.key
-        for device in devices
-        for node in device.nodes
-        if node.state and device.missing_since is None
-    )
+    def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
+        self._stuck -= 1
+        if not answer.cancelled():
+            answer.exception()  # nobody waits for it any more

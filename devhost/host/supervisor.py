@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from devhost import plan
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.claims import Claims
+from devhost.host.config_source import ConfigSource
 from devhost.host.runner import Runner
-from devhost.kubelet import server
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
-from devhost.model.config import Config
+from devhost.model.config import Config, Resource
+from devhost.plan import Action
 from devhost.trust import Policy
 from devhost.watch import Spot, Watcher
 
@@ -45,11 +47,32 @@ class Settings:
 
 
 class Host:
-    """Serves every resource of a configuration until it is cancelled."""
+    """Serves every resource of a configuration until it is cancelled.
 
-    def __init__(self, config: Config, settings: Settings) -> None:
-        self._config, self._settings = config, settings
-        self.runners: list[Runner] = []
+    Attributes:
+        source: Where the configuration is read again; ``None`` for one that stays.
+    """
+
+    def __init__(
+        self, config: Config, settings: Settings, source: ConfigSource | None = None
+    ) -> None:
+        self._settings, self.source = settings, source
+        self._first = config
+        self._config: Config | None = None
+        self._runners: dict[str, Runner] = {}
+        self._claims = Claims()
+        self._directory = PluginDirectory(settings.plugin_dir)
+        self._watcher = Watcher()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def runners(self) -> list[Runner]:
+        """What is served, drained resources at the end."""
+        order = [resource.name for resource in self._config.resources] if self._config else []
+        return sorted(
+            self._runners.values(),
+            key=lambda one: order.index(one.name) if one.name in order else len(order),
+        )
 
     async def run(self) -> None:
         """Serve until cancelled; then nothing is left, neither tasks nor sockets.
@@ -57,56 +80,79 @@ class Host:
         Raises:
             DirectoryGoneError: The plugin directory was removed for good.
         """
-        settings = self._settings
-        directory = PluginDirectory(settings.plugin_dir)
-        if swept := server.sweep(settings.plugin_dir):
-            _LOG.info("removed dead sockets", extra={"fields": {"count": len(swept)}})
+        directory = self._directory
         try:
-            async with Watcher() as watcher:
-                spot = Spot(str(settings.plugin_dir))
-                watcher.watch(directory, frozenset({spot}), directory.look_again)
-                await self._serve(directory, watcher)
+            async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
+                spots = frozenset({Spot(str(directory.path))})
+                await watcher.watch(directory, spots, directory.look_again)
+                self._tasks.create_task(directory.run(), name="plugin directory")
+                self.apply(self._first)
+                if self.source:
+                    work = self.source.run(watcher, self.apply)
+                    self._tasks.create_task(work, name="configuration")
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
             await directory.close()
 
-    async def _serve(self, directory: PluginDirectory, watcher: Watcher) -> None:
-        claims = Claims()
+    def apply(self, config: Config) -> None:
+        """Go from the configuration in force to another one; what is the same is not touched."""
+        changes = plan.changes(self._config, config, self._settings.node_name)
+        self._config = config
+        for change in changes:
+            if change.action is not Action.KEEP:
+                fields = {"resource": change.name, "action": change.action}
+                _LOG.info("resource", extra={"fields": {**fields, "reasons": change.reasons}})
+            runner = self._runners.get(change.name)
+            if change.resource is None:
+                if runner is not None:
+                    runner.drain()
+            elif runner is None:
+                self._start(change.resource)
+            elif change.action is not Action.KEEP:
+                runner.change(self._scanner(change.resource))
+        self._claims.arrange([resource.name for resource in config.resources])
+
+    def _start(self, resource: Resource) -> None:
+        runner = Runner(
+            self._scanner(resource),
+            directory=self._directory,
+            watcher=self._watcher,
+            claims=self._claims,
+            leave_after=self._settings.leave_after,
+        )
+        self._runners[resource.name] = runner
+        assert self._tasks is not None  # noqa: S101 (only while running)
+        self._tasks.create_task(self._kept_alive(runner), name=runner.name)
+
+    def _scanner(self, resource: Resource) -> Scanner:
         settings = self._settings
-        for resource in self._config.resources:
-            if not resource.applies_to(settings.node_name):
-                _LOG.info("not for this node", extra={"fields": {"resource": resource.name}})
-                continue
-            scanner = Scanner.of(
-                resource,
-                settings.files,
-                settings.policy,
-                settings.node_name,
-                hold_s=settings.hold_s,
-            )
-            self.runners.append(
-                Runner(
-                    scanner,
-                    directory=directory,
-                    watcher=watcher,
-                    claims=claims,
-                    leave_after=settings.leave_after,
-                )
-            )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(directory.run(), name="plugin directory")
-            for runner in self.runners:
-                tasks.create_task(_kept_alive(runner), name=runner.name)
+        return Scanner.of(
+            resource,
+            settings.files,
+            settings.policy,
+            settings.node_name,
+            hold_s=settings.hold_s,
+        )
 
-
-async def _kept_alive(runner: Runner) -> None:
-    """Start a runner again when it fails: one resource's failure never touches another."""
-    pause = _CRASH_PAUSE_S
-    while True:
-        try:
-            await runner.run()
-        except Exception:  # noqa: BLE001 (logged, and started again)
-            _LOG.exception("resource failed", extra={"fields": {"resource": runner.name}})
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _CRASH_PAUSE_MAX_S)
+    async def _kept_alive(self, runner: Runner) -> None:
+        """Start a runner again when it fails: one resource's failure never touches another."""
+        clock = asyncio.get_running_loop().time
+        pause = _CRASH_PAUSE_S
+        while True:
+            began = clock()
+            try:
+                await runner.run()
+            except Exception as error:  # noqa: BLE001 (logged, and tried again)
+                _LOG.exception("resource failed", extra={"fields": {"resource": runner.name}})
+                if clock() - began > _CRASH_PAUSE_MAX_S:
+                    pause = _CRASH_PAUSE_S
+                runner.failed(error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _CRASH_PAUSE_MAX_S)
+            else:
+                if runner.draining:
+                    break  # else it was added again while its socket was closed
+        del self._runners[runner.name]
+        runner.close()
+        _LOG.info("resource ended", extra={"fields": {"resource": runner.name}})

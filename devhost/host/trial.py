@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from devhost.host.config_source import ConfigSource
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.config import Config
@@ -16,9 +17,11 @@ _ONCE_TIMEOUT_S: Final = 30.0
 class Trial:
     """A host and its kubelet, in a temporary directory."""
 
-    def __init__(self, config: Config, settings: Settings) -> None:
+    def __init__(
+        self, config: Config, settings: Settings, source: ConfigSource | None = None
+    ) -> None:
         self.kubelet = SimulatedKubelet(settings.plugin_dir)
-        self.host = Host(config, settings)
+        self.host = Host(config, settings, source)
         self.names = [
             resource.name
             for resource in config.resources

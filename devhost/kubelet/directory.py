@@ -1,6 +1,7 @@
-"""The kubelet's plugin directory: is the kubelet there, and is it still the same one?"""
+"""The kubelet's plugin directory: who is there, and is it still the same one?"""
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -11,13 +12,18 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
+from devhost.kubelet.instances import Instances, connected
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 5.0  # behind the watch, which may miss something
+_COMPANY_POLL_S: Final = 1.0  # another instance may be killed, and of that there is no event
+_DOUBT_POLL_S: Final = 0.05  # a socket that refuses is looked at twice
+_BURST_S: Final = 0.01
 _PROBE_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _PROBE_MAX_S: Final = 1.0
 _GONE_S: Final = 10.0
+_LOG: Final = logging.getLogger(__name__)
 
 Identity = tuple[int, int, int]
 
@@ -27,28 +33,34 @@ class DirectoryGoneError(KubeletError):
 
 
 class PluginDirectory:
-    """Watches for the kubelet and registers with it."""
+    """Watches for the kubelet and for other instances of devhost; registers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.instances = Instances(path)
+        self._due = asyncio.Event()
         self._changed = asyncio.Event()
         self._waiters: set[asyncio.Event] = set()
+        self._probing = asyncio.Lock()
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: Identity | None = None
-        self._lock = asyncio.Lock()
+        self._connecting = asyncio.Lock()
         self._known = self.identity()
 
     def look_again(self) -> None:
-        """Something happened in the directory; only kubelet.sock matters of it."""
-        if (identity := self.identity()) == self._known:
-            return
-        self._known = identity
+        """Something happened in the directory."""
+        self._due.set()
+        if (identity := self.identity()) != self._known:
+            self._known = identity
+            self._notify()
+
+    def _notify(self) -> None:
         self._changed.set()
         for waiter in self._waiters:
             waiter.set()
 
     def subscribe(self, waiter: asyncio.Event) -> None:
-        """Set an event whenever something happens in the directory."""
+        """Set an event whenever kubelet.sock, or who else is there, has changed."""
         self._waiters.add(waiter)
 
     def unsubscribe(self, waiter: asyncio.Event) -> None:
@@ -63,8 +75,14 @@ class PluginDirectory:
             return None
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
+    def replaced(self, identity: Identity) -> bool:
+        """Whether another kubelet took the place of the one with this identity."""
+        return self.identity() not in (identity, None)
+
+    # ── looking ──
+
     async def run(self) -> None:
-        """Poll behind the watch, for ever.
+        """Look for other instances when something happens, and poll behind the watch, for ever.
 
         Raises:
             DirectoryGoneError: The directory was unlinked and the path leads to no new one.
@@ -74,8 +92,10 @@ class PluginDirectory:
         clock = asyncio.get_running_loop().time
         try:
             while True:
-                await asyncio.sleep(_POLL_S)
+                await self._until_due()
+                self._look_for_others()
                 self.look_again()
+                self._due.clear()
                 if descriptor is None or self._is_other(descriptor):
                     if descriptor is not None:
                         os.close(descriptor)
@@ -87,6 +107,24 @@ class PluginDirectory:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    async def _until_due(self) -> None:
+        pause = _POLL_S if self.instances.alone else _COMPANY_POLL_S
+        if self.instances.in_doubt:
+            pause = _DOUBT_POLL_S
+        try:
+            async with asyncio.timeout(pause):
+                await self._due.wait()
+            await asyncio.sleep(_BURST_S)  # a thousand sockets of our own are one reason to look
+        except TimeoutError:
+            pass
+
+    def _look_for_others(self) -> None:
+        changed, removed = self.instances.look()
+        if removed:
+            _LOG.info("removed dead sockets", extra={"fields": {"count": removed}})
+        if changed:
+            self._notify()
 
     def _opened(self) -> int | None:
         try:
@@ -100,28 +138,23 @@ class PluginDirectory:
         except OSError:
             return False
 
+    # ── the kubelet ──
+
     async def kubelet(self) -> Identity:
         """Wait until a kubelet accepts connections; return which one."""
-        pause = _PROBE_FIRST_S
-        while True:
-            self._changed.clear()
-            identity = self.identity()
-            if identity is not None and await self._accepts():
-                return identity
-            try:
-                async with asyncio.timeout(pause):
-                    await self._changed.wait()
-                pause = _PROBE_FIRST_S
-            except TimeoutError:
-                pause = min(pause * 2, _PROBE_MAX_S)
-
-    async def _accepts(self) -> bool:
-        try:
-            _, writer = await asyncio.open_unix_connection(self.path / KUBELET_SOCKET)
-        except OSError:
-            return False
-        writer.close()
-        return True
+        async with self._probing:  # one asks for all
+            pause = _PROBE_FIRST_S
+            while True:
+                self._changed.clear()
+                identity = self.identity()
+                if identity is not None and connected(self.path / KUBELET_SOCKET) == 0:
+                    return identity
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._changed.wait()
+                    pause = _PROBE_FIRST_S
+                except TimeoutError:
+                    pause = min(pause * 2, _PROBE_MAX_S)
 
     async def register(self, resource: str, endpoint: str) -> None:
         """Register one resource; returns when the kubelet has connected and has the options.
@@ -129,7 +162,7 @@ class PluginDirectory:
         Raises:
             KubeletError: The kubelet refused, or did not answer in time.
         """
-        stub = pb_grpc.RegistrationStub(await self._channel_to_kubelet())
+        channel = await self._channel_to_kubelet()
         request = pb.RegisterRequest(
             version="v1beta1",
             endpoint=endpoint,
@@ -138,17 +171,23 @@ class PluginDirectory:
             options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
         )
         try:
-            await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
+            await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
-                await self.close()  # or the channel would wait out its back-off
+                await self._drop(channel)  # or it would wait out its back-off
             raise KubeletError(error.details() or error.code().name.lower()) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # What another resource's `_drop` does to calls that are under way.
+            raise KubeletError("the connection to the kubelet was lost") from None
 
     async def _channel_to_kubelet(self) -> grpc.aio.Channel:
-        async with self._lock:
+        async with self._connecting:
             identity = self.identity()
             if self._channel is None or self._channel_of != identity:
-                await self.close()
+                await self._drop(self._channel)
                 self._channel_of = identity
                 self._channel = grpc.aio.insecure_channel(
                     f"unix:{quote(str(self.path / KUBELET_SOCKET))}",
@@ -159,8 +198,12 @@ class PluginDirectory:
                 )
             return self._channel
 
+    async def _drop(self, channel: grpc.aio.Channel | None) -> None:
+        if channel is not None:
+            if channel is self._channel:
+                self._channel = None
+            await channel.close(grace=None)
+
     async def close(self) -> None:
         """Close the connection to the kubelet."""
-        channel, self._channel, self._channel_of = self._channel, None, None
-        if channel is not None:
-            await channel.close(grace=None)
+        await self._drop(self._channel)

@@ -44,6 +44,7 @@ class Listing:
         self._wanted: dict[str, Advertised] = {}
         self._leaving: dict[str, Advertised] = {}
         self._ever_sent: set[str] = set()
+        self._told = False  # that there are devices
         self._streams: set[Stream] = set()
         self._calls: set[Call] = set()
         self.version = 0
@@ -60,6 +61,15 @@ class Listing:
     def leaving(self) -> frozenset[str]:
         """The IDs that are declared no more but still listed."""
         return frozenset(self._leaving)
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is listed, and the kubelet knows."""
+        return not self.entries and not self._told
+
+    def resend(self) -> None:
+        """Have every stream send the list once more."""
+        self.version += 1
 
     def update(self, wanted: Mapping[str, Advertised]) -> bool:
         """Set what is to be advertised; return whether the list changed."""
@@ -107,10 +117,12 @@ class Listing:
     def sending(self, entries: Mapping[str, Advertised]) -> None:
         """Note that a list is on its way: from now on the kubelet may know its IDs."""
         self._ever_sent.update(entries)
+        self._told = self._told or bool(entries)
 
     def sent(self, stream: Stream, entries: Mapping[str, Advertised], now: float) -> None:
         """Note that a list has gone out on a stream."""
         self.sending(entries)
+        self._told = bool(entries)
         stream.unhealthy_since = {
             advertised_id: stream.unhealthy_since.get(advertised_id, now)
             for advertised_id, entry in entries.items()

@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import Identity, PluginDirectory
 from devhost.kubelet.server import PluginServer
 from devhost.kubelet.servicer import Backend
+from devhost.model.state import State
 
 STREAM_TIMEOUT_S: Final = 5.0
 END_TIMEOUT_S: Final = 2.0
-RETRY_S: Final = 1.0
-RETRY_MAX_S: Final = 30.0
+STEADY_S: Final = 10.0  # a stream that lived so long was no failure
+# After the first ended stream at once, then with growing pauses. An old kubelet may complete
+# a registration that failed for us, so after a failure there is always a pause.
+_PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+_FAILURE_PAUSE_S: Final = 1.0
+_NEWER: Final = "a newer instance of devhost serves it"
 
-Tell = Callable[[str, str | None], None]  # state, reason
+Tell = Callable[[State, str | None], None]
 
 
 class Registration:
@@ -24,38 +30,51 @@ class Registration:
     def __init__(self, backend: Backend, directory: PluginDirectory, tell: Tell) -> None:
         self._backend, self._directory, self._tell = backend, directory, tell
         self._server: PluginServer | None = None
+        self._ends = 0  # of streams and attempts, since the last steady one
 
     def notify(self) -> None:
-        """Have the streams send the list if it changed."""
+        """Have the streams send the list if it changed, and look whether the options did."""
         if self._server:
             self._server.servicer.notify()
+            if self._backend.pre_start_required != self._server.servicer.pre_start_required:
+                self._server.servicer.streams_changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
-        pause = RETRY_S
         while True:
+            await self._until_newest()
             if self._directory.identity() is None:
-                self._tell("Waiting", "no kubelet: kubelet.sock is not there")
+                self._tell(State.WAITING, "no kubelet: kubelet.sock is not there")
             identity = await self._directory.kubelet()
             try:
                 async with self._serving() as server:
                     await self._directory.register(self._backend.name, server.endpoint)
                     await self._first_stream(server)
-                    self._tell("Registered", None)
-                    pause = RETRY_S
-                    await self._doubt(server, identity)
-                self._tell("Serving", "the kubelet ended the stream")
+                    self._tell(State.REGISTERED, None)
+                    reason = await self._registered(server, identity)
+                self._tell(State.SERVING, reason)
+                await self._pause(identity)
             except (KubeletError, OSError) as error:
-                self._tell("BackingOff", str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, RETRY_MAX_S)
+                self._tell(State.BACKING_OFF, str(error))
+                await self._pause(identity, at_least=_FAILURE_PAUSE_S)
+
+    async def _until_newest(self) -> None:
+        """Wait while a newer instance lives: the kubelet hands Allocate to who came last."""
+        instances, name = self._directory.instances, self._backend.name
+        if instances.newer(name):
+            self._tell(State.WAITING, _NEWER)
+            with self._noticing(asyncio.Event()) as changed:
+                while instances.newer(name):
+                    await changed.wait()
+                    changed.clear()
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:
-        server = PluginServer(self._backend, self._directory.path)
+        endpoint = self._directory.instances.fresh_name(self._backend.name)
+        server = PluginServer(self._backend, self._directory.path, endpoint)
         await server.start()
         self._server = server
-        self._tell("Serving", None)
+        self._tell(State.SERVING, None)
         try:
             yield server
         finally:
@@ -69,18 +88,53 @@ class Registration:
         except TimeoutError:
             raise KubeletError("registered, but the kubelet opened no stream") from None
 
-    async def _doubt(self, server: PluginServer, identity: Identity) -> None:
-        """Return when the stream has ended, or another kubelet took the old one's place."""
-        changed = server.servicer.streams_changed
-        self._directory.subscribe(changed)
-        try:
-            while server.servicer.streams:
+    async def _registered(self, server: PluginServer, identity: Identity) -> str:
+        """Return, with the reason, when the resource has to be registered anew."""
+        servicer, instances, name = server.servicer, self._directory.instances, self._backend.name
+        clock = asyncio.get_running_loop().time
+        since, older = clock(), instances.older(name)
+        with self._noticing(servicer.streams_changed) as changed:
+            while servicer.streams:
                 changed.clear()
-                if self._directory.identity() not in (identity, None):
+                if self._directory.replaced(identity):
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(END_TIMEOUT_S):
-                            await server.servicer.until_streams(present=False)
-                    return
+                            await servicer.until_streams(present=False)
+                    break
+                if servicer.pre_start_required != self._backend.pre_start_required:
+                    return "its options changed"
+                if instances.newer(name):
+                    servicer.quiet = True
+                    self._tell(State.WAITING, _NEWER)
+                elif servicer.quiet:
+                    return "the newer instance has gone"
+                if gone := older - instances.older(name):
+                    older -= gone
+                    self._backend.listing.resend()  # the last list may have been the other's
+                    servicer.notify()
+                older |= instances.older(name)
                 await changed.wait()
+        if clock() - since >= STEADY_S:
+            self._ends = 0
+        return "the kubelet ended the stream"
+
+    @contextlib.contextmanager
+    def _noticing(self, event: asyncio.Event) -> Iterator[asyncio.Event]:
+        """Have an event set when the kubelet or the other instances change."""
+        self._directory.subscribe(event)
+        try:
+            yield event
         finally:
-            self._directory.unsubscribe(changed)
+            self._directory.unsubscribe(event)
+
+    async def _pause(self, identity: Identity, at_least: float = 0.0) -> None:
+        """Wait before the next attempt, longer each time, but not when another kubelet came."""
+        pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
+        self._ends += 1
+        with self._noticing(asyncio.Event()) as changed, contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
+                while not self._directory.replaced(identity):
+                    await changed.wait()
+                    changed.clear()
+        if self._directory.replaced(identity):
+            self._ends = 0

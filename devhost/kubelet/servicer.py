@@ -15,6 +15,7 @@ from devhost.kubelet.listing import Listing
 from devhost.model.answer import Allocation
 
 ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
+WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
 _LOG: Final = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
@@ -33,6 +34,11 @@ class Backend(Protocol):
         """The list that streams send."""
         ...
 
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether PreStartContainer is to be called before each container start."""
+        ...
+
     async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
         """Return what a container receives; raise `AllocationError`."""
         ...
@@ -46,6 +52,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._wake: set[asyncio.Event] = set()
         self._closing = False
         self.streams_changed = asyncio.Event()
+        self.quiet = False
+        """Send no more lists but the first of a stream: another instance speaks."""
+        self.pre_start_required = backend.pre_start_required
+        """As the kubelet was told; it asks once per registration."""
 
     @property
     def streams(self) -> int:
@@ -71,9 +81,9 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 (the protocol's name)
         self, _request: pb.Empty, _context: Context
     ) -> pb.DevicePluginOptions:
-        """Tell the truth about what is offered; the kubelet asks once per registration."""
+        """Tell the truth about what is offered; what the RegisterRequest says is ignored."""
         return pb.DevicePluginOptions(
-            pre_start_required=False, get_preferred_allocation_available=True
+            pre_start_required=self.pre_start_required, get_preferred_allocation_available=True
         )
 
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
@@ -86,14 +96,18 @@ class Servicer(pb_grpc.DevicePluginServicer):
         version = -1
         try:
             while not self._closing:
-                if version != listing.version:
+                if version != listing.version and not (self.quiet and version >= 0):
                     version, entries = listing.version, listing.entries
                     listing.sending(entries)
-                    await context.write(wire.device_list(entries))
+                    async with asyncio.timeout(WRITE_TIMEOUT_S):
+                        await context.write(wire.device_list(entries))
                     listing.sent(stream, entries, clock())
                     continue
                 await wake.wait()
                 wake.clear()
+        except TimeoutError:
+            fields = {"resource": self._backend.name}
+            _LOG.warning("a client does not read its stream", extra={"fields": fields})
         finally:
             listing.close(stream)
             self._wake.discard(wake)

@@ -50,18 +50,22 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
             where the policy is enforced.
     """
     try:
-        raw = _read(file)
+        raw = read(file)
     except OSError as error:
-        reason = error.strerror or str(error)
-        return _unusable(file, f"cannot be read: {reason}")
+        return unusable(file, f"cannot be read: {error.strerror or error}")
+    return load_bytes(raw, file, policy)
+
+
+def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
+    """Check what `read` returned."""
     if len(raw) > SIZE_MAX:
-        return _unusable(file, f"larger than {SIZE_MAX >> 10} KiB, more than a ConfigMap holds")
+        return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, more than a ConfigMap holds")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
-        return _unusable(file, "not UTF-8", line, column)
+        return unusable(file, "not UTF-8", line, column)
     return loads(text, file, policy)
 
 
@@ -70,7 +74,7 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
     try:
         tree = yamltree.parse(text)
     except TreeError as error:
-        return _unusable(file, str(error), error.line, error.column)
+        return unusable(file, str(error), error.line, error.column)
     problems: list[Problem] = []
 
     def report(severity: Severity, path: yamltree.Path, message: str, at: tuple[int, int]) -> None:
@@ -162,12 +166,18 @@ def _has(data: Any, part: str | int) -> bool:
     )
 
 
-def _read(file: str) -> bytes:
+def read(file: str) -> bytes:
+    """Read a file, or standard input for ``-``; not much more than a configuration may have.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     if file == "-":
         return sys.stdin.buffer.read(SIZE_MAX + 1)
     with Path(file).open("rb") as stream:
         return stream.read(SIZE_MAX + 1)
 
 
-def _unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
+def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
+    """Return the one problem of a file of which nothing can be used."""
     return Loaded(None, (Problem("error", file, line, column, "", message),))

@@ -88,12 +88,9 @@ def tree(directory: Path) -> Tree:
 
 
 @pytest.fixture
-async def kubelet(directory: Path) -> AsyncIterator[RealKubelet]:
-    """A running kubelet, the real one."""
-    binary = os.environ.get("DEVHOST_TEST_KUBELET")
-    if not binary:
-        pytest.skip("DEVHOST_TEST_KUBELET is not set: run `make test`")
-    async with RealKubelet(Path(binary), directory / "plugins") as running:
+async def kubelet(real_binary: Path, directory: Path) -> AsyncIterator[RealKubelet]:
+    """A running kubelet, the newest real one."""
+    async with RealKubelet(real_binary, directory / "plugins") as running:
         yield running
 
 

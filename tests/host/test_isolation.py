@@ -69,7 +69,7 @@ async def test_a_source_that_hangs_holds_up_nobody_else(
             release.wait(30)
         return survey(resource, files)
 
-    monkeypatch.setattr("devhost.host.runner.survey", hanging)
+    monkeypatch.setattr("devhost.host.surveyor.survey", hanging)
     config = """
 version: v1
 resources:

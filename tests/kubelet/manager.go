@@ -1,46 +1,29 @@
-//go:build kubelet1.37
-
-// This file holds every call into the kubelet's packages. Their signatures
-// change from one release to the next, so a further version is one more file
-// like this one: its own build tag, the same deviceManager.
+// This file and the manager_1_NN.go hold every call into the kubelet's packages.
+// Their signatures change from one release to the next; here they are called as
+// the oldest of our versions, 1.32, has them, and the file of a newer version wraps
+// what has changed since.
 
 package main
 
 import (
-	"context"
 	"errors"
-	_ "unsafe" // for go:linkname
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/kubelet/cm/admission"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
-	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
-	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 )
 
-// newManagerImpl is the kubelet's constructor that takes the path of the
-// registration socket; the exported one always uses the directory of the node.
-//
-// The linker does not compare signatures: look at the original on each version
-// bump. The topology is a []cadvisor.Node there. It is always nil here, so the
-// element type does not matter, and naming it would drag the cadvisor module of
-// this version into the module files of all the others.
-//
-//go:linkname newManagerImpl k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
-func newManagerImpl(
-	logger klog.Logger, socketPath string, topology []struct{}, affinity topologymanager.Store,
-) (*devicemanager.ManagerImpl, error)
-
 // noAffinity is the topology manager's side of an allocation under its default
-// policy, "none": no hint, so the devices' NUMA nodes have no say.
+// policy, "none": no hint, so the devices' NUMA nodes have no say. GetAffinity is
+// in the file of the version.
 type noAffinity struct{}
 
-func (noAffinity) GetAffinity(klog.Logger, string, string) topologymanager.TopologyHint {
-	return topologymanager.TopologyHint{}
-}
 func (noAffinity) GetPolicy() topologymanager.Policy { return topologymanager.NewNonePolicy() }
 func (noAffinity) Name() string                      { return "container" }
 
@@ -52,11 +35,19 @@ func (sources) AddSource(string) {}
 
 // manager is the deviceManager of this kubelet version.
 type manager struct {
-	impl *devicemanager.ManagerImpl
+	impl managerImpl
 }
 
+// newDeviceManager uses the kubelet's unexported constructor, newManagerImpl, which
+// takes the path of the registration socket: the exported one always uses the
+// directory of the node. Each version's file declares it by go:linkname.
+//
+// The linker does not compare signatures: look at the original on each version
+// bump. The topology is a []cadvisor.Node there. It is always nil here, so the
+// element type does not matter, and naming it would drag the cadvisor module of
+// one version into the module files of all the others.
 func newDeviceManager(socketPath string) (deviceManager, error) {
-	impl, err := newManagerImpl(klog.Background(), socketPath, nil, noAffinity{})
+	impl, err := newImpl(socketPath)
 	return manager{impl}, err
 }
 
@@ -67,20 +58,20 @@ func (m manager) start(activePods func() []*v1.Pod, ready bool, running []contai
 		containers.Add(c.podUID, c.container, id)
 		runningIDs.Insert(id)
 	}
-	return m.impl.Start(klog.Background(), activePods, sources(ready), containers, runningIDs)
+	return m.impl.Start(activePods, sources(ready), containers, runningIDs)
 }
 
 func (m manager) stop() error {
-	return m.impl.Stop(klog.Background())
+	return m.impl.Stop()
 }
 
 func (m manager) capacity() (capacity, allocatable v1.ResourceList, deleted []string) {
-	return m.impl.GetCapacity(klog.Background())
+	return m.impl.GetCapacity()
 }
 
 func (m manager) healthyDevices(resource string) []deviceAnswer {
 	var devices []deviceAnswer
-	for id, device := range m.impl.GetAllocatableDevices(klog.Background())[resource] {
+	for id, device := range m.impl.GetAllocatableDevices()[resource] {
 		answer := deviceAnswer{ID: id, NUMANodes: []int64{}}
 		for _, node := range device.GetTopology().GetNodes() {
 			answer.NUMANodes = append(answer.NUMANodes, node.GetID())
@@ -91,7 +82,7 @@ func (m manager) healthyDevices(resource string) []deviceAnswer {
 }
 
 func (m manager) allocate(pod *v1.Pod, container *v1.Container) error {
-	err := m.impl.Allocate(context.Background(), pod, container, lifecycle.AddOperation)
+	err := m.impl.Allocate(pod, container)
 	if result := admission.GetPodAdmitResult(err); !result.Admit {
 		return errors.New(result.Message) // as the pod's status has it
 	}
@@ -99,7 +90,7 @@ func (m manager) allocate(pod *v1.Pod, container *v1.Container) error {
 }
 
 func (m manager) containerOptions(pod *v1.Pod, container *v1.Container) (containerAnswer, error) {
-	options, err := m.impl.GetDeviceRunContainerOptions(context.Background(), pod, container)
+	options, err := m.impl.GetDeviceRunContainerOptions(pod, container)
 	if err != nil {
 		return containerAnswer{}, err
 	}
@@ -131,9 +122,33 @@ func (m manager) containerOptions(pod *v1.Pod, container *v1.Container) (contain
 }
 
 func (m manager) freeInactivePods() {
-	m.impl.UpdateAllocatedDevices(klog.Background())
+	m.impl.UpdateAllocatedDevices()
 }
 
 func (m manager) updateHealth(pod *v1.Pod, status *v1.PodStatus) {
-	m.impl.UpdateAllocatedResourcesStatus(klog.Background(), pod, status)
+	m.impl.UpdateAllocatedResourcesStatus(pod, status)
+}
+
+// expire does what five minutes would do, which the kubelet has as a constant: it
+// moves the end of a plugin into the past. The names are the same in all our
+// versions, and one that is gone panics here.
+func (m manager) expire(resource string) error {
+	impl := reflect.ValueOf(m.impl.ManagerImpl).Elem()
+	mutex := (*sync.Mutex)(impl.FieldByName("mutex").Addr().UnsafePointer())
+	mutex.Lock()
+	defer mutex.Unlock()
+	info := impl.FieldByName("endpoints").MapIndex(reflect.ValueOf(resource))
+	if !info.IsValid() {
+		return fmt.Errorf("the kubelet knows no resource %q", resource)
+	}
+	endpoint := info.FieldByName("e").Elem().Elem()
+	guard := (*sync.Mutex)(endpoint.FieldByName("mutex").Addr().UnsafePointer())
+	guard.Lock()
+	defer guard.Unlock()
+	ended := (*time.Time)(endpoint.FieldByName("stopTime").Addr().UnsafePointer())
+	if ended.IsZero() {
+		return fmt.Errorf("the plugin of %q has not ended", resource)
+	}
+	*ended = ended.Add(-time.Hour)
+	return nil
 }

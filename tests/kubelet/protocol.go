@@ -27,6 +27,7 @@ import (
 //	start_container  uid, container                 container
 //	free             uid                            -        as if the pod had ended
 //	status           uid                            health
+//	expire           resource                       -        as if its plugin's end were long ago
 //	stop             -                              -
 type request struct {
 	ID           int64     `json:"id"`
@@ -180,6 +181,8 @@ func (k *kubelet) run(r request) (reply, error) {
 	case "status":
 		health, err := k.health(manager, r.UID)
 		return reply{Health: health}, err
+	case "expire":
+		return reply{}, manager.expire(r.Resource)
 	case "stop":
 		return reply{}, manager.stop()
 	}

@@ -6,7 +6,7 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
 
-from tests.scenarios.conftest import Kubelet
+from tests.support.hosting import Kubelet
 
 COUNT = 100
 

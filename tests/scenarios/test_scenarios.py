@@ -10,7 +10,7 @@ from devhost.errors import KubeletError
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.simulator import AdmissionError
 from devhost.model.names import resource_name_problem
-from tests.scenarios.conftest import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet
 
 COLA = "myway5.com/cola"
 TOKEN = "netease/vpcport"
@@ -173,7 +173,7 @@ async def test_a_kubelet_that_comes_late(
     """devhost waits for a kubelet as long as it takes."""
     (directory / "colas" / "a").touch()
     host = hosting.start(cola(directory))
-    while not host.runners or host.runners[0].state != "Waiting":
+    while not host.runners or host.runners[0].status.state != "Waiting":
         await asyncio.sleep(0)
     await kubelet.start()
     await kubelet.wait(COLA, 1, 1)

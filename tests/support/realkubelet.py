@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
+import re
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,21 @@ from devhost.kubelet.simulator import AdmissionError, Answer
 LONGEST_LINE = 64 * 1024 * 1024
 
 STOP_TIMEOUT = 10.0
+
+
+def real_kubelets() -> dict[str, Path]:
+    """Find the binaries that `make test` has built, by version, the newest last."""
+    paths = [Path(each) for each in os.environ.get("DEVHOST_TEST_KUBELET", "").split(":") if each]
+    by_version = {binary_version(path): path for path in paths}
+    return {".".join(map(str, key)): by_version[key] for key in sorted(by_version)}
+
+
+def binary_version(binary: Path) -> tuple[int, ...]:
+    """Read a kubelet's version from its file's name, as tests/kubelet/build.py writes it."""
+    match = re.match(r"kubelet-v(\d+)\.(\d+)\.(\d+)-", binary.name)
+    if match is None:
+        raise ValueError(f"DEVHOST_TEST_KUBELET: no version in the name of {binary}")
+    return tuple(map(int, match.groups()))
 
 
 class KubeletError(Exception):
@@ -34,6 +51,7 @@ class RealKubelet:
 
     def __init__(self, binary: Path, plugin_dir: Path) -> None:
         self.plugin_dir = plugin_dir
+        self.version = binary_version(binary)  # for what has changed between versions
         self._binary = binary
         self._pods: dict[str, dict[str, Any]] = {}  # the active ones, by name
         self._uids = itertools.count(1)
@@ -188,6 +206,10 @@ class RealKubelet:
         """Tell what the pod's status says: container, resource, device, health."""
         reply = await self._call("status", uid=self._uid(pod))
         return cast("dict[str, dict[str, dict[str, str]]]", reply["health"])
+
+    async def expire(self, resource: str) -> None:
+        """Let the five minutes be over for which the resource of an ended plugin is kept."""
+        await self._call("expire", resource=resource)
 
     def _uid(self, pod: str) -> str:
         return str(self._pods[pod]["uid"])

@@ -19,7 +19,7 @@ async def settled(watcher: Watcher, place: Path) -> None:
     """Wait until all events so far are delivered: the one that is made last comes last."""
     event = asyncio.Event()
     place.mkdir()  # noqa: ASYNC240
-    watcher.watch("settle", frozenset({Spot(str(place))}), event.set)
+    await watcher.watch("settle", frozenset({Spot(str(place))}), event.set)
     (place / "x").touch()
     await seen(event)
     watcher.unwatch("settle")
@@ -39,16 +39,16 @@ async def until_seen(event: asyncio.Event, place: Path) -> None:
     event.clear()
 
 
-def subscribe(watcher: Watcher, path: Path, key: str = "k", **kind: bool) -> asyncio.Event:
+async def subscribe(watcher: Watcher, path: Path, key: str = "k", **kind: bool) -> asyncio.Event:
     event = asyncio.Event()
-    watcher.watch(key, frozenset({Spot(str(path), **kind)}), event.set)
+    await watcher.watch(key, frozenset({Spot(str(path), **kind)}), event.set)
     return event
 
 
 async def test_created_removed_and_renamed_files_are_seen(tmp_path: Path) -> None:
     """A file that comes, goes or changes its name is an event."""
     async with Watcher() as watcher:
-        event = subscribe(watcher, tmp_path)
+        event = await subscribe(watcher, tmp_path)
         (tmp_path / "a").touch()
         await seen(event)
         (tmp_path / "a").rename(tmp_path / "b")
@@ -64,7 +64,7 @@ async def test_a_change_far_below_is_seen_where_all_below_counts(tmp_path: Path)
     d = tmp_path / "d"
     (d / "x/y").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = subscribe(watcher, d, recursive=True)
+        event = await subscribe(watcher, d, recursive=True)
         (d / "x/y/f").touch()
         await seen(event)
         (d / "new").mkdir()
@@ -76,7 +76,7 @@ async def test_a_missing_directory_is_seen_when_it_appears(tmp_path: Path) -> No
     """A directory that is made later is an event, and then it is watched."""
     d = tmp_path / "d"
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         d.mkdir()
         await seen(event)
         await until_seen(event, d)
@@ -86,7 +86,7 @@ async def test_missing_ancestors_are_waited_for(tmp_path: Path) -> None:
     """Directories that appear one in the other lead to the watched one in the end."""
     d = tmp_path / "x/y/z"
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         for part in (tmp_path / "x", tmp_path / "x/y", d):
             part.mkdir()
             await seen(event)
@@ -97,7 +97,7 @@ async def test_missing_ancestors_made_at_once_are_seen(tmp_path: Path) -> None:
     """A whole tree that appears at once is an event, and the deepest directory is watched."""
     d = tmp_path / "x/y/z"
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         d.mkdir(parents=True)
         await seen(event)
         await until_seen(event, d)
@@ -109,7 +109,7 @@ async def test_a_directory_made_again_is_watched_again(tmp_path: Path, *, recurs
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = subscribe(watcher, d, recursive=recursive)
+        event = await subscribe(watcher, d, recursive=recursive)
         d.rmdir()
         await seen(event)
         d.mkdir()
@@ -125,7 +125,7 @@ async def test_a_directory_replaced_in_one_go_is_watched_again(
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = subscribe(watcher, d, recursive=recursive)
+        event = await subscribe(watcher, d, recursive=recursive)
         d.rmdir()
         d.mkdir()
         await seen(event)
@@ -138,8 +138,8 @@ async def test_an_ancestor_of_another_spot_is_watched_again(tmp_path: Path) -> N
     d = tmp_path / "d"
     (d / "sub").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = subscribe(watcher, d, "one")
-        inner = subscribe(watcher, d / "sub", "two")
+        event = await subscribe(watcher, d, "one")
+        inner = await subscribe(watcher, d / "sub", "two")
         shutil.rmtree(d)
         (d / "sub").mkdir(parents=True)
         await seen(event)
@@ -155,7 +155,7 @@ async def test_a_directory_renamed_away_is_an_event(tmp_path: Path) -> None:
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         d.rename(tmp_path / "old")
         await seen(event)
         d.mkdir()
@@ -168,7 +168,7 @@ async def test_a_directory_renamed_away_is_no_longer_watched(tmp_path: Path) -> 
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         d.rename(tmp_path / "old")
         await seen(event)
         await settled(watcher, tmp_path / "other")
@@ -183,10 +183,10 @@ async def test_a_grandparent_renamed_away_does_not_end_the_watch(tmp_path: Path)
     d = tmp_path / "x/y/z"
     d.mkdir(parents=True)
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         (tmp_path / "x").rename(tmp_path / "old")
         d.mkdir(parents=True)
-        watcher.watch("k", frozenset({Spot(str(d))}), event.set)
+        await watcher.watch("k", frozenset({Spot(str(d))}), event.set)
         await until_seen(event, d)
 
 
@@ -195,7 +195,7 @@ async def test_two_subscribers_of_one_directory_both_hear(tmp_path: Path) -> Non
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        one, two = subscribe(watcher, d, "one"), subscribe(watcher, d, "two")
+        one, two = await subscribe(watcher, d, "one"), await subscribe(watcher, d, "two")
         (d / "a").touch()
         await seen(one)
         await seen(two)
@@ -212,8 +212,8 @@ async def test_a_recursive_and_a_plain_subscriber_both_hear(tmp_path: Path) -> N
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        one = subscribe(watcher, d, "one")
-        two = subscribe(watcher, d, "two", recursive=True)
+        one = await subscribe(watcher, d, "one")
+        two = await subscribe(watcher, d, "two", recursive=True)
         (d / "a").touch()
         await seen(one)
         await seen(two)
@@ -224,7 +224,7 @@ async def test_unwatch_stops(tmp_path: Path) -> None:
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         watcher.unwatch("k")
         (d / "a").touch()
         await settled(watcher, tmp_path / "other")
@@ -236,7 +236,7 @@ async def test_siblings_of_the_directory_are_no_events(tmp_path: Path) -> None:
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = subscribe(watcher, d)
+        event = await subscribe(watcher, d)
         (tmp_path / "beside").touch()
         await settled(watcher, tmp_path / "other")
         assert not event.is_set()
@@ -245,7 +245,7 @@ async def test_siblings_of_the_directory_are_no_events(tmp_path: Path) -> None:
 async def test_leaving_the_watcher_ends_it(tmp_path: Path) -> None:
     """A watcher that was left watches nothing and can be told to forget."""
     async with Watcher() as watcher:
-        event = subscribe(watcher, tmp_path)
+        event = await subscribe(watcher, tmp_path)
     (tmp_path / "a").touch()
     watcher.unwatch("k")
     await asyncio.to_thread(lambda: None)

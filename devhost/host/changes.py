@@ -1,0 +1,46 @@
+"""Logs what changed between two snapshots of a resource, and no more than that."""
+
+import logging
+from typing import Final
+
+from devhost.model.device import Snapshot
+
+_LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
+_LOG: Final = logging.getLogger(__name__)
+
+
+def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
+    """Log devices that came, changed their health or go, what is skipped, and failures."""
+
+    def fields(**more: object) -> dict[str, object]:
+        return {"fields": {"resource": resource, **{k: v for k, v in more.items() if v}}}
+
+    lines = list(_device_lines(before, after))
+    known = set(before.skipped)
+    lines += [
+        ("skipped", {"candidate": skipped.candidate, "reason": skipped.reason})
+        for skipped in after.skipped
+        if skipped not in known
+    ]
+    for message, more in lines[:_LINES_MAX]:
+        _LOG.info(message, extra=fields(**more))
+    if len(lines) > _LINES_MAX:
+        _LOG.info("and more", extra=fields(changes=len(lines) - _LINES_MAX))
+    for note in set(after.notes) - set(before.notes):
+        _LOG.info("no devices", extra=fields(reason=note))
+    if after.error is not None and after.error != before.error:
+        _LOG.warning("source failed", extra=fields(reason=after.error))
+
+
+def _device_lines(before: Snapshot, after: Snapshot) -> list[tuple[str, dict[str, object]]]:
+    was = {device.id: device.reason for device in before.devices.values()}
+    now = {device.id: device.reason for device in after.devices.values()}
+    lines: list[tuple[str, dict[str, object]]] = []
+    for device_id, reason in now.items():
+        if device_id not in was:
+            lines.append(("device found", {"device": device_id, "reason": reason}))
+        elif was[device_id] != reason:
+            health = "device is healthy again" if reason is None else "device is unhealthy"
+            lines.append((health, {"device": device_id, "reason": reason}))
+    lines += [("device leaves", {"device": gone}) for gone in was.keys() - now.keys()]
+    return lines

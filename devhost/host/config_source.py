@@ -1,0 +1,189 @@
+"""The configuration file of a running host: read again when it may have changed.
+
+A ConfigMap's ``..data`` swap, an editor's rename, a plain write, a link that is bent and
+SIGHUP all lead to one function, which compares the content. What is not valid changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from devhost.errors import Problem
+from devhost.host.last_good import LastGood
+from devhost.loading.loader import Loaded, load_bytes, read, unusable
+from devhost.model.config import Config
+from devhost.threads import in_thread
+from devhost.trust import Policy
+from devhost.watch import Spot, Watcher
+
+POLL_S: Final = 10.0  # behind the watch; also for a state directory that could not be written
+_SETTLE_S: Final = 0.05  # a writer may be in the middle of it
+_SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
+_SETTLES_MAX: Final = 20
+_LINKS_MAX: Final = 40  # as the kernel
+_LOG: Final = logging.getLogger(__name__)
+
+Apply = Callable[[Config], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigStatus:
+    """Which configuration is in force, and what is wrong with a newer one.
+
+    Attributes:
+        file: Where it came from: the configuration file, or the last good copy of it.
+        applied: When it came into force.
+        problems: What kept the present content of the file from coming into force.
+        unsaved: Why the last good copy could not be written.
+        reloads: How often a new one came into force.
+        failures: How often one could not be used.
+    """
+
+    file: str
+    applied: datetime
+    problems: tuple[Problem, ...] = ()
+    unsaved: str | None = None
+    reloads: int = 0
+    failures: int = 0
+
+
+class ConfigSource:
+    """Reads a configuration file, and reads it again as long as the host runs."""
+
+    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+        self.file, self._policy, self._last_good = file, policy, last_good
+        self._due = asyncio.Event()
+        self._seen: bytes | None = None  # the content that was judged last
+        self._unsaved: bytes | None = None
+        self.status = ConfigStatus(file, datetime.now(UTC))
+
+    def first(self) -> tuple[Loaded, Loaded | None]:
+        """Read the file for the first time.
+
+        Returns:
+            What the file held and, where that is not valid, what the last good copy holds.
+        """
+        raw, reason = self._read()
+        self._seen = raw
+        loaded = self._judged(raw, reason)
+        if loaded.config is not None:
+            self._unsaved = raw
+            return loaded, None
+        self._failed(loaded)
+        copy = self._last_good.read() if self._last_good else None
+        if copy is None or self._last_good is None:
+            return loaded, None
+        file = str(self._last_good.path)
+        self.status = replace(self.status, file=file)
+        return loaded, load_bytes(copy, file, self._policy)
+
+    def look_again(self) -> None:
+        """The file may have changed."""
+        self._due.set()
+
+    async def run(self, watcher: Watcher, apply: Apply) -> None:
+        """Apply each new valid content, until cancelled."""
+        await self._save()
+        while self.file == "-":  # what was read once is gone
+            await self._due.wait()
+            self._due.clear()
+            _LOG.warning("the configuration came from standard input: it cannot be read again")
+        self._due.set()  # it may have changed before it was watched
+        while True:
+            spots = await in_thread("find config", lambda: _spots(self.file))
+            await watcher.watch(self, spots, self.look_again)
+            await self._reload(apply)
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._due.wait()
+            except TimeoutError:
+                await self._save()
+            self._due.clear()
+
+    async def _reload(self, apply: Apply) -> None:
+        raw, reason = await self._settled()
+        if raw == self._seen:
+            return
+        self._seen = raw
+        loaded = await in_thread("load config", lambda: self._judged(raw, reason))
+        for problem in loaded.problems:
+            level = logging.ERROR if problem.severity == "error" else logging.WARNING
+            _LOG.log(level, "%s", problem)
+        fields = {"fields": {"file": self.file}}
+        if loaded.config is None:
+            self._failed(loaded)
+            _LOG.error("configuration not valid: the former stays in force", extra=fields)
+            return
+        now, reloads = datetime.now(UTC), self.status.reloads + 1
+        self.status = replace(
+            self.status, file=self.file, applied=now, problems=(), reloads=reloads
+        )
+        _LOG.info("configuration in force", extra=fields)
+        apply(loaded.config)
+        self._unsaved = raw
+        await self._save()
+
+    async def _settled(self) -> tuple[bytes | None, str]:
+        """Read the file until it says the same twice: a writer may be in the middle of it."""
+        raw, reason = await in_thread("read config", self._read)
+        if raw == self._seen:
+            return raw, reason
+        for _ in range(_SETTLES_MAX):
+            before = raw
+            await asyncio.sleep(_SETTLE_GONE_S if raw is None else _SETTLE_S)
+            raw, reason = await in_thread("read config", self._read)
+            if raw == before:
+                break
+        return raw, reason
+
+    def _read(self) -> tuple[bytes | None, str]:
+        try:
+            return read(self.file), ""
+        except OSError as error:
+            return None, f"cannot be read: {error.strerror or error}"
+
+    def _judged(self, raw: bytes | None, reason: str) -> Loaded:
+        if raw is None:
+            return unusable(self.file, reason)
+        return load_bytes(raw, self.file, self._policy)
+
+    def _failed(self, loaded: Loaded) -> None:
+        failures = self.status.failures + 1
+        self.status = replace(self.status, problems=loaded.problems, failures=failures)
+
+    async def _save(self) -> None:
+        raw, last_good = self._unsaved, self._last_good
+        if raw is None or last_good is None:
+            return
+        reason = None
+        try:
+            await in_thread("save config", lambda: last_good.write(raw))
+        except OSError as error:
+            reason = f"{last_good.path}: {error.strerror or error}"
+        else:
+            self._unsaved = None
+        if reason is not None and reason != self.status.unsaved:
+            _LOG.warning("cannot keep the last good configuration: %s", reason)
+        self.status = replace(self.status, unsaved=reason)
+
+
+def _spots(file: str) -> frozenset[Spot]:
+    """Return the directories in which the file, or a link on the way to it, may be exchanged."""
+    place, rest = Path("/"), list(reversed(Path(file).absolute().parts))
+    found, links = set(), 0
+    while rest:
+        part = rest.pop()
+        path = place / part  # a target that begins with / leads to the top
+        if part == "..":
+            place = place.parent
+        elif links < _LINKS_MAX and path.is_symlink():
+            links += 1
+            found.add(place)
+            rest += reversed(path.readlink().parts)
+        else:
+            place = path
+    return frozenset(Spot(str(path), writes=True) for path in found | {place.parent})

@@ -1,0 +1,35 @@
+"""What a resource is doing at the moment, for logs, status and probes."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """The states of a resource's life."""
+
+    PENDING = "Pending"
+    """Not begun."""
+    DISCOVERING = "Discovering"
+    """Its sources are looked at for the first time; nothing is served yet."""
+    SERVING = "Serving"
+    """Its socket is served and about to be registered."""
+    REGISTERED = "Registered"
+    """The kubelet has it, and an open stream."""
+    WAITING = "Waiting"
+    """For a kubelet, or because a newer instance of devhost serves it."""
+    BACKING_OFF = "BackingOff"
+    """Something failed; it is tried again soon."""
+    DRAINING = "Draining"
+    """Removed from the configuration; its devices are leaving the kubelet's list."""
+    STOPPED = "Stopped"
+    """Ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A state, why, and since when."""
+
+    state: State = State.PENDING
+    reason: str | None = None
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))

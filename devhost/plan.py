@@ -1,0 +1,271 @@
+"""From an old and a new configuration to what a host does about each resource; pure.
+
+The running host acts by it, and ``devhost plan --against`` shows it: one value, so that the
+host does what was announced.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from devhost.model.config import Config, Resource
+from devhost.model.sources import Static
+
+
+class Action(StrEnum):
+    """What a host does about a resource."""
+
+    KEEP = "keep"
+    UPDATE = "update"
+    REREGISTER = "reregister"
+    START = "start"
+    DRAIN = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of one resource.
+
+    Attributes:
+        name: The resource's name.
+        action: What the host does.
+        reasons: Why, and what follows, for people; none for ``keep``.
+        resource: The new declaration; ``None`` for ``drain``.
+    """
+
+    name: str
+    action: Action
+    reasons: tuple[str, ...]
+    resource: Resource | None
+
+
+def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ...]:
+    """Return what becomes of each resource that is, or was, for a node.
+
+    Args:
+        old: What is served; ``None`` where nothing is.
+        new: What is to be served.
+        node_name: The node's name; resources that are for other nodes do not count.
+
+    Returns:
+        In the new file's order; those that are drained at the end, in the old file's order.
+    """
+    before, after = _here(old, node_name), _here(new, node_name)
+    gone = [resource for name, resource in before.items() if name not in after]
+    come = [resource for name, resource in after.items() if name not in before]
+    renamed = _renamed(gone, come)
+    successors = {origin.name: name for name, origin in renamed.items()}
+    had, has = _declared(old), _declared(new)
+    return (
+        *(
+            _changed(before[name], resource)
+            if name in before
+            else _started(resource, renamed.get(name), declared_before=name in had)
+            for name, resource in after.items()
+        ),
+        *(
+            _drained(one.name, successors.get(one.name), still_declared=one.name in has)
+            for one in gone
+        ),
+    )
+
+
+def _declared(config: Config | None) -> set[str]:
+    return {resource.name for resource in config.resources} if config else set()
+
+
+def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
+    resources = config.resources if config else ()
+    return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
+
+
+# ── comes and goes ─────────────────────────────────────────────────────────────────────
+
+
+_DRAINS: Final = (
+    "all devices turn Unhealthy, then leave the list (10 s later at least, and not while pods "
+    "are known to hold them), then the socket goes; the node's status keeps the name with 0"
+)
+
+
+def _started(resource: Resource, origin: Resource | None, *, declared_before: bool) -> Change:
+    reasons = [
+        "nodeNames: applies to this node now; registers on a socket of its own"
+        if declared_before
+        else "new: registers on a socket of its own"
+    ]
+    if origin is not None:
+        reason = f"looks renamed from {origin.name}"
+        if _physical(resource) and origin.overlap == resource.overlap == "deny":
+            reason += f": its devices stay Unhealthy until they have left {origin.name}'s list"
+        reasons.append(reason)
+    return Change(resource.name, Action.START, tuple(reasons), resource)
+
+
+def _drained(name: str, successor: str | None, *, still_declared: bool) -> Change:
+    reasons = [
+        "nodeNames: does not apply to this node any more"
+        if still_declared
+        else "not in the new file any more",
+        _DRAINS,
+    ]
+    if successor is not None:
+        reasons.append(f"looks renamed to {successor}: pods have to ask for that name")
+    return Change(name, Action.DRAIN, tuple(reasons), None)
+
+
+def _renamed(gone: Iterable[Resource], come: Iterable[Resource]) -> dict[str, Resource]:
+    """Return the old declarations of what only looks new, by the new name."""
+    left = list(come)
+    origins: dict[str, Resource] = {}
+    for resource in gone:
+        successor = next((other for other in left if _looks_renamed(resource, other)), None)
+        if successor is not None:
+            left.remove(successor)
+            origins[successor.name] = resource
+    return origins
+
+
+def _looks_renamed(old: Resource, new: Resource) -> bool:
+    """Whether both have the same devices; tokens are alike by chance, so all has to be equal."""
+    if _physical(old):
+        return old.sources == new.sources
+    return not _differing(old, new) - {"node_names"}
+
+
+def _physical(resource: Resource) -> bool:
+    return any(not isinstance(source.kind, Static) for source in resource.sources)
+
+
+# ── stays, and changes ─────────────────────────────────────────────────────────────────
+
+
+def _changed(old: Resource, new: Resource) -> Change:
+    differing = _differing(old, new)
+    if differing <= {"node_names"}:  # it applied before and does now: nothing to do
+        return Change(new.name, Action.KEEP, (), new)
+    reasons = tuple(
+        to_camel(field) + effect(getattr(old, field), getattr(new, field))
+        for field, effect in EFFECTS.items()
+        if field in differing
+    )
+    registers = bool(old.pre_start) != bool(new.pre_start)
+    return Change(new.name, Action.REREGISTER if registers else Action.UPDATE, reasons, new)
+
+
+def _differing(old: Resource, new: Resource) -> set[str]:
+    return {
+        field
+        for field in Resource.model_fields
+        if field != "name" and getattr(old, field) != getattr(new, field)
+    }
+
+
+def _always(effect: str) -> Callable[[Any, Any], str]:
+    return lambda _old, _new: f": {effect}"
+
+
+def _stepped(effect: str) -> Callable[[Any, Any], str]:
+    return lambda old, new: f" {_shown(old)} → {_shown(new)}: {effect}"
+
+
+def _shown(value: object) -> str:
+    return "unlimited" if value is None else str(value)
+
+
+def _max_devices(old: int | None, new: int | None) -> str:
+    if new is None:
+        effect = "all devices that are found are offered"
+    elif old is None or new < old:
+        effect = f"where there are more than {new}, the last in natural order leave"
+    else:
+        effect = f"up to {new - old} more are offered; those that are keep their seats"
+    return _stepped(effect)(old, new)
+
+
+def _replicas(old: int, new: int) -> str:
+    if 1 in (old, new):
+        was, becomes = ("a", "a::0 …") if old == 1 else ("a::0 …", "a")
+        effect = (
+            f"every device gets new IDs ({was} → {becomes}) that stay Unhealthy until the old "
+            "ones have left the list (10 s at least)"
+        )
+    elif old < new:
+        effect = f"more shares are offered (a::{old} …); the others keep their IDs"
+    else:
+        effect = f"the shares beyond leave the list (a::{new} …); the others keep their IDs"
+    return _stepped(effect)(old, new)
+
+
+def _overlap(old: str, new: str) -> str:
+    effect = (
+        "offers nodes that an earlier resource offers, too"
+        if new == "allow"
+        else "nodes that an earlier resource offers leave the list"
+    )
+    return _stepped(effect)(old, new)
+
+
+def _remove_missing_after(old: float, new: float) -> str:
+    effect = "holds also for devices that are missing already, from when they vanished"
+    return _stepped(effect)(_duration(old), _duration(new))
+
+
+def _duration(seconds: float) -> str:
+    if math.isinf(seconds):
+        return "never"
+    for unit, size in (("h", 3600.0), ("m", 60.0), ("s", 1.0)):
+        if seconds >= size and not seconds % size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.15g}s" if seconds >= 1 or not seconds else f"{seconds * 1000:.15g}ms"
+
+
+def _health(old: object, new: object) -> str:
+    if old is None:
+        return " added: devices that fail a check turn Unhealthy"
+    if new is None:
+        return " removed: devices that only failed a check turn Healthy"
+    return " changed: the new checks decide from the next round on"
+
+
+def _pre_start(old: object, new: object) -> str:
+    if old and new:
+        return " changed: holds for containers that start from now on"
+    return (
+        f" {'removed' if old else 'added'}: registers again, as kubelet reads this option once; "
+        "no device is allocatable for that moment, containers that run are not touched"
+    )
+
+
+_OTHER_ID: Final = (
+    "another ID stay Unhealthy under the new one until the old one has left the list "
+    "(10 s at least)"
+)
+_CONTAINERS_KEEP: Final = "containers that run keep what they have"
+_PICKED_ANEW: Final = f"holds for devices that are picked from now on; {_CONTAINERS_KEEP}"
+
+# By field of `Resource`, in the order of the language: what follows its key when it changes.
+EFFECTS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
+    "sources": _always(
+        "looked at anew; devices that they no longer find leave, devices that get " + _OTHER_ID
+    ),
+    "id": _always("devices that get " + _OTHER_ID),
+    "group": _always("nodes are joined anew; devices that get " + _OTHER_ID),
+    "allocate": _always(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
+    "max_devices": _max_devices,
+    "overlap": _overlap,
+    "replicas": _replicas,
+    "max_per_container": _stepped(_PICKED_ANEW),
+    "prefer": _stepped(_PICKED_ANEW),
+    "topology": _stepped(
+        f"kubelet is told other NUMA nodes and heeds them for new pods; {_CONTAINERS_KEEP}"
+    ),
+    "remove_missing_after": _remove_missing_after,
+    "health": _health,
+    "pre_start": _pre_start,
+    "node_names": _always("changed, still this node"),
+}

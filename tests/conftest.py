@@ -1,0 +1,73 @@
+"""Any test may run on two kinds of kubelet: the stand-in, and real device managers.
+
+The real ones are those that DEVHOST_TEST_KUBELET names, separated by colons. A test
+that takes `kubelet` or `started` runs once on each; `-m real_kubelet` picks the runs
+on real ones.
+"""
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.hosting import Hosting, Kubelet
+from tests.support.realkubelet import RealKubelet, real_kubelets
+
+UNSET = "DEVHOST_TEST_KUBELET is not set: run `make test`"
+
+STAND_IN = pytest.param(None, id="stand-in")
+REAL = [
+    pytest.param(path, id=f"real-{version}", marks=pytest.mark.real_kubelet)
+    for version, path in real_kubelets().items()
+] or [pytest.param(None, id="real", marks=pytest.mark.skip(reason=UNSET))]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short path: a socket's is at most 107 bytes long."""
+    path = Path(tempfile.mkdtemp(prefix="dh"))
+    (path / "plugins").mkdir()
+    (path / "colas").mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(params=[STAND_IN, *REAL])
+def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
+    """A kubelet that is not started yet."""
+    binary: Path | None = request.param
+    if binary is None:
+        return SimulatedKubelet(directory / "plugins")
+    return RealKubelet(binary, directory / "plugins")
+
+
+@pytest.fixture
+async def started(kubelet: Kubelet) -> AsyncIterator[Kubelet]:
+    """A running kubelet."""
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+@pytest.fixture
+def real_binary() -> Path:
+    """The newest real kubelet, for tests that need no more than one."""
+    binaries = list(real_kubelets().values())
+    if not binaries:
+        pytest.skip(UNSET)
+    return binaries[-1]
+
+
+@pytest.fixture
+async def hosting(directory: Path) -> AsyncIterator[Hosting]:
+    """Starts and stops hosts."""
+    hosting = Hosting(directory)
+    yield hosting
+    await hosting.close()

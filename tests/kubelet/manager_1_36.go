@@ -1,0 +1,49 @@
+//go:build kubelet1.36
+
+package main
+
+import (
+	"context"
+	_ "unsafe" // for go:linkname
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
+	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
+	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
+)
+
+// managerImpl is the kubelet's own, with the signatures of 1.32.
+type managerImpl struct{ *devicemanager.ManagerImpl }
+
+//go:linkname newManagerImpl k8s.io/kubernetes/pkg/kubelet/cm/devicemanager.newManagerImpl
+func newManagerImpl(
+	logger klog.Logger, socketPath string, topology []struct{}, affinity topologymanager.Store,
+) (*devicemanager.ManagerImpl, error)
+
+func newImpl(socketPath string) (managerImpl, error) {
+	impl, err := newManagerImpl(klog.Background(), socketPath, nil, noAffinity{})
+	return managerImpl{impl}, err
+}
+
+func (noAffinity) GetAffinity(string, string) topologymanager.TopologyHint {
+	return topologymanager.TopologyHint{}
+}
+
+func (m managerImpl) Start(
+	activePods devicemanager.ActivePodsFunc, sources sources,
+	containers containermap.ContainerMap, running sets.Set[string],
+) error {
+	return m.ManagerImpl.Start(klog.Background(), activePods, sources, containers, running)
+}
+
+func (m managerImpl) Stop() error {
+	return m.ManagerImpl.Stop(klog.Background())
+}
+
+func (m managerImpl) GetDeviceRunContainerOptions(
+	pod *v1.Pod, container *v1.Container,
+) (*devicemanager.DeviceRunContainerOptions, error) {
+	return m.ManagerImpl.GetDeviceRunContainerOptions(context.Background(), pod, container)
+}

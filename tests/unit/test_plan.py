@@ -1,0 +1,359 @@
+"""From an old and a new configuration to what a host does about each resource."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.model.config import Config, Resource
+from devhost.plan import EFFECTS, Action, Change, changes
+
+NODE: Final = "node-1"
+GLOB: Final = ["/dev/x*"]
+HERE: Final = {"nodeNames": ["node-*"]}
+ELSEWHERE: Final = {"nodeNames": ["gpu-*"]}
+STEP: Final = {"mode": "0600"}
+OTHER_STEP: Final = {"mode": "0660"}
+
+Section = Mapping[str, Any]
+
+
+def resource(name: str = "a", **section: Any) -> dict[str, Any]:
+    """A declaration as it stands in the file."""
+    return {"name": f"example.com/{name}", "sources": GLOB, **section}
+
+
+def config(*resources: Section) -> Config:
+    return Config.model_validate({"version": "v1", "resources": list(resources)})
+
+
+def between(old: Sequence[Section], new: Sequence[Section]) -> list[tuple[str, str]]:
+    """Each resource's name without its domain, and what becomes of it."""
+    found = changes(config(*old), config(*new), NODE)
+    return [(change.name.removeprefix("example.com/"), str(change.action)) for change in found]
+
+
+def of_one(old: Section, new: Section) -> Change:
+    """What becomes of the only resource."""
+    (change,) = changes(config(resource(**old)), config(resource(**new)), NODE)
+    return change
+
+
+def reasons(old: Sequence[Section], new: Sequence[Section]) -> dict[str, tuple[str, ...]]:
+    return {
+        change.name.removeprefix("example.com/"): change.reasons
+        for change in changes(config(*old), config(*new), NODE)
+    }
+
+
+# ── what becomes of a resource ──
+
+
+def test_a_first_configuration_starts_everything() -> None:
+    """Without an old one, each resource of this node starts."""
+    found = changes(None, config(resource("a"), resource("b", **ELSEWHERE)), NODE)
+    assert [(change.name, change.action) for change in found] == [("example.com/a", Action.START)]
+
+
+def test_each_action() -> None:
+    """In the new file's order, what is drained at the end in the old file's order."""
+    old = [
+        resource("z", sources=["/dev/z"]),
+        resource("keep"),
+        resource("update"),
+        resource("register"),
+        resource("y", sources=["/dev/y"]),
+    ]
+    new = [
+        resource("start", sources=["/dev/start"]),
+        resource("register", preStart=[STEP]),
+        resource("update", replicas=2),
+        resource("keep"),
+    ]
+    assert between(old, new) == [
+        ("start", "start"),
+        ("register", "reregister"),
+        ("update", "update"),
+        ("keep", "keep"),
+        ("z", "drain"),
+        ("y", "drain"),
+    ]
+
+
+def test_a_change_carries_the_new_declaration() -> None:
+    """All but a drained resource bring what is to be served."""
+    new = config(resource("a", replicas=2), resource("b"))
+    old = config(resource("a"), resource("gone", sources=["/dev/gone"]))
+    found = changes(old, new, NODE)
+    assert [change.resource for change in found] == [*new.resources, None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "action"),
+    [
+        ({}, {}, "keep"),
+        ({}, {"replicas": 1, "topology": "auto", "allocate": {}, "preStart": []}, "keep"),
+        ({"sources": ["/dev/x*"]}, {"sources": [{"glob": {"paths": "/dev/x*"}}]}, "keep"),
+        ({"removeMissingAfter": "60s"}, {"removeMissingAfter": "1m"}, "keep"),
+        ({}, HERE, "keep"),
+        (HERE, {}, "keep"),
+        (HERE, {"nodeNames": [NODE]}, "keep"),
+        ({}, {**HERE, "replicas": 2}, "update"),
+        ({}, {"preStart": [STEP]}, "reregister"),
+        ({"preStart": [STEP]}, {}, "reregister"),
+        ({"preStart": [STEP]}, {"preStart": [OTHER_STEP]}, "update"),
+        ({"preStart": [STEP]}, {"preStart": [STEP, STEP]}, "update"),
+        ({}, {"preStart": [STEP], "replicas": 2}, "reregister"),
+        ({}, {"allocate": {"devices": []}}, "update"),
+    ],
+)
+def test_what_becomes_of_a_resource(old: Section, new: Section, action: str) -> None:
+    """Only preStart altogether registers again; what means the same is kept."""
+    change = of_one(old, new)
+    assert change.action == action
+    assert bool(change.reasons) == (action != "keep")
+
+
+def test_another_place_in_the_file_is_no_change() -> None:
+    """The host orders claims itself."""
+    assert between(
+        [resource("a"), resource("b")],
+        [resource("b"), resource("a")],
+    ) == [("b", "keep"), ("a", "keep")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "action"),
+    [(ELSEWHERE, {}, "start"), ({}, ELSEWHERE, "drain"), (HERE, ELSEWHERE, "drain")],
+)
+def test_another_node(old: Section, new: Section, action: str) -> None:
+    """What begins or ends to apply to this node starts or drains, and says so."""
+    change = of_one(old, new)
+    assert change.action == action
+    assert change.reasons[0].startswith("nodeNames: ")
+    assert (change.resource is None) == (action == "drain")
+
+
+def test_resources_for_other_nodes_do_not_count() -> None:
+    """What applies neither before nor after is not mentioned."""
+    assert between([resource(**ELSEWHERE)], [resource(**ELSEWHERE, replicas=2)]) == []
+
+
+def test_a_drain_says_what_happens() -> None:
+    """The stages of a drain, for who reads no manual."""
+    cause, stages = reasons([resource()], [])["a"]
+    assert cause == "not in the new file any more"
+    for word in ("Unhealthy", "leave the list", "socket", "0"):
+        assert word in stages
+
+
+# ── reasons ──
+
+# By field: what stands there before and after, and how the reason begins.
+CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
+    "sources": [({}, {"sources": ["/dev/y*"]}, "sources: looked at anew; ")],
+    "id": [({}, {"id": "${name}"}, "id: devices that get another ID stay Unhealthy ")],
+    "group": [({}, {"group": "${name}"}, "group: ")],
+    "allocate": [({}, {"allocate": {"env": {"A": "1"}}}, "allocate: holds for the next Allocate; ")],
+    "max_devices": [
+        ({"maxDevices": 4}, {"maxDevices": 2}, "maxDevices 4 → 2: where there are more than 2, "),
+        ({}, {"maxDevices": 2}, "maxDevices unlimited → 2: where there are more than 2, "),
+        ({"maxDevices": 2}, {"maxDevices": 5}, "maxDevices 2 → 5: up to 3 more "),
+        ({"maxDevices": 2}, {}, "maxDevices 2 → unlimited: all "),
+    ],
+    "overlap": [
+        ({}, {"overlap": "allow"}, "overlap deny → allow: offers "),
+        ({"overlap": "allow"}, {}, "overlap allow → deny: nodes "),
+    ],
+    "replicas": [
+        ({}, {"replicas": 3}, "replicas 1 → 3: every device gets new IDs (a → a::0 …) "),
+        ({"replicas": 3}, {}, "replicas 3 → 1: every device gets new IDs (a::0 … → a) "),
+        ({"replicas": 3}, {"replicas": 2}, "replicas 3 → 2: the shares beyond leave the list (a::2 …); "),
+        ({"replicas": 2}, {"replicas": 3}, "replicas 2 → 3: more shares are offered (a::2 …); "),
+    ],
+    "max_per_container": [({}, {"maxPerContainer": 1}, "maxPerContainer unlimited → 1: ")],
+    "prefer": [({}, {"prefer": "packed"}, "prefer none → packed: ")],
+    "topology": [
+        ({}, {"topology": "none"}, "topology auto → none: "),
+        ({}, {"topology": 0}, "topology auto → 0: "),
+    ],
+    "remove_missing_after": [
+        ({}, {"removeMissingAfter": "never"}, "removeMissingAfter 5m → never: "),
+        ({}, {"removeMissingAfter": "90s"}, "removeMissingAfter 5m → 90s: "),
+        ({}, {"removeMissingAfter": "2h"}, "removeMissingAfter 5m → 2h: "),
+        ({}, {"removeMissingAfter": "500ms"}, "removeMissingAfter 5m → 500ms: "),
+        ({}, {"removeMissingAfter": "1.5s"}, "removeMissingAfter 5m → 1.5s: "),
+        ({}, {"removeMissingAfter": "0s"}, "removeMissingAfter 5m → 0s: "),
+    ],
+    "health": [
+        ({}, {"health": ["readable"]}, "health added: "),
+        ({"health": ["readable"]}, {}, "health removed: "),
+        ({"health": ["readable"]}, {"health": ["writable"]}, "health changed: "),
+    ],
+    "pre_start": [
+        ({}, {"preStart": [STEP]}, "preStart added: registers again"),
+        ({"preStart": [STEP]}, {}, "preStart removed: registers again"),
+        ({"preStart": [STEP]}, {"preStart": [OTHER_STEP]}, "preStart changed: holds "),
+    ],
+    "node_names": [
+        ({}, {**HERE, "replicas": 2}, "nodeNames: changed, still this node"),
+    ],
+}  # fmt: skip
+CASES: Final = [(field, *case) for field, cases in CHANGED.items() for case in cases]
+
+
+@pytest.mark.parametrize("field", [field for field in Resource.model_fields if field != "name"])
+def test_each_field_has_a_reason(field: str) -> None:
+    """Whoever adds a field says here and in `devhost.plan` what follows when it changes."""
+    assert field in EFFECTS
+    assert field in CHANGED
+
+
+@pytest.mark.parametrize(("field", "old", "new", "beginning"), CASES)
+def test_a_changed_field_says_what_follows(
+    field: str, old: Section, new: Section, beginning: str
+) -> None:
+    """One reason for each key that changes, and none for any other."""
+    change = of_one(old, new)
+    (reason,) = (reason for reason in change.reasons if reason.startswith(beginning))
+    assert field in EFFECTS
+    assert len(reason) < 250
+    assert not reason.endswith(".")
+    assert len(change.reasons) == len({*old, *new})
+
+
+def test_reasons_are_in_the_order_of_the_language() -> None:
+    """Whatever the order in the file."""
+    change = of_one({}, {"replicas": 2, "id": "${name}", "allocate": {"devices": []}})
+    assert [reason.split(":")[0].split()[0] for reason in change.reasons] == [
+        "id",
+        "allocate",
+        "replicas",
+    ]
+
+
+# ── renamed ──
+
+
+def test_a_renamed_resource() -> None:
+    """Equal sources under another name: both say so, and which list is waited for."""
+    found = reasons([resource("a", replicas=2)], [resource("b")])
+    assert found["b"][1] == (
+        "looks renamed from example.com/a: its devices stay Unhealthy until they have left "
+        "example.com/a's list"
+    )
+    assert found["a"][-1].startswith("looks renamed to example.com/b: ")
+
+
+def test_other_sources_are_another_resource() -> None:
+    """Nothing is said of what only comes while another goes."""
+    found = reasons([resource("a")], [resource("b", sources=["/dev/y*"])])
+    assert "renamed" not in str(found)
+
+
+def test_what_stays_is_not_renamed() -> None:
+    """A second resource with the same sources has not replaced the first."""
+    found = reasons([resource("a")], [resource("a"), resource("b", overlap="allow")])
+    assert "renamed" not in str(found)
+
+
+@pytest.mark.parametrize(("old", "new"), [("allow", "deny"), ("deny", "allow")])
+def test_a_renamed_resource_that_shares_does_not_wait(old: str, new: str) -> None:
+    """Nodes that may be offered twice are not waited for."""
+    found = reasons([resource("a", overlap=old)], [resource("b", overlap=new)])
+    assert found["b"][1] == "looks renamed from example.com/a"
+
+
+def test_two_renamed_resources() -> None:
+    """Each is the successor of one."""
+    shared = {"overlap": "allow"}
+    found = reasons(
+        [resource("a", **shared), resource("b", **shared)],
+        [resource("c", **shared), resource("d", **shared), resource("e", **shared)],
+    )
+    assert [found[name][-1].split(":")[0] for name in "abcde"] == [
+        "looks renamed to example.com/c",
+        "looks renamed to example.com/d",
+        "looks renamed from example.com/a",
+        "looks renamed from example.com/b",
+        "new",
+    ]
+
+
+def test_tokens_are_renamed_if_all_is_equal() -> None:
+    """The same number of tokens is chance, the whole declaration is not; nothing waits."""
+    tokens = {"sources": [{"static": 3}]}
+    env = {"allocate": {"env": {"A": "${id}"}}}
+    assert "renamed" not in str(
+        reasons([resource("a", **tokens)], [resource("b", **tokens, **env)])
+    )
+    found = reasons([resource("a", **tokens)], [resource("b", **tokens, **HERE)])
+    assert found["b"][1] == "looks renamed from example.com/a"
+    assert found["a"][-1].startswith("looks renamed to example.com/b")
+
+
+# ── for any two files ──
+
+SECTIONS: Final = st.fixed_dictionaries(
+    {"sources": st.sampled_from([GLOB, ["/dev/y*"], [{"static": 2}], [{"static": 3}]])},
+    optional={
+        "id": st.sampled_from(["${name}", ["${name}-1"]]),
+        "group": st.just("${name}"),
+        "allocate": st.sampled_from([{}, {"devices": []}, {"env": {"A": "1"}}]),
+        "maxDevices": st.integers(1, 3),
+        "overlap": st.sampled_from(["allow", "deny"]),
+        "replicas": st.integers(1, 3),
+        "maxPerContainer": st.integers(1, 2),
+        "prefer": st.sampled_from(["packed", "spread", "numa", "none"]),
+        "topology": st.sampled_from(["auto", "none", 0, 1]),
+        "removeMissingAfter": st.sampled_from(["never", "5m", "0s", "1500ms"]),
+        "health": st.sampled_from([["readable"], {"checks": ["readable"], "failures": 2}]),
+        "preStart": st.sampled_from([[], [STEP], [OTHER_STEP]]),
+        "nodeNames": st.sampled_from([["*"], [NODE], ["gpu-*"], []]),
+    },
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    names = draw(st.lists(st.sampled_from("abcde"), unique=True))
+    return config(*(resource(name, **draw(SECTIONS)) for name in names))
+
+
+def here(of: Config) -> list[Resource]:
+    return [one for one in of.resources if one.applies_to(NODE)]
+
+
+@given(configs())
+def test_the_same_again_keeps_everything(same: Config) -> None:
+    """No difference, nothing to do, nothing to say."""
+    found = changes(same, same.model_copy(deep=True), NODE)
+    assert [change.resource for change in found] == here(same)
+    assert all((change.action, change.reasons) == (Action.KEEP, ()) for change in found)
+
+
+@given(st.none() | configs(), configs())
+def test_changes_lead_from_the_old_to_the_new(old: Config | None, new: Config) -> None:
+    """Done in order they give the new file's resources; only what it lacks is drained."""
+    found = changes(old, new, NODE)
+    served = here(old) if old else []
+    before = {one.name: one for one in served}
+    wanted = [one.name for one in here(new)]
+    drained = [change for change in found if change.action is Action.DRAIN]
+    assert len({change.name for change in found}) == len(found)
+    assert [change.name for change in drained] == [name for name in before if name not in wanted]
+    assert [change.resource for change in found] == [*here(new), *(None for _ in drained)]
+    for change in found:
+        known = change.name in before
+        assert known == (change.action is not Action.START)
+        assert bool(change.reasons) == (change.action is not Action.KEEP)
+        if change.resource is not None and known:
+            registers = bool(change.resource.pre_start) != bool(before[change.name].pre_start)
+            assert registers == (change.action is Action.REREGISTER)
+            same = {"node_names": None}
+            equal = change.resource.model_copy(update=same) == before[change.name].model_copy(
+                update=same
+            )
+            assert equal == (change.action is Action.KEEP)
