@@ -76,6 +76,7 @@ class _Watch:
 
     handle: Any
     identity: _Identity
+    writes: bool
     users: set[Spot] = field(default_factory=set)
 
 
@@ -170,23 +171,21 @@ class Watcher:
         Returns:
             Whether it was made.
         """
-        watch = self._watches.get(place)
-        if watch is not None and watch.identity != identity:
-            self._drop(place)
-            watch = None
+        watch, users = self._watches.get(place), set()
+        writes = any(one.writes and one.path == place.path for one in self._wanted)
+        if watch and (watch.identity != identity or (writes and not watch.writes)):
+            users, watch = self._drop(place), None
         made = None
         if watch is None:
-            watch = made = self._scheduled(place, identity)
+            watch = made = self._scheduled(place, identity, writes=writes)
         if watch is not None:
-            watch.users.add(spot)
+            watch.users |= users | {spot}
         return made is not None
 
-    def _scheduled(self, place: Spot, identity: _Identity) -> _Watch | None:
+    def _scheduled(self, place: Spot, identity: _Identity, *, writes: bool) -> _Watch | None:
         if self._observer is None:
             return None
         handler = _Handler(lambda event: self._from_thread(place, event))
-        # Two masks on one directory replace each other, so the wider one is for all.
-        writes = any(one.writes and one.path == place.path for one in (place, *self._watches))
         events = [*_STRUCTURAL, FileClosedEvent] if writes else _STRUCTURAL
         try:
             handle = self._observer.schedule(
@@ -198,7 +197,7 @@ class Watcher:
             self._degrade(place, error)
             return None
         self._unwatched.discard(place)
-        watch = self._watches[place] = _Watch(handle, identity)
+        watch = self._watches[place] = _Watch(handle, identity, writes)
         return watch
 
     def _degrade(self, place: Spot, error: OSError) -> None:
@@ -269,12 +268,15 @@ class Watcher:
 
 
 def _places(spot: Spot) -> dict[Spot, _Identity]:
-    """Return the directories that have to be watched for a spot. Blocks."""
+    """Return the directories that have to be watched for a spot. Blocks.
+
+    Whether writes count there is decided with all spots: inotify has one mask for a directory.
+    """
     path = spot.path
     above = os.path.dirname(path.rstrip("/")) or "/"
     while not os.path.isdir(above) and above != "/":
         above = os.path.dirname(above)
-    places = {spot: _identity(path)} if os.path.isdir(path) else {}
+    places = {Spot(path, spot.recursive): _identity(path)} if os.path.isdir(path) else {}
     if above != path:
         places[Spot(above)] = _identity(above)
     return places

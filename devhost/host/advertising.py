@@ -1,6 +1,6 @@
 """From what a scan found to what the kubelet is told; pure."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from devhost.kubelet.listing import Advertised
@@ -30,7 +30,7 @@ def without_left(snapshot: Snapshot, leaving: Collection[str]) -> Snapshot:
 def held_back(
     snapshot: Snapshot,
     replicas: int,
-    leaving: Collection[str],
+    listed: Iterable[str],
     listed_elsewhere: Callable[[str], str | None],
 ) -> Snapshot:
     """Make devices wait, as unhealthy, that the kubelet still has under another ID.
@@ -40,7 +40,7 @@ def held_back(
     Args:
         snapshot: What was found.
         replicas: How many shares of a device are advertised.
-        leaving: The IDs of this resource that are about to leave the list.
+        listed: The IDs that the kubelet's list of this resource has at the moment.
         listed_elsewhere: Names another resource in whose list a node (`Node.key`) still is.
     """
     renamed = {
@@ -50,9 +50,9 @@ def held_back(
         for node in device.nodes
         if node.state
     }
-    resized = {
+    resized = {  # from one ID to shares, or back
         without_share(advertised_id)
-        for advertised_id in leaving
+        for advertised_id in listed
         if (without_share(advertised_id) == advertised_id) != (replicas == 1)
     }
 

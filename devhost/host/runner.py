@@ -239,25 +239,25 @@ class Runner:
     # ── publishing ──
 
     def _publish(self, found: Snapshot) -> None:
-        self._found = advertising.without_left(found, self._listing.leaving)
-        replicas = self._published.resource.replicas
+        listing, replicas = self._listing, self._published.resource.replicas
         snapshot = advertising.held_back(
-            self._found,
+            found,
             replicas,
-            self._listing.leaving,
+            listing.entries,
             lambda key: self._claims.listed(self._claim, key),
         )
-        log_changes(self.name, self.snapshot, snapshot)
-        self.snapshot = snapshot
         wanted = advertising.entries(snapshot, replicas)
-        listed = wire.truncated(wanted, self._listing)
+        listed = wire.truncated(wanted, listing)
         if len(listed) < len(wanted):
             _LOG.warning("list truncated", extra=self._fields(left_out=len(wanted) - len(listed)))
-        self._listing.update(listed)
-        self._listing.prune(asyncio.get_running_loop().time())
+        listing.update(listed)
+        listing.prune(asyncio.get_running_loop().time())
         self._registration.notify()
-        offered = advertising.keys(snapshot, leaving=False)
-        self._claims.set(self._claim, offered, advertising.keys(snapshot, leaving=True))
+        self._found = advertising.without_left(found, listing.leaving)
+        before, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
+        log_changes(self.name, before, self.snapshot)
+        offered = advertising.keys(self.snapshot, leaving=False)
+        self._claims.set(self._claim, offered, advertising.keys(self.snapshot, leaving=True))
 
     def _fields(self, **fields: object) -> dict[str, object]:
         return {"fields": {"resource": self.name, **{k: v for k, v in fields.items() if v}}}

@@ -19,8 +19,8 @@ def set_up(level: str, form: str | None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("watchdog").setLevel(logging.WARNING)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for name in ("watchdog", "asyncio", "grpc"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

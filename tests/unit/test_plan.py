@@ -12,8 +12,8 @@ from devhost.plan import EFFECTS, Action, Change, changes
 
 NODE: Final = "node-1"
 GLOB: Final = ["/dev/x*"]
-HERE: Final = {"nodeNames": ["node-*"]}
-ELSEWHERE: Final = {"nodeNames": ["gpu-*"]}
+HERE: Final[dict[str, Any]] = {"nodeNames": ["node-*"]}
+ELSEWHERE: Final[dict[str, Any]] = {"nodeNames": ["gpu-*"]}
 STEP: Final = {"mode": "0600"}
 OTHER_STEP: Final = {"mode": "0660"}
 
