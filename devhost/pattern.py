@@ -1,5 +1,7 @@
 """Patterns: RE2 regular expressions, linear in time, so that no pattern can stop the process."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -8,6 +10,14 @@ import re2
 
 _OPTIONS: Final = re2.Options()
 _OPTIONS.log_errors = False  # or the library writes its own lines to stderr
+_OPTIONS.max_mem = 1 << 20  # for one pattern, which also bounds the time that it takes to compile
+
+LENGTH_MAX: Final = 1000  # before it is compiled, a pattern may take far more memory than that
+
+# What may hold "(?P<name>" as a text, and the beginning of a named group.
+_GROUPS: Final = re.compile(
+    r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]|\(\?P?<([^>]*)>", re.DOTALL
+)
 
 
 class PatternError(ValueError):
@@ -15,11 +25,30 @@ class PatternError(ValueError):
 
 
 @lru_cache(maxsize=4096)
-def _compiled(text: str) -> Any:
+def _compiled_or_problem(text: str) -> Any:
+    if len(text) > LENGTH_MAX:
+        return PatternError(
+            f"a pattern of {len(text)} characters: at most {LENGTH_MAX} are allowed; "
+            "several patterns may be shorter than one"
+        )
     try:
-        return re2.compile(text, options=_OPTIONS)
+        compiled = re2.compile(text, options=_OPTIONS)
     except re2.error as error:
-        raise PatternError(_explain(text, error)) from None
+        return PatternError(_explain(text, error))
+    except UnicodeEncodeError:
+        return PatternError(f"{text!r} is not UTF-8")
+    names = Counter(match[1] for match in _GROUPS.finditer(text) if match[1] is not None)
+    for name, count in names.items():
+        if count > 1 and name in compiled.groupindex:
+            return PatternError(f"{text!r} has several groups of the name {name!r}: rename them")
+    return compiled
+
+
+def _compiled(text: str) -> Any:
+    compiled = _compiled_or_problem(text)
+    if isinstance(compiled, PatternError):
+        raise PatternError(str(compiled))
+    return compiled
 
 
 def check(text: str) -> None:

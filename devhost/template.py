@@ -127,12 +127,15 @@ class Template:
 def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Merge neighbouring literals and drop empty ones."""
     merged: list[Part] = []
+    literals: list[str] = []  # joined at once: adding one by one takes quadratic time
     for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        elif part != "":
-            merged.append(part)
-    return tuple(merged)
+        if isinstance(part, str):
+            literals.append(part)
+            continue
+        merged += filter(None, ["".join(literals)])
+        merged.append(part)
+        literals.clear()
+    return (*merged, *filter(None, ["".join(literals)]))
 
 
 def _explain(text: str, offset: int) -> str:

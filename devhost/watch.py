@@ -10,7 +10,6 @@ because two filters on one directory replace each other; and what inotify cannot
 
 import asyncio
 import logging
-import os
 import warnings
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 
 from devhost.threads import in_thread
+from devhost.watch_spots import Identity, Spot, concerns, leads_to, places
 
 _STRUCTURAL: Final[list[type[FileSystemEvent]]] = [
     FileCreatedEvent,
@@ -43,22 +43,6 @@ _ECHO_S: Final = 0.25
 _LOG: Final = logging.getLogger(__name__)
 
 LookAgain = Callable[[], None]
-_Identity = tuple[int, int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A directory to watch.
-
-    Attributes:
-        path: Where it is.
-        recursive: Whether all below it counts.
-        writes: Whether files that were written count, beside those that come, go or move.
-    """
-
-    path: str
-    recursive: bool = False
-    writes: bool = False
 
 
 @dataclass(slots=True)
@@ -75,7 +59,7 @@ class _Watch:
     """A scheduled watch, which directory it is of, and the spots that it serves."""
 
     handle: Any
-    identity: _Identity
+    identity: Identity
     writes: bool
     users: set[Spot] = field(default_factory=set)
 
@@ -152,20 +136,20 @@ class Watcher:
             looks.append((spot, wanted, wanted.looks))
         while looks:
             asked = [spot for spot, _, _ in looks]
-            found = await in_thread("watch", lambda asked=asked: [_places(one) for one in asked])  # type: ignore[misc]
+            found = await in_thread("watch", lambda asked=asked: [places(one) for one in asked])  # type: ignore[misc]
             fresh = []
-            for (spot, wanted, look), places in zip(looks, found, strict=True):
+            for (spot, wanted, look), there in zip(looks, found, strict=True):
                 if self._wanted.get(spot) is not wanted or wanted.looks != look:
                     continue  # given up, or looked at again since
-                for place in wanted.places - places.keys():
+                for place in wanted.places - there.keys():
                     self._release(place, spot)
-                made = [self._acquire(place, places[place], spot) for place in places]
-                wanted.places = set(places)
+                made = [self._acquire(place, there[place], spot) for place in there]
+                wanted.places = set(there)
                 if any(made):  # something may have come before the watch
                     fresh.append((spot, wanted, look))
             looks = fresh
 
-    def _acquire(self, place: Spot, identity: _Identity, spot: Spot) -> bool:
+    def _acquire(self, place: Spot, identity: Identity, spot: Spot) -> bool:
         """Use a watch; one of a directory that is no more at its path is made anew.
 
         Returns:
@@ -182,7 +166,7 @@ class Watcher:
             watch.users |= users | {spot}
         return made is not None
 
-    def _scheduled(self, place: Spot, identity: _Identity, *, writes: bool) -> _Watch | None:
+    def _scheduled(self, place: Spot, identity: Identity, *, writes: bool) -> _Watch | None:
         if self._observer is None:
             return None
         handler = _Handler(lambda event: self._from_thread(place, event))
@@ -236,7 +220,7 @@ class Watcher:
         if watch is None:
             return
         paths = [str(path) for path in (event.src_path, event.dest_path) if path]
-        affected = {spot for spot in watch.users if _concerns(place, spot, paths)}
+        affected = {spot for spot in watch.users if concerns(place, spot, paths)}
         if event.is_directory:
             affected |= self._renewed(paths)
         for spot in affected:
@@ -249,9 +233,9 @@ class Watcher:
 
     def _renewed(self, paths: list[str]) -> set[Spot]:
         """Watch anew what directories came, went or moved at ``paths``: old watches are dead."""
-        spots = {spot for spot in self._wanted for path in paths if _leads_to(path, spot.path)}
+        spots = {spot for spot in self._wanted for path in paths if leads_to(path, spot.path)}
         for place in list(self._watches):
-            if place in self._watches and any(_leads_to(path, place.path) for path in paths):
+            if place in self._watches and any(leads_to(path, place.path) for path in paths):
                 spots |= self._drop(place)
         again = spots & self._wanted.keys()
         if again and self._loop is not None:
@@ -265,38 +249,6 @@ class Watcher:
         for spot in spots & self._wanted.keys():  # something may have come before the watch
             for look_again in list(self._wanted[spot].subscribers.values()):
                 look_again()
-
-
-def _places(spot: Spot) -> dict[Spot, _Identity]:
-    """Return the directories that have to be watched for a spot. Blocks.
-
-    Whether writes count there is decided with all spots: inotify has one mask for a directory.
-    """
-    path = spot.path
-    above = os.path.dirname(path.rstrip("/")) or "/"
-    while not os.path.isdir(above) and above != "/":
-        above = os.path.dirname(above)
-    places = {Spot(path, spot.recursive): _identity(path)} if os.path.isdir(path) else {}
-    if above != path:
-        places[Spot(above)] = _identity(above)
-    return places
-
-
-def _identity(path: str) -> _Identity:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _concerns(place: Spot, spot: Spot, paths: list[str]) -> bool:
-    """Whether an event of a watch is of a spot, or only of its ancestor's other entries."""
-    return place.path == spot.path or any(_leads_to(path, spot.path) for path in paths)
-
-
-def _leads_to(path: str, wanted: str) -> bool:
-    return wanted == path or wanted.startswith(path.rstrip("/") + "/")
 
 
 class _Handler(FileSystemEventHandler):

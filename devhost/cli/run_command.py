@@ -4,10 +4,15 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from devhost.cli import options, output
+
+if TYPE_CHECKING:
+    from devhost.host.config_source import ConfigSource
+    from devhost.model.config import Config
 
 
 @click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage.")
@@ -52,31 +57,43 @@ def command(
     from devhost.host.last_good import LastGood
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Host, Settings
-    from devhost.kubelet.instances import path_length_problem
     from devhost.observe import logs
     from devhost.trust import Policy
 
     logs.set_up(log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=True)
     source = ConfigSource(config, policy, LastGood(state_dir) if state_dir else None)
-    loaded, last_good = source.first()
-    output.print_problems(loaded.problems)
-    used = loaded.config or (last_good.config if last_good else None)
-    if last_good:
-        output.print_problems(last_good.problems)
-    if used is None:
-        sys.exit(1)
-    if loaded.config is None:
-        output.warn(f"{config} is not valid: starting with {source.status.file}")
-    if not plugin_dir.is_dir():
-        output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
-    if problem := path_length_problem(plugin_dir.resolve()):
-        output.fail(f"--plugin-dir: {problem}")
+    first = _first(source)
     raise_descriptor_limit()
     files = HostFiles(options.real_root(root))
-    settings = Settings(plugin_dir.resolve(), node_name, files, policy)
-    host = Host(used, settings, source)
+    settings = Settings(_usable(plugin_dir), node_name, files, policy)
+    host = Host(first, settings, source)
     try:
         asyncio.run(until_signal(host.run(), source.look_again))
     except KubeletError as error:
         output.fail(str(error))
+
+
+def _usable(plugin_dir: Path) -> Path:
+    """Return the plugin directory without links, or end the process."""
+    from devhost.kubelet.instances import path_length_problem
+
+    if not plugin_dir.is_dir():
+        output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
+    if problem := path_length_problem(plugin_dir.resolve()):
+        output.fail(f"--plugin-dir: {problem}")
+    return plugin_dir.resolve()
+
+
+def _first(source: "ConfigSource") -> "Config":
+    """Return what to start with: the file or, where it is not valid, the last good copy."""
+    loaded, copy = source.first()
+    output.print_problems(loaded.problems)
+    if loaded.config is not None:
+        return loaded.config
+    if copy is not None:
+        output.print_problems(copy.problems)
+        if copy.config is not None:
+            output.warn(f"{source.file} is not valid: starting with {source.status.file}")
+            return copy.config
+    sys.exit(1)

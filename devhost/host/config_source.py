@@ -18,7 +18,8 @@ from devhost.loading.loader import Loaded, load_bytes, read, unusable
 from devhost.model.config import Config
 from devhost.threads import in_thread
 from devhost.trust import Policy
-from devhost.watch import Spot, Watcher
+from devhost.watch import Watcher
+from devhost.watch_spots import Spot
 
 POLL_S: Final = 10.0  # behind the watch; also for a state directory that could not be written
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from devhost.errors import AllocationError
 from devhost.host import advertising
 from devhost.host.changes import log_changes
 from devhost.host.claims import Claims
+from devhost.host.standing import Standing
 from devhost.host.surveyor import Surveyor
 from devhost.kubelet import wire
 from devhost.kubelet.directory import PluginDirectory
@@ -23,7 +23,8 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot, distinct
 from devhost.model.state import State, Status
 from devhost.threads import in_thread
-from devhost.watch import Spot, Watcher
+from devhost.watch import Watcher
+from devhost.watch_spots import Spot
 
 RESCAN_S: Final = 30.0
 POLL_S: Final = 5.0  # where watching is not possible
@@ -32,7 +33,6 @@ _CHANGE_WAIT_S: Final = 1.0
 _BURST_S: Final = 0.005
 _STEP_S: Final = 0.2  # while IDs are leaving
 _STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
-_REPEATS_MAX: Final = 3  # of one state with one reason, until registered again
 _REMOVED: Final = "its resource was removed from the configuration"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -63,9 +63,8 @@ class Runner:
         self._up_to_date = asyncio.Event()
         self._stuck = 0
         self._listing = Listing(leave_after)
-        self._registration = Registration(self, directory, self._tell)
-        self.status = self._serving = Status()
-        self._told: Counter[tuple[State, str | None]] = Counter()
+        self._standing = Standing(scanner.resource.name)
+        self._registration = Registration(self, directory, self._standing.tell)
         self._watched: Scanner | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -78,6 +77,11 @@ class Runner:
     def resource(self) -> Resource:
         """The declaration."""
         return self._scanner.resource
+
+    @property
+    def status(self) -> Status:
+        """Its state, why, and since when."""
+        return self._standing.status
 
     @property
     def listing(self) -> Listing:
@@ -102,19 +106,18 @@ class Runner:
 
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
-        drained, self.draining = self.draining, False
+        self.draining = False
         self._found = carried_over(self._found, self._scanner.resource, scanner.resource)
         self._scanner = scanner
         self._claim.shares = scanner.resource.overlap == "allow"
         self._turn()
-        if drained:
-            self._tell(self._serving.state, self._serving.reason)
+        self._standing.uncover()
 
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
         self._turn()
-        self._tell(State.DRAINING, "removed from the configuration")
+        self._standing.cover(State.DRAINING, "removed from the configuration")
 
     def _turn(self) -> None:
         self._up_to_date.clear()
@@ -124,7 +127,7 @@ class Runner:
 
     async def run(self) -> None:
         """Look and serve until cancelled, or until drained."""
-        self._tell(State.DISCOVERING, None)
+        self._standing.tell(State.DISCOVERING)
         self._due.set()
         registering: asyncio.Task[None] | None = None
         try:
@@ -142,11 +145,11 @@ class Runner:
                     task.cancel()
             self._watched = None
             self._watcher.unwatch(self)
-            self.status = Status(State.STOPPED)
+            self._standing.tell(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
         """Say that it has ended by a mistake of ours, and is started again soon."""
-        self._tell(State.BACKING_OFF, f"failed: {error!r}")
+        self._standing.tell(State.BACKING_OFF, f"failed: {error!r}")
 
     def close(self) -> None:
         """Give up the claims of a resource that has ended."""
@@ -249,7 +252,8 @@ class Runner:
         wanted = advertising.entries(snapshot, replicas)
         listed = wire.truncated(wanted, listing)
         if len(listed) < len(wanted):
-            _LOG.warning("list truncated", extra=self._fields(left_out=len(wanted) - len(listed)))
+            fields = {"resource": self.name, "left_out": len(wanted) - len(listed)}
+            _LOG.warning("list truncated", extra={"fields": fields})
         listing.update(listed)
         listing.prune(asyncio.get_running_loop().time())
         self._registration.notify()
@@ -258,25 +262,6 @@ class Runner:
         log_changes(self.name, before, self.snapshot)
         offered = advertising.keys(self.snapshot, leaving=False)
         self._claims.set(self._claim, offered, advertising.keys(self.snapshot, leaving=True))
-
-    def _fields(self, **fields: object) -> dict[str, object]:
-        return {"fields": {"resource": self.name, **{k: v for k, v in fields.items() if v}}}
-
-    def _tell(self, state: State, reason: str | None) -> None:
-        if state is not State.DRAINING:
-            self._serving = Status(state, reason)
-            if self.draining:
-                return
-        if (state, reason) == (self.status.state, self.status.reason):
-            return
-        self.status = Status(state, reason)
-        if state is State.REGISTERED:
-            self._told.clear()
-        self._told[state, reason] += 1
-        level = logging.WARNING if state is State.BACKING_OFF else logging.INFO
-        if self._told[state, reason] > _REPEATS_MAX or (state is State.SERVING and not reason):
-            level = logging.DEBUG
-        _LOG.log(level, "state", extra=self._fields(state=state, reason=reason))
 
     # ── handing out ──
 

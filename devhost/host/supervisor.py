@@ -18,7 +18,8 @@ from devhost.kubelet.listing import LEAVE_AFTER_S
 from devhost.model.config import Config, Resource
 from devhost.plan import Action
 from devhost.trust import Policy
-from devhost.watch import Spot, Watcher
+from devhost.watch import Watcher
+from devhost.watch_spots import Spot
 
 _CRASH_PAUSE_S: Final = 1.0
 _CRASH_PAUSE_MAX_S: Final = 60.0

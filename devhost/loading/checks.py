@@ -1,11 +1,12 @@
 """What takes more than one value to judge; each kind of check has a file of its own."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from devhost.loading.collision_checks import check_between, check_collisions, check_trust
 from devhost.loading.finding import Finding
-from devhost.loading.source_checks import check_sources
+from devhost.loading.source_checks import check_patterns, check_sources
 from devhost.loading.template_checks import check_templates
 from devhost.loading.yamltree import Path
 from devhost.model.config import Resource
@@ -22,12 +23,17 @@ _NOT_YET: Final = {
 def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[Finding]:
     """Yield what is wrong, or doubtful, with resources whose shape is right."""
     yield from _same_names(resources)
+    if too_many := [*check_patterns(resources)]:
+        yield from too_many
+        return
     sound = []
     for path, resource in resources:
         yield from _unsupported(path, resource)
-        problems = [*check_sources(path, resource), *check_templates(path, resource)]
-        yield from problems
-        if not any(severity == "error" for severity, *_ in problems):
+        is_sound = True
+        for finding in chain(check_sources(path, resource), check_templates(path, resource)):
+            yield finding
+            is_sound = is_sound and finding[0] != "error"
+        if is_sound:
             sound.append((path, resource))
     for path, resource in sound:
         yield from check_collisions(path, resource)

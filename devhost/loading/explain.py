@@ -10,9 +10,16 @@ from pydantic_core import ErrorDetails
 from devhost.loading.yamltree import Path, Place, Tree
 from devhost.model import allocate, config, sources
 from devhost.model.mapping import Model
+from devhost.model.names import printable
 from devhost.template import TemplateError
 
 Found = tuple[Path, str, tuple[int, int]]
+
+# A hint takes time that grows with both.
+_HINT_LENGTH_MAX: Final = 100
+_HINT_WORDS_MAX: Final = 100
+_KEY_MAX: Final = 400  # more than any key that is right has
+_MESSAGE_MAX: Final = 1000
 
 # Which mapping stands below which key.
 _BELOW: Final[dict[str, type[Model]]] = {
@@ -47,13 +54,29 @@ def shown(path: Path) -> str:
     """Return a path as people write it: ``resources[0].allocate.env``."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        key = part if len(part) <= _KEY_MAX else f"{part[:_KEY_MAX]}…"
+        text += f".{key}" if text else key
+    return printable(text)
+
+
+def brief(message: str) -> str:
+    """Return a message as one line of bearable length, whatever the file's texts in it hold."""
+    if len(message) > _MESSAGE_MAX:
+        half = _MESSAGE_MAX // 2
+        message = f"{message[:half]} … {message[-half:]}"
+    return printable(message)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the word that is nearest, or nothing."""
-    near = difflib.get_close_matches(word, list(words), n=1)
+    words = list(words)
+    if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
+        return ""
+    words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
+    near = difflib.get_close_matches(word, words, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
@@ -89,9 +112,17 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
 
 
 def shape_problems(
-    error: ValidationError, base: Path, tree: Tree, said: set[Path]
+    error: ValidationError, base: Path, tree: Tree, said: set[Path], around: set[Path]
 ) -> Iterator[Found]:
-    """Yield what a failed validation found, less the paths that have been ``said`` already."""
+    """Yield what a failed validation found.
+
+    Args:
+        error: What the validation says.
+        base: Where the value stands that was validated.
+        tree: The document.
+        said: Paths of which something has been said already: nothing is, again.
+        around: The paths that each of these is directly below: nothing is said of them, either.
+    """
     for details in error.errors(include_url=False):
         path = known((*base, *details["loc"]), tree)
         if details["type"] == "extra_forbidden":
@@ -99,7 +130,7 @@ def shape_problems(
             yield from _unknown_key(path, tree, said)
         elif details["type"] == "too_short" and details["input"]:
             continue  # what is in it failed, and is reported by itself
-        elif path not in said and not any(inner[:-1] == path for inner in said):
+        elif path not in said and path not in around:
             place = tree.place(path)
             offset = _template_offset(details, place)
             yield path, _message(details, place), (place.line, place.column + offset)
@@ -149,7 +180,7 @@ def _belongs(key: str) -> str:
 
 def _template_offset(details: ErrorDetails, place: Place) -> int:
     error = details.get("ctx", {}).get("error")
-    if not isinstance(error, TemplateError) or place.text is None or "\n" in place.text:
+    if not isinstance(error, TemplateError) or not place.verbatim:
         return 0
     return error.offset + (0 if place.plain else 1)
 

@@ -1,6 +1,7 @@
 """A configuration file to a `Config`, or every problem that it has, each with its place."""
 
 import copy
+import errno
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from devhost.errors import ConfigError, Problem, Severity
-from devhost.loading import checks, explain, yamltree
-from devhost.loading.yamltree import Tree, TreeError
+from devhost.loading import checks, explain, syntax, yamltree
+from devhost.loading.syntax import TreeError
+from devhost.loading.yamltree import Tree
 from devhost.model.config import Config, Resource
 from devhost.trust import Policy
 
 SIZE_MAX: Final = 1 << 20  # a ConfigMap holds no more (1 MiB, Kubernetes)
+PROBLEMS_MAX: Final = 1000  # errors, and as many warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,8 @@ def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
-        return unusable(file, "not UTF-8", line, column)
+        before = error.object[: error.start].decode()  # without a byte order mark
+        return unusable(file, "not UTF-8", *syntax.position_after(before))
     return loads(text, file, policy)
 
 
@@ -75,30 +77,46 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
         tree = yamltree.parse(text)
     except TreeError as error:
         return unusable(file, str(error), error.line, error.column)
-    problems: list[Problem] = []
+    resources: list[tuple[yamltree.Path, Resource]] = []
+    kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
+    more: list[Problem] = []
+    for severity, path, message, at in _found(tree, policy or Policy(), resources):
+        if len(kept[severity]) < PROBLEMS_MAX:
+            shown = explain.shown(path), explain.brief(message)
+            kept[severity].append(Problem(severity, file, *at, *shown))
+            continue
+        if not any(problem.severity == severity for problem in more):
+            end = f"more than {PROBLEMS_MAX} {severity}s: the others are not shown"
+            more.append(Problem(severity, file, *at, "", end))
+        if severity == "error":
+            break
+    problems = [*kept["error"], *kept["warning"], *more]
+    problems.sort(key=lambda problem: (problem.line, problem.column))
+    if kept["error"]:
+        return Loaded(None, tuple(problems))
+    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
+    return Loaded(config, tuple(problems))
 
-    def report(severity: Severity, path: yamltree.Path, message: str, at: tuple[int, int]) -> None:
-        problems.append(Problem(severity, file, *at, explain.shown(path), message))
 
+def _found(
+    tree: Tree, policy: Policy, resources: list[tuple[yamltree.Path, Resource]]
+) -> Iterator[tuple[Severity, yamltree.Path, str, tuple[int, int]]]:
+    """Yield each problem, and collect the resources whose shape is right."""
     said = set()
     for path, message, at in explain.tree_problems(tree):
         said.add(path)
-        report("error", path, message, at)
-    resources = []
+        yield "error", path, message, at
+    around = {path[:-1] for path in said}
     for path, error_or_resource in _shapes(tree):
         if isinstance(error_or_resource, Resource):
             resources.append((path, error_or_resource))
             continue
-        for where, message, at in explain.shape_problems(error_or_resource, path, tree, said):
-            report("error", where, message, at)
-    for severity, path, message, on_key in checks.check(resources, policy or Policy()):
+        error = error_or_resource
+        for where, message, at in explain.shape_problems(error, path, tree, said, around):
+            yield "error", where, message, at
+    for severity, path, message, on_key in checks.check(resources, policy):
         place = tree.place(explain.known(path, tree))
-        report(severity, path, message, place.key if on_key else (place.line, place.column))
-    problems.sort(key=lambda problem: (problem.line, problem.column))
-    if any(problem.severity == "error" for problem in problems):
-        return Loaded(None, tuple(problems))
-    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
-    return Loaded(config, tuple(problems))
+        yield severity, path, message, place.key if on_key else (place.line, place.column)
 
 
 def _shapes(tree: Tree) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
@@ -172,7 +190,13 @@ def read(file: str) -> bytes:
     Raises:
         OSError: It cannot be read.
     """
+    if not file:
+        raise FileNotFoundError(errno.ENOENT, "the name of the file is empty")
+    if "\0" in file:
+        raise FileNotFoundError(errno.ENOENT, "no file's name has a NUL in it")
     if file == "-":
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
         return sys.stdin.buffer.read(SIZE_MAX + 1)
     with Path(file).open("rb") as stream:
         return stream.read(SIZE_MAX + 1)
@@ -180,4 +204,5 @@ def read(file: str) -> bytes:
 
 def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
     """Return the one problem of a file of which nothing can be used."""
-    return Loaded(None, (Problem("error", file, line, column, "", message),))
+    message = explain.brief(message)
+    return Loaded(None, (Problem("error", file or "''", line, column, "", message),))

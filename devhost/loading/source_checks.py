@@ -15,6 +15,9 @@ from devhost.rules import BUILT_IN_VARIABLES
 
 # Names that the kernel gives in the order of discovery: another device's after a reboot.
 _ENUMERATED: Final = ("ttyUSB", "ttyACM", "video", "hidraw", "sd", "nvme", "input/event")
+# Of all patterns of a file: how many, and their characters.
+_PATTERNS_MAX: Final = 1000
+_PATTERN_TEXT_MAX: Final = 100_000
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
 
 
@@ -24,6 +27,25 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
         yield from _source(source, (*path, "sources", index))
     yield from _shares(path, resource)
     yield from _stable_ids(path, resource)
+
+
+def check_patterns(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]:
+    """Refuse more patterns than can be compiled in bearable time and memory."""
+    seen: set[str] = set()
+    for path, resource in resources:
+        for index, source in enumerate(resource.sources):
+            match source.kind:
+                case Directory(include=include, exclude=exclude):
+                    seen.update(include or (), exclude)
+                case Dev(pattern=text, exclude=exclude):
+                    seen.update((text,), exclude)
+            if len(seen) > _PATTERNS_MAX or sum(map(len, seen)) > _PATTERN_TEXT_MAX:
+                message = (
+                    f"with this source, the patterns of the file are more than {_PATTERNS_MAX}, "
+                    f"or have more than {_PATTERN_TEXT_MAX} characters"
+                )
+                yield "error", (*path, "sources", index), message, False
+                return
 
 
 def _source(source: Source, path: Path) -> Iterator[Finding]:

@@ -1,6 +1,38 @@
 """What a YAML syntax error means, naming the usual mistakes as such."""
 
+import re
+from typing import Any, Final
+
 import yaml
+
+# What ends a line: for editors the first three, for YAML 1.1 all.
+_BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+
+
+class TreeError(Exception):
+    """The text is not YAML, or not YAML of a kind that a configuration may use.
+
+    Attributes:
+        line: Counted from 1.
+        column: Counted from 1.
+    """
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+def error_at(message: str, event: Any) -> TreeError:
+    """Return an error at the place of a parser's event."""
+    mark = event.start_mark
+    return TreeError(message, mark.line + 1, mark.column + 1)
+
+
+def position_after(text: str) -> tuple[int, int]:
+    """Return line and column, counted from 1, of what follows a text."""
+    lines = _BREAK.split(text)
+    return len(lines), len(lines[-1]) + 1
 
 
 def explain(error: yaml.MarkedYAMLError, text: str, line: int, column: int) -> str:

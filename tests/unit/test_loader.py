@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from devhost.errors import ConfigError
-from devhost.loading.loader import SIZE_MAX, Loaded, load, loads
+from devhost.loading.loader import PROBLEMS_MAX, SIZE_MAX, Loaded, load, loads
 from devhost.model.config import Config
 from devhost.trust import Policy
 
@@ -85,6 +85,9 @@ DEVICES: Final = f"{A}.allocate.devices"
         (env("A: 5"), "7:12", f"{ENV}.A", '5 is the number 5 to YAML; quote it: "5"'),
         (env("A: 2020-01-02"), "7:12", f"{ENV}.A", 'the date 2020-01-02 to YAML; quote it: "2020'),
         (env("A: 2020-13-45"), "7:12", "", "'2020-13-45' cannot be read; quote it"),
+        (env("A: 0x" + "f" * 5000), "7:12", "", "cannot be read; quote it"),
+        (env("A: 1" + ":59" * 300 + ".5"), "7:12", "", "cannot be read; quote it"),
+        (KVM + "    allocate: {devices: !!seq x}", "5:25", "", "cannot be read; quote it"),
         (KVM + "    replicas: '3'", "5:15", f"{A}.replicas", "remove the quotes of '3'"),
         (KVM + "    overlap: yes", "5:14", f"{A}.overlap", "should be 'allow' or 'deny'"),
         # values
@@ -109,6 +112,8 @@ DEVICES: Final = f"{A}.allocate.devices"
         (source("dev: a("), "5:14", f"{S}.dev.pattern", "'a(' is not an RE2 pattern: missing )"),
         (source("dev: '*x'"), "5:14", f"{S}.dev.pattern", "not a glob: write .*x"),
         (source("dev: a(?!b)"), "5:14", f"{S}.dev.pattern", "RE2 has no look-around"),
+        (source("dev: (?P<n>a)(?P<n>b)"), "5:14", f"{S}.dev.pattern", "several groups of the name 'n'"),
+        (source("dev: " + "a" * 1001), "5:14", f"{S}.dev.pattern", "at most 1000 are allowed"),
         (source("dev: {pattern: a, exclude: [b, '[']}"), "5:40", f"{S}.dev.exclude[1]", "not an RE2 pattern"),
         (source("directory: {path: /x, include: '('}"), "5:40", f"{S}.directory.include[0]", "not an RE2 pattern"),
         (source("directory: {path: /x, types: [fil]}"), "5:39", f"{S}.directory.types[0]", "did you mean 'file'?"),
@@ -123,6 +128,9 @@ DEVICES: Final = f"{A}.allocate.devices"
         (env("A: ${idd}"), "7:12", f"{ENV}.A.value", "unknown variable ${idd}; did you mean 'id'? (known"),
         (env("A: ab $x"), "7:15", f"{ENV}.A", "write ${x}, or '$$x'"),
         (env("A: 'ab $x'"), "7:16", f"{ENV}.A", "write ${x}, or '$$x'"),
+        (env("A: ab\n           c $x"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
+        (env("A: 'it''s $x'"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
+        (env("A: &a 'it $x'"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
         (env("A: $(X)"), "7:12", f"{ENV}.A", "for a literal '$(' write '$$('"),
         (env("A_${id: x"), "7:9", f"{ENV}.A_${{id", "'${' is not closed"),
         (env("A-B: x"), "7:9", f"{ENV}.A-B", "such as 'A_B'"),
@@ -225,8 +233,10 @@ def test_all_errors_of_a_file_come_in_one_run() -> None:
         (b"#" * 10_000_000, "1:1", "larger than 1024 KiB"),
         (b"#" * (SIZE_MAX + 1), "1:1", "larger than 1024 KiB"),
         (b"\x00", "1:1", "control characters"),
+        ("é: é\né\0\n\n\n".encode(), "2:2", "control characters"),
+        (b"\xef\xbb\xbfa\rb: \xc3\xa9\xff", "2:5", "not UTF-8"),
     ],
-    ids=["empty", "latin-1", "10 MB", "a byte too long", "NUL"],
+    ids=["empty", "latin-1", "10 MB", "a byte too long", "NUL", "NUL after é", "after CR"],
 )
 def test_unusable_files(tmp_path: Path, content: bytes, at: str, says: str) -> None:
     """A file that cannot be a configuration is one error with its place."""
@@ -241,6 +251,83 @@ def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
     """What cannot be read is an error that says why."""
     assert "No such file" in load(str(tmp_path / "none")).problems[0].message
     assert "Is a directory" in load(str(tmp_path)).problems[0].message
+
+
+def test_a_name_that_no_file_can_have_is_an_error() -> None:
+    """No name and an impossible name are errors that show where the name belongs."""
+    assert str(load("").problems[0]) == (
+        "'':1:1: error: cannot be read: the name of the file is empty"
+    )
+    assert "NUL" in load("a\0b").problems[0].message
+
+
+def test_a_closed_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no stdin at all where it was closed when the process began."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert str(load("-").problems[0]) == "-:1:1: error: cannot be read: standard input is closed"
+
+
+# ── the number and length of problems ──
+
+
+def test_errors_beyond_measure_are_cut_off() -> None:
+    """After so many errors one says that there are more."""
+    found = problems("".join(f"a{number}: b\n" for number in range(PROBLEMS_MAX * 2)))
+    assert len(found) == PROBLEMS_MAX + 1
+    assert [line for line in found if "more than 1000 errors: the others are not shown" in line]
+
+
+def test_warnings_beyond_measure_hide_no_error() -> None:
+    """Warnings are cut off too, but each error is still found; without one it loads."""
+    entries = [f"/d{number}" for number in range(PROBLEMS_MAX + 5)]
+    text = devices(*entries)
+    loaded = loads(text)
+    assert loaded.config is not None
+    assert [line.message for line in loaded.problems if "more than" in line.message] == [
+        "more than 1000 warnings: the others are not shown"
+    ]
+    found = problems(
+        f"{text}    replicas: 60000\n  - name: a.b/c\n    sources: [static: 1]\n    prefer: spread\n"
+    )
+    assert [line for line in found if ": error: " in line]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        env('"A\\n\\e[2J": x'),
+        env('A: "x\\u2028$y"'),
+        HEAD.replace("example.com/a", "x" * 9000) + "    sources: [static: 1]",
+        KVM + "    allocate: {cdi: [" + "x" * 9000 + "]}",
+        "? " + "k" * 9000 + "\n: {a: }",
+    ],
+)
+def test_a_problem_is_one_line_that_can_be_read(text: str) -> None:
+    """What a file holds neither breaks a problem's line nor makes it endless."""
+    found = problems(text)
+    assert found
+    assert all(line.isprintable() and len(line) < 2000 for line in found), found
+
+
+def test_what_to_do_is_said_also_of_a_long_text() -> None:
+    """Of a long message the middle is left out, not the end."""
+    [line] = problems(env("A: 0b" + "1" * 5000))
+    assert line.endswith("cannot be read; quote it")
+
+
+def test_too_many_patterns_are_one_error() -> None:
+    """Patterns are counted over the whole file, each once."""
+    for form, count, fits in (
+        ("a{}", 998, True),
+        ("a{}", 1005, False),
+        ("a" * 900 + "{}", 120, False),
+    ):
+        patterns = ", ".join(form.format(number) for number in range(count))
+        found = problems(source(f"dev: {{pattern: x, exclude: [{patterns}]}}"))
+        assert bool(found) != fits
+        assert fits or (len(found) == 1 and "the patterns of the file are more than" in found[0])
+    again = ", ".join(["a"] * 2000)
+    assert problems(source(f"dev: {{pattern: x, exclude: [{again}]}}")) == []
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def test_group_names_are_in_order() -> None:
         ("(?<!a)b", "RE2 has no look-around: use `exclude`"),
         (r"(a)\1", "is not an RE2 pattern"),
         ("a{1001}", "is not an RE2 pattern"),
+        ("(?P<a>x)(?P<a>y)", "has several groups of the name 'a': rename them"),
+        ("(?<a>x)|(?P<a>y)", "has several groups of the name 'a': rename them"),
+        ("a" * 1001, "a pattern of 1001 characters: at most 1000 are allowed"),
+        ("\\pL" * 333, "pattern too large"),
+        ("\ud800", "is not UTF-8"),
     ],
 )
 def test_errors_name_the_right_fix(text: str, says: str) -> None:
@@ -62,6 +67,24 @@ def test_errors_name_the_right_fix(text: str, says: str) -> None:
     with pytest.raises(PatternError) as caught:
         pattern.check(text)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\(?P<a>(?P<a>x)",
+        r"[(?P<a>](?P<a>x)",
+        r"[](?P<a>](?P<a>x)",
+        r"[^](?P<a>](?P<a>x)",
+        r"[[:alpha:](?P<a>](?P<a>x)",
+        r"[\](?P<a>](?P<a>x)",
+        r"\Q(?P<a>\E(?P<a>x)",
+        r"(?P<a>x)\Q(?P<a>",
+    ],
+)
+def test_what_only_looks_like_a_group_is_none(text: str) -> None:
+    """Escaped, quoted and in a class, the beginning of a group is a text."""
+    assert pattern.group_names(text) == ("a",)
 
 
 @pytest.mark.parametrize("text", ["*.txt", "*", "?x"])

@@ -130,6 +130,11 @@ def test_errors_name_the_right_fix_and_the_place(text: str, offset: int, says: s
     assert caught.value.offset == offset
 
 
+def test_many_literals_are_joined_at_once() -> None:
+    """Joining them one by one would take minutes."""
+    assert Template.parse("$$" * 1_000_000).parts == ("$" * 1_000_000,)
+
+
 def test_a_missing_variable_is_named() -> None:
     """Rendering without a value says which variable has none."""
     with pytest.raises(MissingVariableError) as caught:

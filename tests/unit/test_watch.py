@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.watch import Spot, Watcher
+from devhost.watch import Watcher
+from devhost.watch_spots import Spot
 
 
 async def seen(event: asyncio.Event) -> None:

@@ -7,7 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.loading import yamltree
-from devhost.loading.yamltree import Duplicate, TreeError
+from devhost.loading.nodes import DEPTH_MAX, NODES_MAX
+from devhost.loading.syntax import TreeError
+from devhost.loading.yamltree import Duplicate
 
 TOKENS: Final = (
     *("a", "b", "x-a", "1", "0403", "1:30", "-", "=", "~", "0x", "0b_", "._", "_", ".nan", "é"),
@@ -178,7 +180,7 @@ def test_an_alias_bomb_is_refused() -> None:
     lines = ["a0: &a0 [x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     error = error_of("\n".join(lines))
-    assert f"more than {yamltree.NODES_MAX} values, aliases counted" in str(error)
+    assert f"more than {NODES_MAX} values, aliases counted" in str(error)
 
 
 def test_a_merge_bomb_is_refused() -> None:
@@ -193,7 +195,7 @@ def test_a_merge_bomb_is_refused() -> None:
 @pytest.mark.parametrize("text", ["[" * 50_000, "- " * 50_000, "{a: " * 5_000, "? " * 50_000])
 def test_a_depth_bomb_is_refused(text: str) -> None:
     """Nesting beyond the limit is an error, not an exhausted stack."""
-    assert f"nested deeper than {yamltree.DEPTH_MAX} levels" in str(error_of(text))
+    assert f"nested deeper than {DEPTH_MAX} levels" in str(error_of(text))
 
 
 def test_a_bomb_of_empty_merges_is_refused() -> None:
@@ -201,6 +203,31 @@ def test_a_bomb_of_empty_merges_is_refused() -> None:
     lines = ["a0: &a0 {}"]
     lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 7)]
     error_of("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: &a " + "x" * 500_000 + "\nb: [" + "*a, " * 10 + "]", "characters, aliases counted"),
+        ("? &a " + "x" * 500_000 + "\n: b\nc: [" + "{*a : b}, " * 10 + "]", "characters, aliases"),
+        ("a: &a {" + ", ".join(f"k{n}: b" for n in range(999)) + "}\nb: {<<: [" + "*a, " * 999 + "]}", "aliases counted"),
+        ("a: &a {" + ", ".join(f"{n}: b" for n in range(999)) + "}\nb: {<<: [" + "*a, " * 999 + "]}", "aliases counted"),
+        ("e: &e {}\na: &a [" + "*e, " * 999 + "]\nb: {" + "<<: *a, " * 999 + "}", "aliases counted"),
+        ("[" + "a," * 200_000 + "]", "more than 100000 values"),
+        ("".join(f"%TAG !{n}! b\n" for n in range(101)) + "---\na", "lines that begin with %TAG"),
+    ],
+)  # fmt: skip
+def test_other_bombs_are_refused(text: str, says: str) -> None:
+    """Long texts, skipped merges, values and directives count too."""
+    assert says in str(error_of(text))
+
+
+def test_a_place_knows_whether_the_text_stands_there_as_it_is() -> None:
+    """Only then an offset in the text is a column in the file."""
+    text = "[a b, 'a b', \"a b\", 'a''b', \"a\\x41\", &x ab, !!str ab, a\n b]"
+    places = yamltree.parse(text).places
+    verbatim = [places[index,].verbatim for index in range(8)]
+    assert verbatim == [True, True, True, False, False, False, False, False]
 
 
 @pytest.mark.parametrize("length", [100, 430, 3000])
@@ -245,7 +272,7 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a: 'b", (1, None), "not YAML"),
         ("a: {b: c", (1, None), "flow mapping"),
         ("a: 1\n b: 2", (2, None), "mapping values are not allowed"),
-        ("a: 1\nb: \x00", (2, 1), "control characters are not allowed"),
+        ("a: 1\nb: é\x00\n\n\n", (2, 5), "control characters are not allowed"),
     ],
 )
 def test_mistakes_are_named(text: str, at: tuple[int, int | None], says: str) -> None:

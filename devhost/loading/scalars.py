@@ -1,0 +1,50 @@
+"""What YAML makes of a scalar: its type, and its value of that type."""
+
+from typing import Any, Final
+
+import yaml
+
+MERGE: Final = "tag:yaml.org,2002:merge"
+STRING: Final = "tag:yaml.org,2002:str"
+
+# No number or date is longer; sexagesimal numbers take quadratic time.
+LENGTH_MAX: Final = 1000
+
+_PREFIX: Final = "tag:yaml.org,2002:"
+_READ: Final = frozenset(
+    f"{_PREFIX}{name}" for name in ("null", "bool", "int", "float", "timestamp", "binary")
+)
+_RESOLVER: Final = yaml.resolver.Resolver()
+
+
+def tag(given: str | None, text: str, implicit: tuple[bool, bool]) -> str:
+    """Return the type of a scalar: that which it bears, else what its text looks like.
+
+    Raises:
+        ValueError: It bears one that is not YAML's own.
+    """
+    if given == "!":
+        return STRING
+    if given and not given.startswith(_PREFIX):
+        raise ValueError(
+            f"the tag {given!r} is not supported; a text that begins with '!' must be quoted"
+        )
+    return given or str(_RESOLVER.resolve(yaml.ScalarNode, text, implicit))  # type: ignore[no-untyped-call]
+
+
+def value(tag: str, text: str) -> Any:
+    """Return what a scalar stands for.
+
+    Raises:
+        ValueError: The text is none of its type, or there is no such type.
+    """
+    if tag == STRING:
+        return text
+    if tag in _READ and len(text) <= LENGTH_MAX:
+        try:
+            return yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
+        except (ArithmeticError, ValueError, LookupError, AttributeError, TypeError):
+            pass  # a forced type (!!int b) fails in as many ways as PyYAML has constructors
+        except yaml.YAMLError:
+            pass
+    raise ValueError(f"{text!r} cannot be read; quote it")
