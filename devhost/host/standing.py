@@ -45,7 +45,8 @@ class Standing:
             self._told.clear()
         self._told[state, reason] += 1
         level = logging.WARNING if state is State.BACKING_OFF else logging.INFO
-        if self._told[state, reason] > _REPEATS_MAX or (state is State.SERVING and not reason):
+        quiet = state is State.STOPPED or (state is State.SERVING and not reason)
+        if quiet or self._told[state, reason] > _REPEATS_MAX:
             level = logging.DEBUG
         fields = {"resource": self._resource, "state": state}
         if reason:

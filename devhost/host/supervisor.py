@@ -23,6 +23,12 @@ from devhost.watch_spots import Spot
 
 _CRASH_PAUSE_S: Final = 1.0
 _CRASH_PAUSE_MAX_S: Final = 60.0
+_DONE: Final = {
+    Action.START: "resource added",
+    Action.UPDATE: "resource changed",
+    Action.REREGISTER: "resource changed",
+    Action.DRAIN: "resource removed",
+}
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -98,12 +104,13 @@ class Host:
 
     def apply(self, config: Config) -> None:
         """Go from the configuration in force to another one; what is the same is not touched."""
-        changes = plan.changes(self._config, config, self._settings.node_name)
+        first, node_name = self._config is None, self._settings.node_name
+        changes = plan.changes(self._config, config, node_name)
         self._config = config
         for change in changes:
-            if change.action is not Action.KEEP:
-                fields = {"resource": change.name, "action": change.action}
-                _LOG.info("resource", extra={"fields": {**fields, "reasons": change.reasons}})
+            if change.action is not Action.KEEP and not first:
+                fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
+                _LOG.info(_DONE[change.action], extra={"fields": fields})
             runner = self._runners.get(change.name)
             if change.resource is None:
                 if runner is not None:

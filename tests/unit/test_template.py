@@ -132,7 +132,7 @@ def test_errors_name_the_right_fix_and_the_place(text: str, offset: int, says: s
 
 def test_many_literals_are_joined_at_once() -> None:
     """Joining them one by one would take minutes."""
-    assert Template.parse("$$" * 1_000_000).parts == ("$" * 1_000_000,)
+    assert Template.parse("$$" * 3_000_000).parts == ("$" * 3_000_000,)
 
 
 def test_a_missing_variable_is_named() -> None:

@@ -1,0 +1,84 @@
+"""From what a scan found to what the kubelet is told."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.host import advertising
+from devhost.kubelet.listing import Advertised
+from devhost.model.device import Device, FileKind, FileState, Node, Snapshot, without_share
+
+
+def device(name: str, inode: int = 1, **fields: object) -> Device:
+    state = FileState(f"/dev/{name}", FileKind.CHAR, (1, inode), (0, inode, 0))
+    return replace(Device(name, (Node(f"/dev/{name}", state, 0, name),)), **fields)  # type: ignore[arg-type]
+
+
+def snapshot(*devices: Device) -> Snapshot:
+    return Snapshot({one.id: one for one in devices})
+
+
+def nowhere(_: str) -> None:
+    """No other resource lists the node."""
+
+
+def test_withdrawn_devices_all_have_to_go() -> None:
+    """They are unhealthy with the reason, and out of what is declared."""
+    found = advertising.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
+    assert [one.reason for one in found.devices.values()] == ["removed", "removed"]
+    assert advertising.entries(found, 1) == {}
+    assert advertising.keys(found, leaving=True) == {"/dev/a", "/dev/b"}
+    assert advertising.keys(found, leaving=False) == frozenset()
+
+
+def test_a_replaced_device_is_kept_while_any_of_its_ids_is_leaving() -> None:
+    """Of shares, the last that leaves takes the device with it."""
+    found = snapshot(device("a", replaced=True), device("b", 2))
+    assert set(advertising.without_left(found, {"a::1"}).devices) == {"a", "b"}
+    assert set(advertising.without_left(found, set()).devices) == {"b"}
+
+
+def test_a_node_under_a_new_id_waits_for_the_old_one() -> None:
+    """The reason names the old ID; a device that was unhealthy anyway keeps its own."""
+    found = snapshot(device("old", 7, replaced=True), device("new", 7), device("other", 8))
+    held = advertising.held_back(found, 1, (), nowhere)
+    assert held.devices["new"].reason == "waits until its ID old has left the list"
+    assert held.devices["other"].healthy
+    sick = snapshot(device("old", 7, replaced=True), device("new", 7, reason="sick"))
+    assert advertising.held_back(sick, 1, (), nowhere).devices["new"].reason == "sick"
+
+
+def test_a_device_listed_by_another_resource_waits() -> None:
+    """The reason names the resource."""
+    held = advertising.held_back(
+        snapshot(device("a"), device("b", 2)),
+        1,
+        (),
+        lambda key: "example.com/x" if key == "/dev/a" else None,
+    )
+    assert held.devices["a"].reason == "waits until it has left the list of example.com/x"
+    assert held.devices["b"].healthy
+
+
+@given(
+    st.integers(1, 3), st.sets(st.sampled_from(["a", "a::0", "a::1", "a::2", "b", "b::0", "c::5"]))
+)
+def test_a_device_waits_exactly_for_ids_of_the_other_form(replicas: int, listed: set[str]) -> None:
+    """From one ID to shares or back all IDs change; from three shares to two the rest stay."""
+    held = advertising.held_back(snapshot(device("a"), device("b", 2)), replicas, listed, nowhere)
+    for name, one in held.devices.items():
+        bare = {key for key in listed if key == name}
+        shares = {key for key in listed if without_share(key) == name} - bare
+        assert one.healthy is not bool(shares if replicas == 1 else bare)
+
+
+def test_each_share_is_listed() -> None:
+    """All shares of a device have its health and topology."""
+    found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
+    assert advertising.entries(found, 2) == {
+        "a::0": Advertised(True, (1,)),
+        "a::1": Advertised(True, (1,)),
+        "b::0": Advertised(False),
+        "b::1": Advertised(False),
+    }
