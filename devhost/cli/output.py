@@ -32,11 +32,6 @@ def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
     return {"valid": valid, "problems": [asdict(problem) for problem in problems]}
 
 
-def warn(message: str) -> None:
-    """Say what is not as it should be."""
-    click.echo(f"devhost: {message}", err=True)
-
-
 def fail(message: str) -> NoReturn:
     """Say why, and exit 1."""
     click.echo(f"devhost: {message}", err=True)

@@ -1,14 +1,17 @@
 """``devhost run``."""
 
 import asyncio
+import logging
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from devhost.cli import options, output
+
+_LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.host.config_source import ConfigSource
@@ -87,13 +90,16 @@ def _usable(plugin_dir: Path) -> Path:
 
 def _first(source: "ConfigSource") -> "Config":
     """Return what to start with: the file or, where it is not valid, the last good copy."""
+    from devhost.host.config_source import log_problems
+
     loaded, copy = source.first()
-    output.print_problems(loaded.problems)
-    if loaded.config is not None:
-        return loaded.config
-    if copy is not None:
-        output.print_problems(copy.problems)
-        if copy.config is not None:
-            output.warn(f"{source.file} is not valid: starting with {source.status.file}")
-            return copy.config
-    sys.exit(1)
+    problems = loaded.problems + (copy.problems if copy else ())
+    used = loaded.config or (copy.config if copy else None)
+    if used is None:
+        output.print_problems(problems)
+        sys.exit(1)
+    log_problems(problems)
+    if loaded.config is None:
+        fields = {"file": source.file, "used": source.status.file}
+        _LOG.error("configuration not valid: starting with the last good", extra={"fields": fields})
+    return used

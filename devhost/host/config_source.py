@@ -6,7 +6,7 @@ SIGHUP all lead to one function, which compares the content. What is not valid c
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,9 +111,7 @@ class ConfigSource:
             return
         self._seen = raw
         loaded = await in_thread("load config", lambda: self._judged(raw, reason))
-        for problem in loaded.problems:
-            level = logging.ERROR if problem.severity == "error" else logging.WARNING
-            _LOG.log(level, "%s", problem)
+        log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
         if loaded.config is None:
             self._failed(loaded)
@@ -170,6 +168,13 @@ class ConfigSource:
         if reason is not None and reason != self.status.unsaved:
             _LOG.warning("cannot keep the last good configuration: %s", reason)
         self.status = replace(self.status, unsaved=reason)
+
+
+def log_problems(problems: Iterable[Problem]) -> None:
+    """Log each problem as a line of its own, as `validate` prints it."""
+    for problem in problems:
+        level = logging.ERROR if problem.severity == "error" else logging.WARNING
+        _LOG.log(level, "%s", problem)
 
 
 def _spots(file: str) -> frozenset[Spot]:

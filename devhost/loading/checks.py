@@ -6,7 +6,7 @@ from typing import Final
 
 from devhost.loading.collision_checks import check_between, check_collisions, check_trust
 from devhost.loading.finding import Finding
-from devhost.loading.source_checks import check_patterns, check_sources
+from devhost.loading.source_checks import check_globs, check_patterns, check_sources
 from devhost.loading.template_checks import check_templates
 from devhost.loading.yamltree import Path
 from devhost.model.config import Resource
@@ -30,7 +30,11 @@ def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterato
     for path, resource in resources:
         yield from _unsupported(path, resource)
         is_sound = True
-        for finding in chain(check_sources(path, resource), check_templates(path, resource)):
+        for finding in chain(
+            check_sources(path, resource),
+            check_globs(resource.node_names or (), (*path, "nodeNames")),
+            check_templates(path, resource),
+        ):
             yield finding
             is_sound = is_sound and finding[0] != "error"
         if is_sound:

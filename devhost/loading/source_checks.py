@@ -18,6 +18,7 @@ _ENUMERATED: Final = ("ttyUSB", "ttyACM", "video", "hidraw", "sd", "nvme", "inpu
 # Of all patterns of a file: how many, and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
+_GLOB_MAX: Final = 1000
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
 
 
@@ -65,7 +66,16 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
         case Static():
             yield from _static_ids(kind, (*path, "static", "ids"))
         case Glob():
-            pass
+            yield from check_globs(kind.paths, (*path, "glob", "paths"))
+            yield from check_globs(kind.exclude, (*path, "glob", "exclude"))
+
+
+def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
+    """Refuse globs that are too long: Python takes quadratic time to translate them."""
+    for index, text in enumerate(texts):
+        if len(text) > _GLOB_MAX:
+            message = f"a glob of {len(text)} characters: at most {_GLOB_MAX} are allowed"
+            yield "error", (*path, index), message, False
 
 
 def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iterator[Finding]:
