@@ -23,6 +23,7 @@ class Claim:
         offered: The nodes that it offers (`Node.key`).
         leaving: Those that it offers no more, but the kubelet has still in its list.
         idle: Set while no scan is under way or due.
+        fresh: It has not looked yet.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Claim:
     offered: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    fresh: bool = True
 
     @property
     def keys(self) -> frozenset[str]:
@@ -57,11 +59,11 @@ class Claims:
 
     def arrange(self, order: list[str]) -> None:
         """Put the resources in the order of a new file; those that it lacks go behind."""
-        before = [claim.name for claim in self._claims]
+        before = [claim for claim in self._claims if not claim.fresh]
         places = {name: place for place, name in enumerate(order)}
         self._claims.sort(key=lambda claim: places.get(claim.name, len(places)))
-        if [claim.name for claim in self._claims] != before:
-            for claim in self._claims:
+        if [claim for claim in self._claims if not claim.fresh] != before:
+            for claim in before:
                 claim.look_again()
 
     async def turn(self, claim: Claim) -> None:
@@ -87,6 +89,7 @@ class Claims:
 
     def set(self, claim: Claim, offered: Iterable[str], leaving: Iterable[str]) -> None:
         """Note what a resource offers now; others that are affected look again."""
+        claim.fresh = False
         before, kept = claim.keys, claim.offered
         claim.offered, claim.leaving = frozenset(offered), frozenset(leaving)
         released = bool(before - claim.keys or kept - claim.offered)

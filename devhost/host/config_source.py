@@ -93,11 +93,14 @@ class ConfigSource:
             await self._due.wait()
             self._due.clear()
             _LOG.warning("the configuration came from standard input: it cannot be read again")
-        self._due.set()  # it may have changed before it was watched
         while True:
-            spots = await in_thread("find config", lambda: _spots(self.file))
-            await watcher.watch(self, spots, self.look_again)
-            await self._reload(apply)
+            # Looked at each time once it is watched, so no change is missed in between.
+            try:
+                spots = await in_thread("find config", lambda: _spots(self.file))
+                await watcher.watch(self, spots, self.look_again)
+                await self._reload(apply)
+            except Exception:  # noqa: BLE001 (logged; the host goes on)
+                _LOG.exception("reading the configuration failed")
             try:
                 async with asyncio.timeout(POLL_S):
                     await self._due.wait()

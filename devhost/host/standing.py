@@ -45,8 +45,8 @@ class Standing:
             self._told.clear()
         self._told[state, reason] += 1
         level = logging.WARNING if state is State.BACKING_OFF else logging.INFO
-        quiet = state is State.STOPPED or (state is State.SERVING and not reason)
-        if quiet or self._told[state, reason] > _REPEATS_MAX:
+        passing = state in (State.SERVING, State.STOPPED)
+        if passing or self._told[state, reason] > _REPEATS_MAX:
             level = logging.DEBUG
         fields = {"resource": self._resource, "state": state}
         if reason:

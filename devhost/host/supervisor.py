@@ -75,11 +75,9 @@ class Host:
     @property
     def runners(self) -> list[Runner]:
         """What is served, drained resources at the end."""
-        order = [resource.name for resource in self._config.resources] if self._config else []
-        return sorted(
-            self._runners.values(),
-            key=lambda one: order.index(one.name) if one.name in order else len(order),
-        )
+        names = [resource.name for resource in self._config.resources] if self._config else []
+        places = {name: place for place, name in enumerate(names)}
+        return sorted(self._runners.values(), key=lambda one: places.get(one.name, len(places)))
 
     async def run(self) -> None:
         """Serve until cancelled; then nothing is left, neither tasks nor sockets.

@@ -140,6 +140,14 @@ class PluginDirectory:
 
     # ── the kubelet ──
 
+    def absence(self) -> str | None:
+        """Say why there is no kubelet, or return ``None``: existence alone says nothing."""
+        if self.identity() is None:
+            return f"no kubelet: {KUBELET_SOCKET} is not there"
+        if connected(self.path / KUBELET_SOCKET) != 0:
+            return f"no kubelet: nobody listens on {KUBELET_SOCKET}"
+        return None
+
     async def kubelet(self) -> Identity:
         """Wait until a kubelet accepts connections; return which one."""
         async with self._probing:  # one asks for all

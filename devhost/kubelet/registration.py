@@ -43,8 +43,8 @@ class Registration:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
         while True:
             await self._until_newest()
-            if self._directory.identity() is None:
-                self._tell(State.WAITING, "no kubelet: kubelet.sock is not there")
+            if absence := self._directory.absence():
+                self._tell(State.WAITING, absence)
             identity = await self._directory.kubelet()
             try:
                 async with self._serving() as server:

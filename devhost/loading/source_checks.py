@@ -19,6 +19,8 @@ _ENUMERATED: Final = ("ttyUSB", "ttyACM", "video", "hidraw", "sd", "nvme", "inpu
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
 _GLOB_MAX: Final = 1000
+_PARTS_MAX: Final = 100
+_ANY_DEPTHS_MAX: Final = 3
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
 
 
@@ -67,6 +69,7 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
             yield from _static_ids(kind, (*path, "static", "ids"))
         case Glob():
             yield from check_globs(kind.paths, (*path, "glob", "paths"))
+            yield from _walks(kind.paths, (*path, "glob", "paths"))
             yield from check_globs(kind.exclude, (*path, "glob", "exclude"))
 
 
@@ -75,6 +78,18 @@ def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
     for index, text in enumerate(texts):
         if len(text) > _GLOB_MAX:
             message = f"a glob of {len(text)} characters: at most {_GLOB_MAX} are allowed"
+            yield "error", (*path, index), message, False
+
+
+def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
+    """Refuse globs that would look at the same directories again and again."""
+    for index, text in enumerate(globs):
+        parts = text.split("/")
+        if len(parts) > _PARTS_MAX:
+            message = f"a path of {len(parts)} parts: at most {_PARTS_MAX} are allowed"
+            yield "error", (*path, index), message, False
+        elif parts.count("**") > _ANY_DEPTHS_MAX:
+            message = f"'**' stands more than {_ANY_DEPTHS_MAX} times in the path"
             yield "error", (*path, index), message, False
 
 

@@ -9,10 +9,12 @@ class Entered:
     def __init__(self) -> None:
         self.claims, self.again = Claims(), set[str]()
         self.a, self.b, self.c = (self.enter(name) for name in "abc")
+        self.again.clear()
 
     def enter(self, name: str) -> Claim:
         claim = self.claims.add(name, lambda: self.again.add(name))
         claim.idle.set()
+        self.claims.set(claim, [], [])
         return claim
 
     def told(self) -> set[str]:
@@ -94,6 +96,18 @@ def test_a_new_order_has_all_look_again() -> None:
     assert at.told() == {"a", "b", "c"}
     assert at.claims.holder(at.b, "n") is None
     assert at.claims.listed(at.b, "n") == "a"
+
+
+def test_a_resource_that_comes_between_disturbs_nobody() -> None:
+    """The others are in the order in which they were."""
+    at = Entered()
+    new = at.claims.add("new", lambda: at.again.add("new"))
+    at.claims.arrange(["a", "new", "b", "c"])
+    assert at.told() == set()
+    at.claims.set(at.a, ["n"], [])
+    assert at.claims.holder(new, "n") == "a"
+    at.claims.set(new, ["m"], [])
+    assert at.claims.holder(at.b, "m") == "new"
 
 
 def test_a_removed_resource_holds_nothing() -> None:
