@@ -19,7 +19,6 @@ _DURATION_SCHEMA: Final[dict[str, Any]] = {
     "pattern": r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$",
 }
 _PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
-_PERMISSIONS: Final = re.compile(r"(?!.*(.).*\1)[rwm]+")
 
 
 def _text(check: Callable[[str], str | None]) -> PlainValidator:
@@ -69,7 +68,7 @@ def _topology(value: object) -> int | Literal["auto", "none"]:
 
 
 def _permissions(value: str) -> str | None:
-    if _PERMISSIONS.fullmatch(value):
+    if value and len(value) == len(set(value) & set("rwm")):
         return None
     return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
 
