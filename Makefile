@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # For example: make test PYTEST_ARGS='-k reload -x'
 PYTEST_ARGS ?=
+# Of soak and fuzz; 120 for a short look.
+SECONDS ?= 3600
 
 BIN := .venv/bin
 PROTO_BIN := .tools/proto-venv/bin
@@ -20,7 +22,7 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets lint type format kubelet proto schema clean
+.PHONY: help setup demo test test-kubelets soak fuzz lint type format kubelet proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -41,6 +43,14 @@ test-kubelets: setup ## Run the tests that take any kubelet on all real ones, ol
 	@kubelets="$$($(BUILD_KUBELETS) $(OLD_KUBELETS) $(KUBELETS))" && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		$(BIN)/python -m pytest -m real_kubelet $(PYTEST_ARGS)
+
+soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
+	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
+		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
+		$(BIN)/python -m tests.soak --seconds $(SECONDS)
+
+fuzz: setup ## Fuzz the loader and the templates for SECONDS of CPU time
+	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/fuzz/test_fuzz.py
 
 lint: setup ## Check style, formatting and who may import whom
 	@$(BIN)/ruff check

@@ -14,6 +14,7 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.survey import Survey, survey
+from devhost.host.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet import directory as plugin_directory
 from devhost.kubelet import wire
@@ -22,6 +23,8 @@ from devhost.kubelet.listing import Advertised
 from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.model.state import State
 from devhost.trust import Policy
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
@@ -97,6 +100,73 @@ async def test_an_allocation_that_hangs_is_bounded(
         with pytest.raises(AdmissionError, match=r"example.com/a: the host did not answer"):
             await kubelet.admit("pod", {"app": {"example.com/a": 1}})
         release.set()
+
+
+async def test_a_source_that_raises_is_that_resources_alone(
+    place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
+    broken = threading.Event()
+
+    def breaking(resource: Resource, files: HostFiles) -> Survey:
+        if broken.is_set() and resource.name.endswith("bad"):
+            raise ZeroDivisionError("oops")
+        return survey(resource, files)
+
+    monkeypatch.setattr("devhost.host.surveyor.survey", breaking)
+    config = """
+version: v1
+resources:
+  - {name: example.com/bad, sources: [static: 1]}
+  - {name: example.com/good, sources: [static: 2]}
+"""
+    async with hosted(place, config) as host:
+        await kubelet.wait("example.com/bad", 1, 1)
+        broken.set()
+        host.runners[0].look_again()
+        await kubelet.wait("example.com/bad", 1, 0)
+        assert "ZeroDivisionError" in str(host.runners[0].snapshot.error)
+        assert (await kubelet.capacity())["example.com/good"] == (2, 2)
+        broken.clear()
+        host.runners[0].look_again()
+        await kubelet.wait("example.com/bad", 1, 1)
+
+
+async def test_a_runner_that_crashes_is_started_again(
+    place: Path,
+    kubelet: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says so, backs off, and comes back; another resource's stream does not notice."""
+    monkeypatch.setattr("devhost.host.supervisor._CRASH_PAUSE_S", 0.2)
+    crashes = 2
+    publish = Runner._publish
+
+    def crashing(self: Runner, found: Snapshot) -> None:
+        nonlocal crashes
+        if self.name.endswith("bad") and crashes:
+            crashes -= 1
+            raise ZeroDivisionError("oops")
+        publish(self, found)
+
+    monkeypatch.setattr(Runner, "_publish", crashing)
+    config = """
+version: v1
+resources:
+  - {name: example.com/bad, sources: [static: 1]}
+  - {name: example.com/good, sources: [static: 2]}
+"""
+    async with hosted(place, config):
+        await kubelet.wait("example.com/good", 2, 2)
+        await kubelet.wait("example.com/bad", 1, 1)
+    told = [getattr(one, "fields", {}) for one in caplog.records]
+    reasons = [one["reason"] for one in told if one.get("state") == State.BACKING_OFF]
+    assert reasons
+    assert all("ZeroDivisionError" in reason for reason in reasons)
+    assert all(one["resource"] == "example.com/bad" for one in told if "reason" in one)
+    assert caplog.text.count("Traceback") >= 2
+    assert crashes == 0
 
 
 @as_root
