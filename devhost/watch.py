@@ -73,6 +73,7 @@ class Watcher:
         self._unwatched: set[Spot] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._observer: Any = None
+        self._open = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -85,12 +86,11 @@ class Watcher:
         # watchdog 7.1 warns from its thread when a new directory's watch is made twice (once
         # for its event, once by its own walk); nothing is lost.
         warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        self._observer = Observer()
-        self._observer.start()
+        self._open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        observer, self._observer = self._observer, None
+        observer, self._observer, self._open = self._observer, None, False
         for task in self._tasks:
             task.cancel()
         if observer is not None:
@@ -167,11 +167,15 @@ class Watcher:
         return made is not None
 
     def _scheduled(self, place: Spot, identity: Identity, *, writes: bool) -> _Watch | None:
-        if self._observer is None:
+        if not self._open:
             return None
         handler = _Handler(lambda event: self._from_thread(place, event))
         events = [*_STRUCTURAL, FileClosedEvent] if writes else _STRUCTURAL
         try:
+            if self._observer is None:
+                observer = Observer()  # fails where no more instances of inotify are allowed
+                observer.start()
+                self._observer = observer
             handle = self._observer.schedule(
                 handler, place.path, recursive=place.recursive, event_filter=events
             )
@@ -245,7 +249,7 @@ class Watcher:
         return spots
 
     async def _rearrange(self, spots: set[Spot]) -> None:
-        await self._arrange(spots)
+        await self._arrange(spots & self._wanted.keys())
         for spot in spots & self._wanted.keys():  # something may have come before the watch
             for look_again in list(self._wanted[spot].subscribers.values()):
                 look_again()

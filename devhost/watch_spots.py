@@ -31,6 +31,11 @@ def places(spot: Spot) -> dict[Spot, Identity]:
     while not os.path.isdir(above) and above != "/":
         above = os.path.dirname(above)
     found = {Spot(path, spot.recursive): identity(path)} if os.path.isdir(path) else {}
+    if found and spot.recursive:
+        # To watch it walks it, where that holds up all. A mount that does not answer holds up
+        # only this.
+        for _ in os.walk(path):
+            pass
     if above != path:
         found[Spot(above)] = identity(above)
     return found

@@ -14,15 +14,9 @@ import pytest
 
 from devhost.kubelet.simulator import SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
-from tests.support.realkubelet import RealKubelet, real_kubelets
-
-UNSET = "DEVHOST_TEST_KUBELET is not set: run `make test`"
+from tests.support.realkubelet import REAL_KUBELETS, UNSET, RealKubelet, real_kubelets
 
 STAND_IN = pytest.param(None, id="stand-in")
-REAL = [
-    pytest.param(path, id=f"real-{version}", marks=pytest.mark.real_kubelet)
-    for version, path in real_kubelets().items()
-] or [pytest.param(None, id="real", marks=pytest.mark.skip(reason=UNSET))]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +33,7 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(params=[STAND_IN, *REAL])
+@pytest.fixture(params=[STAND_IN, *REAL_KUBELETS])
 def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
     """A kubelet that is not started yet."""
     binary: Path | None = request.param

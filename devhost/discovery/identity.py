@@ -17,8 +17,8 @@ from devhost.template import MissingVariableError
 
 HOLD_S: Final = 1.0  # udev makes links after nodes
 NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
-# Who gets an ID and a seat first: the same node again, another node under an ID on offer
-# (a replug elsewhere), a new one.
+# Who gets an ID and a seat first: the same node again, a node that comes back under an ID on
+# offer (a replug, also elsewhere), a new one.
 _SAME, _OFFERED, _NEW = range(3)
 
 Claimed = Callable[[str], str | None]
@@ -26,11 +26,19 @@ Claimed = Callable[[str], str | None]
 
 @dataclass(slots=True)
 class Identified:
-    """Devices that are present, not yet rendered, and what is not offered."""
+    """Devices that are present, not yet rendered, and what is not offered.
+
+    Attributes:
+        devices: By ID.
+        skipped: What was found but is not offered.
+        held: As `Snapshot.held`.
+        crowded: Whether something was skipped for the limit.
+    """
 
     devices: dict[str, Device] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     held: dict[str, float] = field(default_factory=dict)
+    crowded: bool = False
 
 
 def identify(
@@ -55,19 +63,18 @@ def identify(
         constants: Values of variables that are not of a device.
     """
     result = Identified(skipped=list(survey.skipped))
-    known_paths = {
-        node.path: device for device in previous.devices.values() for node in device.nodes
+    known_places = {
+        _place(node): device for device in previous.devices.values() for node in device.nodes
     }
     candidates: list[tuple[Device | None, Node]] = []
     for key, nodes in _same_nodes(survey).items():
         first = nodes[0]
         known = next(
             (
-                (known_paths[node.path], node)
+                (known_places[_place(node)], node)
                 for node in nodes
-                if node.state
-                and node.path in known_paths
-                and known_paths[node.path].id == _id_of(resource, node, constants)
+                if _place(node) in known_places
+                and known_places[_place(node)].id == _id_of(resource, node, constants)
             ),
             None,
         )
@@ -125,7 +132,8 @@ def _seat(
         else:
             holder = previous.devices.get(device_id)
             offered = holder is not None and not holder.replaced
-            rank = _NEW if not offered else _SAME if known is not None else _OFFERED
+            same = known is not None and known.missing_since is None
+            rank = _NEW if not offered else _SAME if same else _OFFERED
             wanted.append((rank, device_id, node))
     wanted.sort(key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].source))
     kept = sum(1 for device in previous.devices.values() if not device.replaced)
@@ -138,6 +146,7 @@ def _seat(
             result.skipped.append(Skipped(_label(node), reason))
         elif limit is not None and len(result.devices) + (absent if rank == _NEW else 0) >= limit:
             reason = f"over the limit: maxDevices is {limit}"
+            result.crowded = True
             result.skipped.append(Skipped(_label(node), reason))
         else:
             result.devices[device_id] = Device(device_id, (node,))
@@ -153,6 +162,11 @@ def _id_of(resource: Resource, node: Node, constants: Mapping[str, str]) -> str 
         except MissingVariableError:
             continue
     return None
+
+
+def _place(node: Node) -> str:
+    """Return where a node is found again: at its path; a token has none."""
+    return node.path or node.key
 
 
 def _label(node: Node) -> str:

@@ -101,6 +101,9 @@ class Scanner:
     def _again_at(
         self, devices: Mapping[str, Device], present: Identified, now: float
     ) -> float | None:
+        seated = sum(1 for device in devices.values() if not device.replaced)
+        if present.crowded and seated < (self.resource.max_devices or 0):
+            return now  # a device was given up, and its seat is free for another
         times = [
             device.missing_since + self.resource.remove_missing_after
             for device in devices.values()

@@ -57,6 +57,14 @@ class Claims:
         self.set(claim, (), ())
         self._claims.remove(claim)
 
+    def share(self, claim: Claim, shares: bool) -> None:
+        """Note whether a resource's nodes may be offered by others too."""
+        if claim.shares != shares:
+            claim.shares = shares
+            for one in self._claims:
+                if one is not claim and one.keys & claim.keys:
+                    one.look_again()  # it may have waited for this one
+
     def arrange(self, order: list[str]) -> None:
         """Put the resources in the order of a new file; those that it lacks go behind."""
         before = [claim for claim in self._claims if not claim.fresh]

@@ -6,6 +6,8 @@ SIGHUP all lead to one function, which compares the content. What is not valid c
 
 import asyncio
 import logging
+import os
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -144,6 +146,8 @@ class ConfigSource:
 
     def _read(self) -> tuple[bytes | None, str]:
         try:
+            if _may_wait(self.file):
+                return None, "is no regular file; standard input is -"
             return read(self.file), ""
         except OSError as error:
             return None, f"cannot be read: {error.strerror or error}"
@@ -178,6 +182,18 @@ def log_problems(problems: Iterable[Problem]) -> None:
     for problem in problems:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
         _LOG.log(level, "%s", problem)
+
+
+def _may_wait(file: str) -> bool:
+    """Whether opening a file may never end: a pipe waits for its writer, a terminal for a user.
+
+    Raises:
+        OSError: It is not there, or cannot be reached.
+    """
+    if file in ("", "-") or "\0" in file:
+        return False
+    mode = os.stat(file).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def _spots(file: str) -> frozenset[Spot]:

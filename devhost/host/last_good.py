@@ -30,6 +30,8 @@ class LastGood:
         if self.read() == raw:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        for left in self.path.parent.glob(f".{_NAME}.*"):  # by a process that was killed
+            left.unlink(missing_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{_NAME}.", dir=self.path.parent)
         try:
             with os.fdopen(descriptor, "wb") as stream:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -61,7 +62,7 @@ class Runner:
         self.snapshot = Snapshot()
         self._published = scanner
         self._up_to_date = asyncio.Event()
-        self._stuck = 0
+        self._stuck = self._left_out = 0
         self._listing = Listing(leave_after)
         self._standing = Standing(scanner.resource.name)
         self._registration = Registration(self, directory, self._standing.tell)
@@ -109,7 +110,7 @@ class Runner:
         self.draining = False
         self._found = carried_over(self._found, self._scanner.resource, scanner.resource)
         self._scanner = scanner
-        self._claim.shares = scanner.resource.overlap == "allow"
+        self._claims.share(self._claim, scanner.resource.overlap == "allow")
         self._turn()
         self._standing.uncover()
 
@@ -174,6 +175,8 @@ class Runner:
             return  # the declaration has changed meanwhile
         finally:
             self._looking.cancel()
+        if scanner is not self._scanner:
+            return  # it has changed after the look had ended
         self._published = scanner
         self._publish(found)
         self._up_to_date.set()
@@ -232,34 +235,38 @@ class Runner:
             return advertising.withdrawn(previous, _REMOVED, clock())
         found = await self._surveyor.survey(scanner)
         await self._claims.turn(self._claim)
-        return await in_thread(
-            f"scan {self.name}",
-            lambda: scanner.snapshot(
-                found, previous, lambda key: self._claims.holder(self._claim, key), clock()
-            ),
+        claimed = functools.partial(self._claims.holder, self._claim)
+        return await self._surveyor.judged(
+            scanner, found, lambda one: scanner.snapshot(one, previous, claimed, clock())
         )
 
     # ── publishing ──
 
     def _publish(self, found: Snapshot) -> None:
         listing, replicas = self._listing, self._published.resource.replicas
+        before = listing.entries
+        found = advertising.without_left(found, before)
         snapshot = advertising.held_back(
             found,
             replicas,
-            listing.entries,
+            before,
             lambda key: self._claims.listed(self._claim, key),
         )
         wanted = advertising.entries(snapshot, replicas)
         listed = wire.truncated(wanted, listing)
-        if len(listed) < len(wanted):
-            fields = {"resource": self.name, "left_out": len(wanted) - len(listed)}
+        left_out, self._left_out = self._left_out, len(wanted) - len(listed)
+        if self._left_out and self._left_out != left_out:
+            fields = {"resource": self.name, "left_out": self._left_out}
             _LOG.warning("list truncated", extra={"fields": fields})
         listing.update(listed)
         listing.prune(asyncio.get_running_loop().time())
+        if before.keys() - listing.entries.keys():
+            self._publish(found)  # what has waited for the IDs that left need wait no more
+            return
         self._registration.notify()
         self._found = advertising.without_left(found, listing.leaving)
-        before, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
-        log_changes(self.name, before, self.snapshot)
+        former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
+        log_changes(self.name, former, self.snapshot)
         offered = advertising.keys(self.snapshot, leaving=False)
         self._claims.set(self._claim, offered, advertising.keys(self.snapshot, leaving=True))
 

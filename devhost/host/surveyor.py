@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
+from devhost.model.device import Snapshot
 from devhost.model.sources import Source
 from devhost.threads import in_thread
 
 SCAN_TIMEOUT_S: Final = 10.0
+_UNANSWERED: Final = f"the host did not answer in {SCAN_TIMEOUT_S:.0f} s"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -19,6 +22,8 @@ class Surveyor:
     def __init__(self) -> None:
         self._sources: tuple[Source, ...] = ()
         self._looking: asyncio.Future[Survey] | None = None
+        self._scanner: Scanner | None = None
+        self._judging: asyncio.Future[Snapshot] | None = None
 
     async def survey(self, scanner: Scanner) -> Survey:
         """Return what is there; whatever goes wrong is the failure of all sources."""
@@ -31,7 +36,7 @@ class Surveyor:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
                 found = await asyncio.shield(looking)
         except TimeoutError:  # it is waited for again
-            reason = f"the host did not answer in {SCAN_TIMEOUT_S:.0f} s"
+            reason = _UNANSWERED
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("looking failed", extra={"fields": {"resource": resource.name}})
             self._looking = None
@@ -39,4 +44,27 @@ class Surveyor:
         else:
             self._looking = None
             return found
-        return Survey(failed=dict.fromkeys(range(len(resource.sources)), reason))
+        return _failed(scanner, reason)
+
+    async def judged(
+        self, scanner: Scanner, found: Survey, judge: Callable[[Survey], Snapshot]
+    ) -> Snapshot:
+        """Return the snapshot of what was found; a path of an answer may not answer either."""
+        name = f"scan {scanner.resource.name}"
+        if self._scanner is not scanner:
+            self._scanner, self._judging = scanner, None
+        try:
+            async with asyncio.timeout(SCAN_TIMEOUT_S):
+                if self._judging is not None:  # of an earlier look, so it is out of date
+                    await asyncio.wait({self._judging})
+                self._judging = in_thread(name, lambda: judge(found))
+                snapshot = await asyncio.shield(self._judging)
+        except TimeoutError:
+            nothing = _failed(scanner, _UNANSWERED)
+            return await in_thread(name, lambda: judge(nothing))
+        self._judging = None
+        return snapshot
+
+
+def _failed(scanner: Scanner, reason: str) -> Survey:
+    return Survey(failed=dict.fromkeys(range(len(scanner.resource.sources)), reason))

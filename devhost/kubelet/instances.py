@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 import time
 from pathlib import Path
 from typing import Final
@@ -93,7 +94,7 @@ class Instances:
             if (parts := _NAME.fullmatch(name)) and parts[2] != self._own:
                 sockets.setdefault(parts[2], {})[name] = parts[1]
         others: dict[str, set[str]] = {}
-        refused: set[str] = set()
+        refused: set[str] = set()  # for the first time
         removed = 0
         for instance, names in sockets.items():
             answers = [connected(self._directory / name) for name in names]
@@ -106,14 +107,47 @@ class Instances:
                 for name, answer in zip(names, answers, strict=True)
                 if answer == errno.ECONNREFUSED
             }
-            refused |= dead
+            refused |= dead - self._refused
             for name in self._refused & dead:
                 with contextlib.suppress(OSError):
                     (self._directory / name).unlink()
                     removed += 1
         changed, self._others = others != self._others, others
-        self._refused = refused if not removed else set()
+        self._refused = refused
         return changed, removed
+
+    def speaking(self, resource: str) -> set[str]:
+        """Look who else serves a resource at this very moment.
+
+        Returns:
+            The sockets of older instances that have not said that they are quiet.
+        """
+        prefix = f"{PREFIX}{_hash(resource)}-"
+        found = [_NAME.fullmatch(name) for name in self._names() if name.startswith(prefix)]
+        living = {
+            parts[0]: parts[2]
+            for parts in found
+            if parts and parts[2] != self._own and connected(self._directory / parts[0]) == 0
+        }
+        self._others.pop(_hash(resource), None)
+        if living:
+            self._others[_hash(resource)] = set(living.values())
+        return {name for name, one in living.items() if one < self._own and self.speaks(name)}
+
+    def speaks(self, name: str) -> bool:
+        """Whether the owner of a socket lives and has not said that it is quiet."""
+        path = self._directory / name
+        try:
+            quiet = path.stat().st_mode & stat.S_ISVTX
+        except OSError:
+            return False
+        return not quiet and connected(path) == 0
+
+    def mark_quiet(self, name: str) -> None:
+        """Say on an own socket that it sends no more lists: others read its sticky bit."""
+        path = self._directory / name
+        with contextlib.suppress(OSError):
+            path.chmod(path.stat().st_mode | stat.S_ISVTX)
 
     def _names(self) -> list[str]:
         try:

@@ -14,6 +14,8 @@ from devhost.model.state import State
 
 STREAM_TIMEOUT_S: Final = 5.0
 END_TIMEOUT_S: Final = 2.0
+SILENCE_TIMEOUT_S: Final = 10.0
+_SILENCE_POLL_S: Final = 0.05
 STEADY_S: Final = 10.0  # a stream that lived so long was no failure
 # After the first ended stream at once, then with growing pauses. An old kubelet may complete
 # a registration that failed for us, so after a failure there is always a pause.
@@ -48,12 +50,10 @@ class Registration:
             identity = await self._directory.kubelet()
             try:
                 async with self._serving() as server:
-                    await self._directory.register(self._backend.name, server.endpoint)
-                    await self._first_stream(server)
-                    self._tell(State.REGISTERED, None)
-                    reason = await self._registered(server, identity)
-                self._tell(State.SERVING, reason)
-                await self._pause(identity)
+                    reason = await self._register(server, identity)
+                if reason != _NEWER:
+                    self._tell(State.SERVING, reason)
+                    await self._pause(identity)
             except (KubeletError, OSError) as error:
                 self._tell(State.BACKING_OFF, str(error))
                 await self._pause(identity, at_least=_FAILURE_PAUSE_S)
@@ -81,6 +81,33 @@ class Registration:
             self._server = None
             await server.stop()
 
+    async def _register(self, server: PluginServer, identity: Identity) -> str:
+        """Register; return, with the reason, when that has to be done anew."""
+        instances, name = self._directory.instances, self._backend.name
+        await self._silence()
+        if instances.newer(name):
+            return _NEWER
+        older = instances.older(name)
+        await self._directory.register(name, server.endpoint)
+        await self._first_stream(server)
+        self._tell(State.REGISTERED, None)
+        return await self._registered(server, identity, older)
+
+    async def _silence(self) -> None:
+        """Wait until older instances send no more lists, but not for ever: one may hang.
+
+        Two may register at the same moment (they do whenever the kubelet restarts under both),
+        and one may be gone before the other has seen it. So each makes its socket, then looks:
+        an older one that sees a newer goes; a newer one waits until the older has seen it.
+        """
+        instances, name = self._directory.instances, self._backend.name
+        speaking = instances.speaking(name)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENCE_TIMEOUT_S):
+                while speaking and not instances.newer(name):
+                    await asyncio.sleep(_SILENCE_POLL_S)
+                    speaking = {one for one in speaking if instances.speaks(one)}
+
     async def _first_stream(self, server: PluginServer) -> None:
         try:
             async with asyncio.timeout(STREAM_TIMEOUT_S):
@@ -88,11 +115,13 @@ class Registration:
         except TimeoutError:
             raise KubeletError("registered, but the kubelet opened no stream") from None
 
-    async def _registered(self, server: PluginServer, identity: Identity) -> str:
-        """Return, with the reason, when the resource has to be registered anew."""
+    async def _registered(
+        self, server: PluginServer, identity: Identity, older: frozenset[str]
+    ) -> str:
+        """Return, with the reason, when it has to be done anew; `older` lived just before."""
         servicer, instances, name = server.servicer, self._directory.instances, self._backend.name
         clock = asyncio.get_running_loop().time
-        since, older = clock(), instances.older(name)
+        since = clock()
         with self._noticing(servicer.streams_changed) as changed:
             while servicer.streams:
                 changed.clear()
@@ -105,14 +134,16 @@ class Registration:
                     return "its options changed"
                 if instances.newer(name):
                     servicer.quiet = True
+                    instances.mark_quiet(server.endpoint)
                     self._tell(State.WAITING, _NEWER)
                 elif servicer.quiet:
                     return "the newer instance has gone"
-                if gone := older - instances.older(name):
-                    older -= gone
+                if older - instances.older(name):
+                    if instances.older(name) and not servicer.quiet:
+                        return "an older instance has gone, and the kubelet may prefer another"
                     self._backend.listing.resend()  # the last list may have been the other's
                     servicer.notify()
-                older |= instances.older(name)
+                older = instances.older(name)
                 await changed.wait()
         if clock() - since >= STEADY_S:
             self._ends = 0

@@ -1,6 +1,8 @@
 """One gRPC server on one fresh socket, for one resource and one registration."""
 
+import asyncio
 import contextlib
+import socket
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -11,7 +13,10 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.servicer import Backend, Servicer
 
 _STOP_GRACE_S: Final = 1.0
+_STOP_TIMEOUT_S: Final = 2.0
 _RECEIVE_BYTES_MAX: Final = 16 * 1024 * 1024  # GetPreferredAllocation carries every free ID
+
+_STOPPING: Final[set["asyncio.Future[None]"]] = set()
 
 
 class PluginServer:
@@ -37,13 +42,27 @@ class PluginServer:
         """
         try:
             self._server.add_insecure_port(f"unix:{quote(str(self._path))}")
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._path}: {error}") from None
+        except RuntimeError:
+            raise OSError(f"cannot listen on {self._path}: {self._bind_problem()}") from None
         await self._server.start()
+
+    def _bind_problem(self) -> str:
+        """Try what gRPC has tried, for the reason that it does not tell."""
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.bind(str(self._path))
+        except OSError as error:
+            return error.strerror or str(error)
+        self._path.unlink(missing_ok=True)
+        return "gRPC failed to"
 
     async def stop(self) -> None:
         """End the streams, stop serving and unlink the socket."""
         self.servicer.close()
-        await self._server.stop(_STOP_GRACE_S)
+        # It waits for a client that does not read, and that may be for ever.
+        stopping = asyncio.ensure_future(self._server.stop(_STOP_GRACE_S))
+        _STOPPING.add(stopping)
+        stopping.add_done_callback(_STOPPING.discard)
+        await asyncio.wait({stopping}, timeout=_STOP_TIMEOUT_S)
         with contextlib.suppress(OSError):  # a directory that became read-only; it is dead now
             self._path.unlink(missing_ok=True)

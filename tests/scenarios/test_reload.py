@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
 from devhost.host.config_source import ConfigSource
 from devhost.host.last_good import LastGood
 from devhost.host.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet import servicer
 from devhost.kubelet.simulator import AdmissionError
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.trust import Policy
 from tests.scenarios.conftest import Kubelet
@@ -348,3 +351,95 @@ def test_links_on_the_way_are_watched(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
     assert str(tmp_path) in {spot.path for spot in _spots(str(loop))}
+
+
+async def test_a_new_id_comes_when_the_old_one_has_left(started: Kubelet, directory: Path) -> None:
+    """It does not wait for the next look at the host, which may be half a minute away."""
+    (directory / "colas" / "x").touch()
+    text = f"""
+version: v1
+resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
+"""
+    async with reloading(directory, text) as running:
+        await started.wait(A, 1, 1)
+        running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
+        await started.wait(A, 2, 0)
+        await started.wait(A, 1, 1)
+
+
+async def test_a_new_id_comes_also_when_something_else_happens(
+    started: Kubelet, directory: Path
+) -> None:
+    """An event at the moment at which the old ID leaves does not hide that it has left."""
+    (directory / "colas" / "x").touch()
+    text = f"""
+version: v1
+resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
+"""
+    async with reloading(directory, text) as running:
+        await started.wait(A, 1, 1)
+        running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
+        await started.wait(A, 2, 0)
+        while running.runner(A).listing.leaving:
+            running.runner(A).look_again()
+            await asyncio.sleep(0.005)
+        await started.wait(A, 1, 1)
+
+
+async def test_an_id_that_the_kubelet_never_had_is_not_waited_for(
+    kubelet: Kubelet, directory: Path
+) -> None:
+    """A reload before the first registration: there is no list that the old ID has to leave."""
+    (directory / "colas" / "x").touch()
+    text = f"""
+version: v1
+resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
+"""
+    async with reloading(directory, text) as running:
+        async with asyncio.timeout(10):
+            while not running.host.runners or not running.runner(A).snapshot.devices:
+                await asyncio.sleep(0.005)
+        running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
+        await running.until(reloads=1)
+        await kubelet.start()
+        await kubelet.wait(A, 1, 1)
+        await kubelet.stop()
+
+
+async def test_a_reload_at_the_moment_at_which_a_look_has_ended(
+    started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found by the old sources is not taken for what the new ones found."""
+    look = Runner._look
+
+    async def overtaken(self: Runner, scanner: Scanner) -> Snapshot:
+        found = await look(self, scanner)
+        if set(found.devices) == {"old", "0"}:
+            config = loads(tokens(a=0).replace("static: 0", "static: [new]")).require()
+            asyncio.get_running_loop().call_soon(running.host.apply, config)
+        return found
+
+    monkeypatch.setattr(Runner, "_look", overtaken)
+    text = tokens(a=0).replace("static: 0", "static: [old]")
+    async with reloading(directory, text) as running:
+        await started.wait(A, 1, 1)
+        running.config.write_text(tokens(a=1))
+        await started.wait(A, 2, 1)
+        await started.wait(A, 1, 1)
+
+
+@pytest.mark.parametrize("edit", ['id: "new-${name}"', "replicas: 2"])
+async def test_new_ids_within_a_limit(started: Kubelet, directory: Path, edit: str) -> None:
+    """Devices under another ID take the seats of the old ones as soon as those are given up."""
+    for name in ("x", "y", "z"):
+        (directory / "colas" / name).touch()
+    text = f"""
+version: v1
+resources: [{{name: {A}, sources: [directory: {directory}/colas], maxDevices: 2, EDIT}}]
+"""
+    async with reloading(directory, text.replace("EDIT", "replicas: 1")) as running:
+        await started.wait(A, 2, 2)
+        running.config.write_text(text.replace("EDIT", edit))
+        count = 4 if "replicas" in edit else 2
+        await started.wait(A, 2 + count, 0)
+        await started.wait(A, count, count)

@@ -259,3 +259,17 @@ async def test_a_name_that_the_kubelet_refuses(started: Kubelet, hosting: Hostin
         with pytest.raises(KubeletError, match="invalid"):
             await directory.register(name, "nobody.sock")
     await directory.close()
+
+
+@pytest.mark.parametrize("after", ["0s", "100ms"])
+async def test_a_seat_that_becomes_free_is_taken(
+    started: Kubelet, hosting: Hosting, directory: Path, after: str
+) -> None:
+    """Over the limit, a device waits for no longer than until another one is given up."""
+    for name in ("a", "b", "c"):
+        (directory / "colas" / name).touch()
+    hosting.start(cola(directory, f"    maxDevices: 2\n    removeMissingAfter: {after}"))
+    await started.wait(COLA, 2, 2)
+    (directory / "colas" / "a").unlink()
+    await started.wait(COLA, 3, 2)
+    await started.wait(COLA, 2, 2)

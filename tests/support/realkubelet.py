@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, cast
 
+import pytest
+
 from devhost.kubelet.simulator import AdmissionError, Answer
 
 # Answers come as lines, and one may list tens of thousands of devices.
@@ -36,6 +38,17 @@ def binary_version(binary: Path) -> tuple[int, ...]:
     if match is None:
         raise ValueError(f"DEVHOST_TEST_KUBELET: no version in the name of {binary}")
     return tuple(map(int, match.groups()))
+
+
+UNSET = "DEVHOST_TEST_KUBELET is not set: run `make test`"
+
+# The real kubelets as parameters of the fixture `kubelet`; one that is skipped if there are none.
+# It takes them and the stand-in. A test that needs what only a real kubelet has says
+# @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True).
+REAL_KUBELETS = [
+    pytest.param(path, id=f"real-{version}", marks=pytest.mark.real_kubelet)
+    for version, path in real_kubelets().items()
+] or [pytest.param(None, id="real", marks=pytest.mark.skip(reason=UNSET))]
 
 
 class KubeletError(Exception):

@@ -251,3 +251,18 @@ async def test_leaving_the_watcher_ends_it(tmp_path: Path) -> None:
     watcher.unwatch("k")
     await asyncio.to_thread(lambda: None)
     assert not event.is_set()
+
+
+async def test_a_spot_given_up_while_it_is_to_be_watched_anew(tmp_path: Path) -> None:
+    """The others that the same event concerns are still watched anew, and told."""
+    d = tmp_path / "d"
+    for name in ("a", "b"):
+        (d / name).mkdir(parents=True)
+    async with Watcher() as watcher:
+        event = await subscribe(watcher, d / "a", "a")
+        await subscribe(watcher, d / "b", "b")
+        assert watcher._renewed([str(d)]) == {Spot(str(d / "a")), Spot(str(d / "b"))}
+        watcher.unwatch("b")  # before the work has begun
+        await asyncio.gather(*watcher._tasks)
+        assert event.is_set()
+        await until_seen(event, d / "a")

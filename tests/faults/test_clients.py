@@ -1,0 +1,154 @@
+"""Whoever else connects to a plugin's socket harms nobody."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
+
+A = "example.com/a"
+SHORT = """
+import devhost.kubelet.listing, devhost.kubelet.servicer
+devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
+devhost.kubelet.servicer.WRITE_TIMEOUT_S = 2.0
+"""
+SILENT = """
+import sys, time, grpc
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb, deviceplugin_pb2_grpc as pb_grpc
+channel = grpc.insecure_channel(f"unix:{sys.argv[1]}", [("grpc.default_authority", "localhost")])
+stream = pb_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
+next(stream)
+print("open", flush=True)
+time.sleep(600)
+"""
+
+
+@contextlib.asynccontextmanager
+async def silent(daemon: Daemon) -> AsyncIterator[None]:
+    """Run a client that opens a stream on the one socket, and is stopped after the first list."""
+    (name,) = daemon.sockets()
+    client = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SILENT, str(daemon.plugins / name)), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"open\n"
+        client.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        client.kill()
+        await client.wait()
+
+
+@pytest.fixture
+async def channel(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[grpc.aio.Channel]:
+    """A connection to the socket of a resource with three tokens."""
+    await daemon.start(tokens(a=3))
+    await at_rest(standin, daemon, {A: numbers(3)})
+    (name,) = daemon.sockets()
+    options = [("grpc.default_authority", "localhost")]
+    async with grpc.aio.insecure_channel(f"unix:{daemon.plugins / name}", options) as channel:
+        yield channel
+
+
+async def test_a_client_that_does_not_read(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
+    """A stopped client holds up neither the kubelet's lists nor, for ever, the IDs that leave."""
+    daemon.prelude = SHORT
+    (directory / "a").mkdir()
+    for number in range(1500):  # more than a connection takes unread
+        (directory / "a" / f"{number:060}").touch()
+    await daemon.start(directories(directory, "a"))
+    await standin.wait(A, 1500, 1500)
+    async with silent(daemon):
+        for number in range(1500, 1520):
+            (directory / "a" / f"{number:060}").touch()
+            await standin.wait(A, number + 1, number + 1)
+        (directory / "a" / f"{0:060}").unlink()
+        await daemon.logged("a client does not read", resource=A)
+        await standin.wait(A, 1519, 1519)
+        await standin.restart()
+        await at_rest(standin, daemon, {A: {path.name for path in (directory / "a").iterdir()}})
+
+
+async def test_the_end_with_a_client_that_does_not_read(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
+    """A stopped client does not keep the process from ending."""
+    (directory / "a").mkdir()
+    for number in range(1500):
+        (directory / "a" / f"{number:060}").touch()
+    await daemon.start(directories(directory, "a"))
+    await standin.wait(A, 1500, 1500)
+    async with silent(daemon):
+        for number in range(1500, 1510):
+            (directory / "a" / f"{number:060}").touch()
+            await standin.wait(A, number + 1, number + 1)
+        assert await daemon.stop() == 0
+        assert daemon.sockets() == set()
+
+
+async def test_many_allocations_at_once(
+    standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
+) -> None:
+    """Two hundred Allocates at once are all answered, also those that ask for nonsense."""
+    stub = pb_grpc.DevicePluginStub(channel)
+
+    async def ask(number: int) -> str:
+        ids = [str(number % 3)] if number % 2 else ["nonsense", "\0" * 100]
+        entry = pb.ContainerAllocateRequest(devices_ids=ids)
+        try:
+            await stub.Allocate(pb.AllocateRequest(container_requests=[entry]))
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+        return "OK"
+
+    answers = await asyncio.gather(*(ask(number) for number in range(200)))
+    assert set(answers[1::2]) == {"OK"}
+    assert set(answers[::2]) == {"FAILED_PRECONDITION"}
+    await standin.admit("pod", {"app": {A: 3}})
+    await at_rest(standin, daemon, {A: numbers(3)})
+
+
+async def test_connections_that_make_no_sense(
+    standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
+) -> None:
+    """Garbage, and connections that are dropped at once, leave nothing behind."""
+    (name,) = daemon.sockets()
+    before = daemon.figures()
+    held = []
+    for number in range(500):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        while connection.connect_ex(str(daemon.plugins / name)) != 0:
+            await asyncio.sleep(0.001)
+        with contextlib.suppress(OSError):
+            if number % 3 == 1:
+                connection.send(os.urandom(2000))
+            elif number % 3 == 2:
+                connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(100))
+        if number % 10:
+            connection.close()
+        else:
+            held.append(connection)
+    await standin.admit("pod", {"app": {A: 2}})
+    await standin.free("pod")
+    for connection in held:
+        connection.close()
+    await until(lambda: daemon.figures().descriptors <= before.descriptors, "all are closed")
+    await standin.restart()
+    await at_rest(standin, daemon, {A: numbers(3)})
+    assert daemon.figures().threads <= before.threads + 4
+    assert daemon.found("", level="error") == []

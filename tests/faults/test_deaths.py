@@ -1,0 +1,123 @@
+"""devhost or the kubelet dies, or the plugin directory is taken from them."""
+
+import asyncio
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
+from tests.support.hosting import Kubelet
+
+SHORT_LEAVE = "import devhost.kubelet.listing as listing; listing.LEAVE_AFTER_S = 0.3"
+A, B = "example.com/a", "example.com/b"
+
+
+def remove(path: Path) -> None:
+    """Remove a directory into which others write."""
+    moved = path.rename(path.with_name("moved"))
+    shutil.rmtree(moved)
+
+
+@pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
+async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) -> None:
+    """Whenever devhost is killed, the next one serves all that is declared, on new sockets."""
+    daemon.prelude = SHORT_LEAVE
+    many = {f"r{number}": 2 for number in range(10)}
+    await daemon.start(tokens(**many, a=1))
+    if moment == "start":
+        await asyncio.sleep(random.uniform(0, 0.4))
+    elif moment == "registration":
+        await until(daemon.sockets, "a socket")
+    else:
+        await started.wait(A, 1, 1, timeout=20)
+        if moment == "reload":
+            daemon.write(tokens(**many, a=4, b=1))
+            await asyncio.sleep(random.uniform(0, 0.2))
+        elif moment == "drain":
+            daemon.write(tokens(**many, b=1))
+            await started.wait(A, 1, 0)
+        else:
+            daemon.signal(15)
+            await asyncio.sleep(random.uniform(0, 0.1))
+    await daemon.kill()
+    await daemon.start(tokens(**many, a=3))
+    declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3)}
+    await at_rest(started, daemon, declared)
+    assert [path.name for path in daemon.state.iterdir()] == ["last-good.yaml"]
+    assert await daemon.stop() == 0
+    assert daemon.sockets() == set()
+
+
+async def test_the_kubelet_is_killed(started: Kubelet, daemon: Daemon) -> None:
+    """Killed twice in a row, then away for a while: each time all resources come back."""
+    declared = {A: numbers(2), B: numbers(3)}
+    await daemon.start(tokens(a=2, b=3))
+    await at_rest(started, daemon, declared)
+    await started.restart()
+    await started.restart()
+    await at_rest(started, daemon, declared)
+    await started.restart(down=2.5)
+    await at_rest(started, daemon, declared)
+    answer = await started.admit("pod", {"app": {B: 3}})
+    assert answer["app"]["deviceIds"] == {B: ["0", "1", "2"]}
+
+
+async def test_sockets_are_wiped(started: Kubelet, daemon: Daemon) -> None:
+    """Plugin sockets that somebody removes under a living kubelet harm nothing that lasts."""
+    declared = {A: numbers(2), B: numbers(3)}
+    await daemon.start(tokens(a=2, b=3))
+    await at_rest(started, daemon, declared)
+    for name in daemon.sockets():
+        (daemon.plugins / name).unlink()
+    await started.admit("pod", {"app": {A: 1}})
+    await started.restart()
+    await at_rest(started, daemon, declared)
+
+
+async def test_kubelet_sock_comes_and_goes(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """A dead kubelet.sock is waited for; one that is made anew twice at once is registered with."""
+    declared = {A: numbers(2)}
+    await standin.kill()
+    await daemon.start(tokens(a=2))
+    await until(lambda: daemon.found("state", state="Discovering"), "it runs")
+    await standin.start()
+    await at_rest(standin, daemon, declared)
+    for _ in range(2):
+        await standin.stop()
+        await standin.start()
+    await at_rest(standin, daemon, declared)
+    before = daemon.sockets()
+    path, other = daemon.plugins / "kubelet.sock", daemon.plugins / "moved"
+    path.rename(other)  # the kubelet lives on: its stream does not end
+    other.rename(path)
+    path.rename(other)
+    other.rename(path)
+    await until(lambda: daemon.sockets() != before, "registered anew")
+    await at_rest(standin, daemon, declared)
+
+
+async def test_the_plugin_directory_is_made_anew(started: Kubelet, daemon: Daemon) -> None:
+    """On the host, a plugin directory that is removed and made again is used at once."""
+    declared = {A: numbers(2), B: numbers(3)}
+    await daemon.start(tokens(a=2, b=3))
+    await at_rest(started, daemon, declared)
+    await started.kill()
+    remove(daemon.plugins)
+    daemon.plugins.mkdir()
+    await started.start()
+    await at_rest(started, daemon, declared)
+    assert await daemon.stop() == 0
+
+
+async def test_the_plugin_directory_is_gone(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """One that is not made again ends the process with 1: its mount cannot heal."""
+    daemon.prelude = "import devhost.kubelet.directory as d; d._POLL_S, d._GONE_S = 0.1, 0.3"
+    await daemon.start(tokens(a=2))
+    await standin.wait(A, 2, 2)
+    remove(daemon.plugins)
+    assert await daemon.ended() == 1
+    assert "was removed, and no new one came" in str(daemon.lines[-1])
+    daemon.plugins.mkdir()

@@ -1,0 +1,156 @@
+"""The kernel or the disk gives no more: it is said, the rest goes on, and it heals."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
+from tests.support.mounts import read_only, tmpfs
+
+A, B = "example.com/a", "example.com/b"
+SHORT = """
+import devhost.host.runner, devhost.host.config_source
+devhost.host.runner.POLL_S = devhost.host.runner.RESCAN_S = 0.3
+devhost.host.config_source.POLL_S = 0.3
+"""
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")
+
+
+async def succeeds(*command: str) -> bool:
+    """Run a command."""
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
+    return await process.wait() == 0
+
+
+async def test_too_few_descriptors(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """What does not fit says so and is tried again; with a higher limit all is served."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    daemon.prelude = f"""
+import resource, devhost.host.process
+devhost.host.process.raise_descriptor_limit = lambda: None  # as if 48 were all that is allowed
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
+"""
+    many = {f"r{number}": 1 for number in range(40)}
+    await daemon.start(tokens(**many))
+    await daemon.logged("", state="BackingOff")
+    assert await standin.capacity()
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    await at_rest(standin, daemon, {f"example.com/{name}": numbers(1) for name in many})
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
+async def test_no_more_watches(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path, limit: str
+) -> None:
+    """One warning, then devices and edits are found by looking; watched again when it can be."""
+    daemon.wrapper = ("unshare", "-U", "-r")
+    if not await succeeds(*daemon.wrapper, "true"):
+        pytest.skip("no user namespaces")
+    least = 1 if limit == "max_inotify_watches" else 0
+    daemon.prelude = f"{SHORT}\nopen('/proc/sys/user/{limit}', 'w').write('{least}')"
+    for name in ("a", "b"):
+        (directory / name).mkdir()
+    await daemon.start(directories(directory, "a", "b"))
+    await at_rest(standin, daemon, {A: set(), B: set()})
+    (directory / "a" / "0").touch()
+    (directory / "b" / "0").touch()
+    await at_rest(standin, daemon, {A: {"0"}, B: {"0"}})
+    daemon.write(
+        directories(directory, "a", "b") + "  - {name: example.com/c, sources: [static: 1]}"
+    )
+    await at_rest(standin, daemon, {A: {"0"}, B: {"0"}, "example.com/c": {"0"}})
+    assert len(daemon.found("cannot watch for changes")) == 1
+    before = daemon.figures().watches
+    enter = ("nsenter", "-U", "--preserve-credentials", "-t", str(daemon.pid))
+    assert await succeeds(*enter, "sh", "-c", f"echo 1000 > /proc/sys/user/{limit}")
+    await until(lambda: daemon.figures().watches >= before + 3, "watches again")
+    (directory / "a" / "1").touch()
+    await at_rest(standin, daemon, {A: {"0", "1"}, B: {"0"}, "example.com/c": {"0"}})
+    assert daemon.found("", level="error") == []
+    assert await daemon.stop() == 0
+
+
+@contextlib.asynccontextmanager
+async def kubelet_on_tmpfs(plugins: Path) -> AsyncIterator[SimulatedKubelet]:
+    kubelet = SimulatedKubelet(plugins)
+    with tmpfs(plugins, "size=1m,nr_inodes=30"):
+        await kubelet.start()
+        try:
+            yield kubelet
+        finally:
+            read_only(plugins, on=False)
+            await kubelet.stop()
+
+
+def fill(place: Path) -> list[Path]:
+    """Create files until there is no room for one more."""
+    made: list[Path] = []
+    while True:
+        path = place / f"filling-{len(made)}"
+        try:
+            path.write_bytes(b"x" * 4096)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            return [*made, path] if path.exists() else made
+        made.append(path)
+
+
+@as_root
+@pytest.mark.parametrize("how", ["read-only", "full"])
+async def test_a_plugin_directory_without_room(daemon: Daemon, how: str) -> None:
+    """No socket can be made: the state says why, nothing leaks, and it heals."""
+    async with kubelet_on_tmpfs(daemon.plugins) as kubelet:
+        files = fill(daemon.plugins) if how == "full" else []
+        read_only(daemon.plugins, on=how == "read-only")
+        await daemon.start(tokens(a=1, b=2))
+        line = await daemon.logged("cannot listen", state="BackingOff", resource=A)
+        assert "ead-only" in line["reason"] or "o space" in line["reason"]
+        before = daemon.figures()
+        await asyncio.sleep(2.5)  # a few attempts
+        after = daemon.figures()
+        assert after.descriptors <= before.descriptors + 2
+        assert after.threads <= before.threads + 2
+        read_only(daemon.plugins, on=False)
+        for path in files:
+            path.unlink()
+        await at_rest(kubelet, daemon, {A: numbers(1), B: numbers(2)})
+        read_only(daemon.plugins, on=True)
+        assert await daemon.stop() == 0  # its sockets stay, dead
+        read_only(daemon.plugins, on=False)
+        await daemon.start()
+        await at_rest(kubelet, daemon, {A: numbers(1), B: numbers(2)})
+        await daemon.kill()
+
+
+@as_root
+@pytest.mark.parametrize("how", ["read-only", "full"])
+async def test_a_state_directory_without_room(
+    standin: SimulatedKubelet, daemon: Daemon, how: str
+) -> None:
+    """It is said once, all is served and reloaded, and the copy is kept when there is room."""
+    daemon.prelude = SHORT
+    with tmpfs(daemon.state, "size=64k"):
+        files = fill(daemon.state) if how == "full" else []
+        read_only(daemon.state, on=how == "read-only")
+        await daemon.start(tokens(a=1))
+        await daemon.logged("cannot keep the last good configuration")
+        daemon.write(tokens(a=2))
+        await at_rest(standin, daemon, {A: numbers(2)})
+        read_only(daemon.state, on=False)
+        for path in files:
+            path.unlink()
+        copy = daemon.state / "last-good.yaml"
+        wanted = daemon.config.read_bytes()
+        await until(lambda: copy.exists() and copy.read_bytes() == wanted, "the copy is kept")
+        assert list(daemon.state.iterdir()) == [copy]
+        assert len(daemon.found("cannot keep")) == 1
+        assert await daemon.stop() == 0

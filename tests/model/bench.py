@@ -1,0 +1,268 @@
+"""A host and a kubelet on real files, and what must never happen between them."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
+from devhost.discovery.host_files import HostFiles
+from devhost.host.config_source import ConfigSource
+from devhost.host.last_good import LastGood
+from devhost.host.runner import Runner
+from devhost.host.supervisor import Host, Settings
+from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.kubelet.simulator_state import Endpoint
+from devhost.loading.loader import loads
+from devhost.model.state import State
+from devhost.trust import Policy
+from tests.model.declared import NODE, is_token, node_of
+from tests.model.expected import Problem
+from tests.support.hosting import Kubelet
+from tests.support.realkubelet import RealKubelet
+
+LEAVE_AFTER_S = 0.1
+REST_S = 9.0  # shorter than the polls behind the watches, so that these hide nothing
+_POLL_S = 0.005
+_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")  # the loop's, grpc's
+
+
+class Listener:
+    """Hears every list as the kubelet does, and what is never allowed in one."""
+
+    def __init__(self) -> None:
+        self.lists: dict[str, dict[str, bool]] = {}
+        self.violations: list[str] = []
+        self.tolerant: set[str] = set()  # resources that may share nodes with others now
+        self._since: dict[str, dict[str, float]] = {}
+
+    def forget(self) -> None:
+        """Another kubelet, or another devhost: IDs may have left meanwhile."""
+        self.lists.clear()
+        self._since.clear()
+
+    def hear(self, resource: str, entries: dict[str, bool]) -> None:
+        now = time.monotonic()
+        since = self._since.get(resource, {})
+        for gone in self.lists.get(resource, {}).keys() - entries.keys():
+            known = since.get(gone)
+            # Half the time: this side may be slow to read the first of the two lists.
+            if known is None or now - known < LEAVE_AFTER_S / 2:
+                after = "never" if known is None else f"{now - known:.3f} s ago"
+                self.violations.append(f"{resource}: {gone} left; Unhealthy seen {after}")
+        self._since[resource] = {
+            one: since.get(one, now) for one, well in entries.items() if not well
+        }
+        self.lists[resource] = entries
+        self._shared_nodes(resource, entries)
+
+    def _shared_nodes(self, resource: str, entries: dict[str, bool]) -> None:
+        mine, since, now = _offered(entries), self._since[resource], time.monotonic()
+        for node, ids in mine.items():
+            if len(ids) > 1:
+                self.violations.append(f"{resource}: {node} is healthy as {ids}")
+            for other, time_ in since.items():
+                if (
+                    node_of(other) == node
+                    and now - time_ < LEAVE_AFTER_S / 2
+                    and not is_token(other)
+                ):
+                    late = f"{resource}: {node} is healthy as {ids}, {other} just turned Unhealthy"
+                    self.violations.append(late)
+        for other, listed in self.lists.items():
+            if other == resource or {other, resource} & self.tolerant:
+                continue
+            for node in mine.keys() & _offered(listed).keys():
+                self.violations.append(f"{node} is healthy in {resource} and in {other}")
+
+
+def _offered(entries: dict[str, bool]) -> dict[str, set[str]]:
+    nodes: dict[str, set[str]] = {}
+    for one, well in entries.items():
+        if well and not is_token(one):
+            nodes.setdefault(node_of(one), set()).add(one.partition("::")[0])
+    return nodes
+
+
+class _Heard:
+    """A plugin's stub whose lists a listener hears."""
+
+    def __init__(self, stub: Any, hear: Callable[[dict[str, bool]], None]) -> None:
+        self._stub, self._hear = stub, hear
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stub, name)
+
+    async def ListAndWatch(self, request: pb2.Empty) -> AsyncIterator[pb2.ListAndWatchResponse]:  # noqa: N802
+        async for message in self._stub.ListAndWatch(request):
+            self._hear({one.ID: one.health == "Healthy" for one in message.devices})
+            yield message
+
+
+class HeardKubelet(SimulatedKubelet):
+    """The stand-in, with a listener."""
+
+    def __init__(self, plugin_dir: Path, listener: Listener) -> None:
+        super().__init__(plugin_dir)
+        self._listener = listener
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        resource = endpoint.resource
+        heard = _Heard(endpoint.stub, lambda entries: self._listener.hear(resource, entries))
+        endpoint.stub = heard  # type: ignore[assignment]
+        await super()._watch(endpoint)
+
+    def streams(self) -> list[str]:
+        """The resources of all open streams."""
+        return sorted(one.resource for one in self._endpoints.watched)
+
+
+class Errors(logging.Handler):
+    """Errors that devhost logs, but for those of the configuration."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.endswith("config_source"):
+            self.texts.append(self.format(record))
+
+
+class Bench:
+    """One kubelet and one devhost; each may be away."""
+
+    def __init__(self, root: Path, binary: Path | None) -> None:
+        self.root = root
+        self.plugins, self.config = root / "plugins", root / "etc" / "config.yaml"
+        for path in (self.plugins, self.config.parent, root / "d0", root / "d1", root / "t"):
+            path.mkdir()
+        self.listener = Listener()
+        self.kubelet: Kubelet = (
+            RealKubelet(binary, self.plugins)
+            if binary
+            else HeardKubelet(self.plugins, self.listener)
+        )
+        self.kubelet_is_there = False
+        self.host: Host | None = None
+        self.errors = Errors()
+        self._host_task: asyncio.Task[None] | None = None
+        logging.getLogger("devhost").addHandler(self.errors)
+        self._threads = set(threading.enumerate())
+
+    # ── what comes and goes ──
+
+    async def start_kubelet(self) -> None:
+        await self.kubelet.start()
+        self.kubelet_is_there = True
+
+    async def kill_kubelet(self) -> None:
+        await self.kubelet.kill()
+        self.listener.forget()
+        self.kubelet_is_there = False
+
+    def start_host(self) -> None:
+        source = ConfigSource(str(self.config), Policy(), LastGood(self.root / "state"))
+        loaded, copy = source.first()
+        used = loaded.config or (copy.config if copy else None)
+        assert used is not None, "a devhost without any configuration"
+        settings = Settings(self.plugins, NODE, HostFiles(), Policy(), LEAVE_AFTER_S, 0.0)
+        self.host = Host(used, settings, source)
+        self.listener.forget()
+        self._host_task = asyncio.get_running_loop().create_task(self.host.run(), name="host")
+
+    async def stop_host(self) -> None:
+        assert self._host_task is not None
+        self._host_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._host_task
+        self._host_task = self.host = None
+        self.listener.forget()
+        assert self.sockets() == [], "sockets are left"
+        await self._until("threads are left", self._left_threads)
+
+    async def close(self) -> None:
+        """End both; nothing may be left."""
+        logging.getLogger("devhost").removeHandler(self.errors)
+        if self._host_task is not None:
+            await self.stop_host()
+        await self.kubelet.stop()
+        me = asyncio.current_task()
+        await self._until(
+            "tasks are left", lambda: [one for one in asyncio.all_tasks() if one is not me]
+        )
+
+    def sockets(self) -> list[str]:
+        return sorted(path.name for path in self.plugins.glob("devhost-*.sock"))
+
+    def _left_threads(self) -> list[str]:
+        left = {one.name for one in set(threading.enumerate()) - self._threads}
+        return sorted(one for one in left if not any(other in one for other in _NOT_OURS))
+
+    async def _until(self, what: str, left: Callable[[], list[Any]]) -> None:
+        end = time.monotonic() + REST_S
+        while found := left():
+            assert time.monotonic() < end, f"{what}: {found}"
+            await asyncio.sleep(_POLL_S)
+
+    # ── what is seen ──
+
+    @property
+    def runners(self) -> dict[str, Runner]:
+        return {one.name: one for one in self.host.runners} if self.host else {}
+
+    def violations(self) -> list[str]:
+        """What has happened that never must."""
+        panics = self.kubelet.panics if isinstance(self.kubelet, SimulatedKubelet) else []
+        return self.listener.violations + self.errors.texts + panics
+
+    def entries(self, resource: str) -> dict[str, bool]:
+        """Return what devhost lists."""
+        return {one: it.healthy for one, it in self.runners[resource].listing.entries.items()}
+
+    def configured(self, text: str) -> None:
+        """Check that a configuration is in force, and the file has been read."""
+        assert self.host is not None
+        source = self.host.source
+        assert source is not None
+        if self.host._config != loads(text).require():
+            raise Problem("another configuration is in force")
+        raw = self.config.read_bytes()
+        if source._seen != raw:
+            raise Problem("the file was not read again")
+        good = raw == text.encode()
+        if good != (not source.status.problems):
+            raise Problem(f"problems of the configuration: {source.status.problems}")
+        if good and LastGood(self.root / "state").read() != raw:
+            raise Problem("the last good configuration was not kept")
+
+    async def agreed(self, names: list[str]) -> None:
+        """Check that the kubelet knows what devhost lists of the resources, and of no other."""
+        if sorted(self.runners) != sorted(names):
+            raise Problem(f"served: {sorted(self.runners)}")
+        for name in names:
+            status = self.runners[name].status
+            if status.state is not State.REGISTERED:
+                raise Problem(f"{name}: {status}")
+            server = self.runners[name]._registration._server
+            if server is None or server.servicer.streams != 1:
+                raise Problem(f"{name}: not one stream")
+        if len(self.sockets()) != len(names):
+            raise Problem(f"sockets: {self.sockets()}")
+        if isinstance(self.kubelet, HeardKubelet) and self.kubelet.streams() != sorted(names):
+            raise Problem(f"streams: {self.kubelet.streams()}")
+        capacity = await self.kubelet.capacity()
+        for name in names:
+            entries = self.entries(name)
+            healthy = {one for one, well in entries.items() if well}
+            counts = capacity.get(name)
+            if isinstance(self.kubelet, RealKubelet):
+                seen = set(await self.kubelet.healthy_devices(name))
+            else:
+                seen = {one for one, it in self.kubelet.devices(name).items() if it == "Healthy"}
+            if counts != (len(entries), len(healthy)) or seen != healthy:
+                raise Problem(f"{name}: the kubelet has {counts} {seen}, devhost lists {entries}")

@@ -1,0 +1,38 @@
+"""A real kubelet forgets a resource five minutes after its plugin's end."""
+
+import pytest
+
+from tests.support.hosting import Hosting
+from tests.support.realkubelet import REAL_KUBELETS, KubeletError, RealKubelet
+
+SLOT = "example.com/slot"
+CONFIG = f"version: v1\nresources: [{{name: {SLOT}, sources: [static: 1]}}]"
+
+pytestmark = pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
+
+
+async def test_a_forgotten_resource_comes_back(started: RealKubelet, hosting: Hosting) -> None:
+    """A host that was away for longer than that registers as if for the first time."""
+    hosting.start(CONFIG)
+    await started.wait(SLOT, 1, 1)
+    with pytest.raises(KubeletError, match="has not ended"):
+        await started.expire(SLOT)
+    await hosting.stop()
+    await started.wait(SLOT, 1, 0)
+    await started.expire(SLOT)
+    await started.wait(SLOT, None, None)
+    with pytest.raises(KubeletError, match="knows no resource"):
+        await started.expire(SLOT)
+    hosting.start(CONFIG)
+    await started.wait(SLOT, 1, 1)
+
+
+async def test_a_restarted_kubelet_forgets_too(started: RealKubelet, hosting: Hosting) -> None:
+    """From its checkpoint it knows a resource whose plugin does not come back."""
+    hosting.start(CONFIG)
+    await started.wait(SLOT, 1, 1)
+    await hosting.stop()
+    await started.restart()
+    await started.wait(SLOT, 0, 0)
+    await started.expire(SLOT)
+    await started.wait(SLOT, None, None)

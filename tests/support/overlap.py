@@ -1,0 +1,132 @@
+"""Several hosts on one plugin directory: in this process, and as processes of their own."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import Self
+
+from devhost.discovery.host_files import HostFiles
+from devhost.host.supervisor import Host, Settings
+from devhost.kubelet.simulator import AdmissionError
+from devhost.loading.loader import loads
+from devhost.model.state import State, Status
+from devhost.trust import Policy
+from tests.support.hosting import Kubelet
+
+POLL_S = 0.005
+WAIT_S = 8.0
+
+
+def tokens(who: str, **counts: int) -> str:
+    """Return a configuration with resources of so many tokens; its answers say whose it is."""
+    resources = "".join(
+        f'\n  - {{name: "example.com/{name}", sources: [static: {count}],'
+        f" allocate: {{env: {{WHO: {who}}}}}}}"
+        for name, count in counts.items()
+    )
+    return f"version: v1\nresources:{resources or ' []'}\n"
+
+
+class Instance:
+    """A host in this process, with an instance ID of its own."""
+
+    def __init__(self, directory: Path, config: str) -> None:
+        settings = Settings(
+            directory / "plugins", "node-1", HostFiles(), Policy(), leave_after=0.3, hold_s=0.0
+        )
+        self.host = Host(loads(config).require(), settings)
+        self.task = asyncio.create_task(self.host.run())
+
+    def status(self, resource: str) -> Status:
+        found = [one.status for one in self.host.runners if one.name == resource]
+        return found[0] if found else Status()
+
+    async def until(self, resource: str, state: State) -> Status:
+        """Wait until a resource is in a state."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while self.status(resource).state is not state:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise AssertionError(f"{resource}: not {state}, {self.status(resource)}") from None
+        return self.status(resource)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+
+class Daemon:
+    """``devhost run`` as a process; what it logs says when its resources are where."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.states: dict[str, str] = {}
+        self.other_output: list[str] = []
+        self._changed = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, directory: Path, config: Path) -> Self:
+        command = [sys.executable, "-m", "devhost", "run", str(config)]
+        process = await asyncio.create_subprocess_exec(
+            *command, "--plugin-dir", str(directory / "plugins"), "--log-format", "json",
+            stderr=PIPE,
+        )  # fmt: skip
+        return cls(process)
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                self.other_output.append(line.decode())
+                continue
+            if entry["msg"] == "state":
+                self.states[entry["resource"]] = entry["state"]
+                self._changed.set()
+
+    async def until(self, state: State, count: int) -> None:
+        """Wait until so many resources are in a state."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while list(self.states.values()).count(state) < count:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"not {state}: {self.states}") from None
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; return the exit status."""
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        status = await self.process.wait()
+        await self._reader
+        return status
+
+
+async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> None:
+    """Wait until all is allocatable and a container is answered by the right instance."""
+    seen: object = None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    answer = await kubelet.admit("probe", {"app": {resource: 1}})
+                except AdmissionError as error:
+                    seen = error
+                else:
+                    await kubelet.free("probe")
+                    counts = (await kubelet.capacity()).get(resource)
+                    seen = answer["app"]["envs"], counts
+                    if seen == ({"WHO": who}, (count, count)):
+                        return
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise AssertionError(f"{resource}: not served by {who}, last seen: {seen}") from None
