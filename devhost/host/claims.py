@@ -6,10 +6,13 @@ ID has left the kubelet's list: a pod may just have been given it.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 _TURN_S = 1.0
+
+Offers = Mapping[str, frozenset[str]]
+"""By resource, the nodes that it offers (`Node.key`)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -82,11 +85,25 @@ class Claims:
                 for one in busy:
                     await one.idle.wait()
 
-    def holder(self, claim: Claim, key: str) -> str | None:
-        """Return the resource before this one that offers a node."""
+    def offers(self, claim: Claim) -> Offers:
+        """Return what the resources before this one offer at the moment."""
+        return {one.name: one.offered for one in self._before(claim)}
+
+    def released(self, claim: Claim, since: Offers) -> bool:
+        """Whether a resource before this one offers a node no more that it offered then."""
+        now, none = self.offers(claim), frozenset[str]()
+        return any(was - now.get(name, none) for name, was in since.items())
+
+    def holder(self, claim: Claim, key: str, since: Offers | None = None) -> str | None:
+        """Return the resource before this one that offers a node, or did when it was looked for.
+
+        What was found then may be there no more; that may be why it is not offered now.
+        """
         if claim.shares or key.startswith("\0"):
             return None
-        return next((one.name for one in self._before(claim) if key in one.offered), None)
+        now = (one.name for one in self._before(claim) if key in one.offered)
+        then = (name for name, offered in (since or {}).items() if key in offered)
+        return next(now, None) or next(then, None)
 
     def listed(self, claim: Claim, key: str) -> str | None:
         """Return another resource in whose list a node's device still is."""

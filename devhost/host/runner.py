@@ -233,12 +233,16 @@ class Runner:
         previous = advertising.without_left(self._found, self._listing.leaving)
         if self.draining:
             return advertising.withdrawn(previous, _REMOVED, clock())
+        since = self._claims.offers(self._claim)
         found = await self._surveyor.survey(scanner)
         await self._claims.turn(self._claim)
-        claimed = functools.partial(self._claims.holder, self._claim)
-        return await self._surveyor.judged(
+        claimed = functools.partial(self._claims.holder, self._claim, since=since)
+        snapshot = await self._surveyor.judged(
             scanner, found, lambda one: scanner.snapshot(one, previous, claimed, clock())
         )
+        if self._claims.released(self._claim, since):
+            self.look_again()
+        return snapshot
 
     # ── publishing ──
 

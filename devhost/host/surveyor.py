@@ -51,19 +51,16 @@ class Surveyor:
     ) -> Snapshot:
         """Return the snapshot of what was found; a path of an answer may not answer either."""
         name = f"scan {scanner.resource.name}"
-        if self._scanner is not scanner:
-            self._scanner, self._judging = scanner, None
-        try:
-            async with asyncio.timeout(SCAN_TIMEOUT_S):
-                if self._judging is not None:  # of an earlier look, so it is out of date
-                    await asyncio.wait({self._judging})
-                self._judging = in_thread(name, lambda: judge(found))
-                snapshot = await asyncio.shield(self._judging)
-        except TimeoutError:
+        if self._judging is None or self._scanner is not scanner:
+            self._scanner = scanner
+            self._judging = in_thread(name, lambda: judge(found))
+        judging = self._judging
+        done, _ = await asyncio.wait({judging}, timeout=SCAN_TIMEOUT_S)
+        if not done:  # it is waited for again
             nothing = _failed(scanner, _UNANSWERED)
             return await in_thread(name, lambda: judge(nothing))
         self._judging = None
-        return snapshot
+        return judging.result()
 
 
 def _failed(scanner: Scanner, reason: str) -> Survey:

@@ -13,6 +13,7 @@ from devhost.kubelet.servicer import Backend
 from devhost.model.state import State
 
 STREAM_TIMEOUT_S: Final = 5.0
+QUICK_STREAM_TIMEOUT_S: Final = 1.0
 END_TIMEOUT_S: Final = 2.0
 SILENCE_TIMEOUT_S: Final = 10.0
 _SILENCE_POLL_S: Final = 0.05
@@ -110,7 +111,9 @@ class Registration:
 
     async def _first_stream(self, server: PluginServer) -> None:
         try:
-            async with asyncio.timeout(STREAM_TIMEOUT_S):
+            # A kubelet up to 1.36 that ends an old connection may end the next one with it.
+            limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
+            async with asyncio.timeout(limit):
                 await server.servicer.until_streams(present=True)
         except TimeoutError:
             raise KubeletError("registered, but the kubelet opened no stream") from None
@@ -133,9 +136,7 @@ class Registration:
                 if servicer.pre_start_required != self._backend.pre_start_required:
                     return "its options changed"
                 if instances.newer(name):
-                    servicer.quiet = True
-                    instances.mark_quiet(server.endpoint)
-                    self._tell(State.WAITING, _NEWER)
+                    await self._fall_silent(server)
                 elif servicer.quiet:
                     return "the newer instance has gone"
                 if older - instances.older(name):
@@ -148,6 +149,14 @@ class Registration:
         if clock() - since >= STEADY_S:
             self._ends = 0
         return "the kubelet ended the stream"
+
+    async def _fall_silent(self, server: PluginServer) -> None:
+        """Send no more lists and hand out nothing; when that is so, let the newer one know."""
+        if not server.servicer.quiet:
+            server.servicer.quiet = True
+            self._tell(State.WAITING, _NEWER)
+            await server.servicer.until_idle()
+            self._directory.instances.mark_quiet(server.endpoint)
 
     @contextlib.contextmanager
     def _noticing(self, event: asyncio.Event) -> Iterator[asyncio.Event]:

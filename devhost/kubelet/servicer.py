@@ -15,6 +15,7 @@ from devhost.kubelet.listing import Listing
 from devhost.model.answer import Allocation
 
 ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
+_DIGEST_S: Final = 0.5
 WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
 _LOG: Final = logging.getLogger(__name__)
 
@@ -52,8 +53,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._wake: set[asyncio.Event] = set()
         self._closing = False
         self.streams_changed = asyncio.Event()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ended = -_DIGEST_S
         self.quiet = False
-        """Send no more lists but the first of a stream: another instance speaks."""
+        """Another instance takes over: send no more lists but a stream's first, hand out nothing."""
         self.pre_start_required = backend.pre_start_required
         """As the kubelet was told; it asks once per registration."""
 
@@ -72,6 +77,15 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """Have every stream send the list, if it changed since the last time."""
         for wake in self._wake:
             wake.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no Allocate runs, nor has ended a moment ago.
+
+        The kubelet looks its IDs up in the last list once more when it has the answer, and dies
+        of those that another instance's list lacks.
+        """
+        await self._idle.wait()
+        await asyncio.sleep(self._ended + _DIGEST_S - asyncio.get_running_loop().time())
 
     def close(self) -> None:
         """End every stream."""
@@ -155,7 +169,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
     ) -> pb.AllocateResponse:
         """Bound a call in time, keep its IDs in the list, and put errors into words."""
         listing, clock = self._backend.listing, asyncio.get_running_loop().time
+        if self.quiet:
+            text = f"{self._backend.name}: a newer instance of devhost takes over"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
         call = listing.begin(clock())
+        self._calls += 1
+        self._idle.clear()
         try:
             async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
                 return await work()
@@ -169,5 +188,9 @@ class Servicer(pb_grpc.DevicePluginServicer):
             code, text = grpc.StatusCode.INTERNAL, f"{self._backend.name}: internal error"
         finally:
             listing.end(call)
+            self._calls -= 1
+            self._ended = clock()
+            if not self._calls:
+                self._idle.set()
         await context.abort(code, text)
         raise AssertionError("abort raises")

@@ -5,6 +5,8 @@ import contextlib
 import random
 from pathlib import Path
 
+import pytest
+
 from devhost.kubelet.simulator import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.hosting import Kubelet
@@ -49,6 +51,7 @@ async def test_a_storm(started: Kubelet, daemon: Daemon, directory: Path) -> Non
     assert daemon.found("", level="error") == []
 
 
+@pytest.mark.timeout(120)
 async def test_a_hundred_thousand_devices(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
@@ -60,7 +63,7 @@ async def test_a_hundred_thousand_devices(
     await daemon.start(config + big)
     for number in range(5):
         (directory / "calm" / str(number)).touch()
-        await standin.wait(CALM, number + 1, number + 1)
+        await standin.wait(CALM, number + 1, number + 1, timeout=25)
         await standin.admit(f"pod-{number}", {"app": {CALM: 1}})
     await until(lambda: BIG in standin.registrations, "the many are registered")
     line = await daemon.logged("list truncated", resource=BIG)
@@ -73,9 +76,9 @@ async def test_a_hundred_thousand_devices(
         envs = (await standin.admit("pod", {"app": {BIG: 2}}))["app"]["envs"]
         await standin.free("pod")
     (directory / "calm" / "5").touch()
-    await standin.wait(CALM, 6, 6)
+    await standin.wait(CALM, 6, 6, timeout=25)
     await standin.restart()
     await standin.wait(BIG, left, left, timeout=25)
-    await standin.wait(CALM, 6, 6)
+    await standin.wait(CALM, 6, 6, timeout=25)
     assert len(daemon.found("list truncated")) == 1
     assert await daemon.stop() == 0

@@ -35,7 +35,7 @@ async def is_well(kubelet: SimulatedKubelet, place: Path, pod: str) -> None:
     """See that the other resource takes devices on and hands them out."""
     (place / "well" / pod).touch()
     count = len(list((place / "well").iterdir()))
-    await kubelet.wait(WELL, count, count)
+    await kubelet.wait(WELL, count, count, timeout=25)
     answer = await kubelet.admit(pod, {"app": {WELL: count}})
     assert len(answer["app"]["deviceIds"][WELL]) == count
     await kubelet.free(pod)

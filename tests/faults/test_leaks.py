@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from devhost.kubelet.simulator import SimulatedKubelet
 from tests.support.daemon import Daemon, Figures, at_rest, directories, until
 
@@ -49,6 +51,7 @@ async def figures(daemon: Daemon) -> Figures:
     return seen[-1]
 
 
+@pytest.mark.timeout(60 + 2 * CYCLES)
 async def test_leaks(standin: SimulatedKubelet, daemon: Daemon, directory: Path) -> None:
     """Descriptors, threads, watches and sockets are the same after 100 cycles; memory nearly."""
     daemon.prelude = SHORT

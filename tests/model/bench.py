@@ -5,9 +5,12 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.discovery.host_files import HostFiles
@@ -15,6 +18,7 @@ from devhost.host.config_source import ConfigSource
 from devhost.host.last_good import LastGood
 from devhost.host.runner import Runner
 from devhost.host.supervisor import Host, Settings
+from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.kubelet.simulator_state import Endpoint
 from devhost.loading.loader import loads
@@ -39,6 +43,7 @@ class Listener:
         self.violations: list[str] = []
         self.tolerant: set[str] = set()  # resources that may share nodes with others now
         self._since: dict[str, dict[str, float]] = {}
+        self._sent: WeakKeyDictionary[Listing, dict[str, float]] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
@@ -49,29 +54,34 @@ class Listener:
         now = time.monotonic()
         since = self._since.get(resource, {})
         for gone in self.lists.get(resource, {}).keys() - entries.keys():
-            known = since.get(gone)
-            # Half the time: this side may be slow to read the first of the two lists.
-            if known is None or now - known < LEAVE_AFTER_S / 2:
-                after = "never" if known is None else f"{now - known:.3f} s ago"
-                self.violations.append(f"{resource}: {gone} left; Unhealthy seen {after}")
+            if gone not in since:
+                self.violations.append(f"{resource}: {gone} left, and was never seen Unhealthy")
         self._since[resource] = {
             one: since.get(one, now) for one, well in entries.items() if not well
         }
         self.lists[resource] = entries
         self._shared_nodes(resource, entries)
 
+    def sending(self, listing: Listing, entries: dict[str, bool]) -> None:
+        """A list is about to be sent. Time is taken here: the kubelet may be slow to read."""
+        now, since = time.monotonic(), self._sent.get(listing, {})
+        for gone, known in since.items():
+            if gone not in entries and now - known < LEAVE_AFTER_S:
+                self.violations.append(f"{gone} leaves {now - known:.3f} s after its Unhealthy")
+        self._sent[listing] = {
+            one: since.get(one, now) for one, well in entries.items() if not well
+        }
+
     def _shared_nodes(self, resource: str, entries: dict[str, bool]) -> None:
-        mine, since, now = _offered(entries), self._since[resource], time.monotonic()
+        mine = _offered(entries)
         for node, ids in mine.items():
-            if len(ids) > 1:
-                self.violations.append(f"{resource}: {node} is healthy as {ids}")
-            for other, time_ in since.items():
-                if (
-                    node_of(other) == node
-                    and now - time_ < LEAVE_AFTER_S / 2
-                    and not is_token(other)
-                ):
-                    late = f"{resource}: {node} is healthy as {ids}, {other} just turned Unhealthy"
+            bases = {_base(one) for one in ids}
+            if len(bases) > 1:
+                self.violations.append(f"{resource}: {node} is healthy as {bases}")
+            for one in self._just_unhealthy(resource):
+                fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
+                if node_of(one) == node and not fewer_shares:
+                    late = f"{resource}: {node} is healthy as {ids}, {one} just turned Unhealthy"
                     self.violations.append(late)
         for other, listed in self.lists.items():
             if other == resource or {other, resource} & self.tolerant:
@@ -79,12 +89,21 @@ class Listener:
             for node in mine.keys() & _offered(listed).keys():
                 self.violations.append(f"{node} is healthy in {resource} and in {other}")
 
+    def _just_unhealthy(self, resource: str) -> list[str]:
+        now = time.monotonic()
+        times = self._since[resource].items()
+        return [one for one, since in times if now - since < LEAVE_AFTER_S / 4]
+
+
+def _base(advertised_id: str) -> str:
+    return advertised_id.partition("::")[0]
+
 
 def _offered(entries: dict[str, bool]) -> dict[str, set[str]]:
     nodes: dict[str, set[str]] = {}
     for one, well in entries.items():
         if well and not is_token(one):
-            nodes.setdefault(node_of(one), set()).add(one.partition("::")[0])
+            nodes.setdefault(node_of(one), set()).add(one)
     return nodes
 
 
@@ -152,7 +171,18 @@ class Bench:
         self.errors = Errors()
         self._host_task: asyncio.Task[None] | None = None
         logging.getLogger("devhost").addHandler(self.errors)
+        self._hear_sending()
         self._threads = set(threading.enumerate())
+
+    def _hear_sending(self) -> None:
+        listener, sending = self.listener, Listing.sending
+
+        def heard(self: Listing, entries: Mapping[str, Advertised]) -> None:
+            listener.sending(self, {one: it.healthy for one, it in entries.items()})
+            sending(self, entries)
+
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(Listing, "sending", heard)
 
     # ── what comes and goes ──
 
@@ -188,6 +218,7 @@ class Bench:
     async def close(self) -> None:
         """End both; nothing may be left."""
         logging.getLogger("devhost").removeHandler(self.errors)
+        self._patch.undo()
         if self._host_task is not None:
             await self.stop_host()
         await self.kubelet.stop()

@@ -38,7 +38,7 @@ from tests.model.expected import Past, Problem, check
 from tests.support.realkubelet import REAL_KUBELETS
 
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
-DEFAULT_EXAMPLES: Final = 12
+DEFAULT_EXAMPLES: Final = 24
 REAL_EXAMPLES: Final = 10
 HANG_S: Final = 40.0  # of one step
 T = TypeVar("T")

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--rest-every", type=float, default=45, help="seconds of storm")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--stand-in", action="store_true", help="not a real kubelet")
+    parser.add_argument("--alone", action="store_true", help="no second instance comes")
     parser.add_argument("--leave-after", type=float, help="of devhost; 10 seconds if not given")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="dh"))
@@ -65,7 +66,7 @@ async def soak(arguments: argparse.Namespace, directory: Path, kubelet: Kubelet)
             seconds = min(arguments.rest_every, arguments.seconds - passed)
             # Killed only in the first third, so that one process then lives for long.
             deadly = passed < arguments.seconds / 3 and bool(run.checks % 2)
-            figures = await run.round(seconds, deadly=deadly)
+            figures = await run.round(seconds, deadly=deadly, alone=arguments.alone)
             say(f"{clock() - began:6.0f} s  {line(run, figures)}")
         await run.end()
         failures = grown(run) + run.mistakes

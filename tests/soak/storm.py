@@ -86,18 +86,19 @@ class Soak:
         await self.daemon.start()
         await self.rest()
 
-    async def round(self, seconds: float, *, deadly: bool) -> Figures:
+    async def round(self, seconds: float, *, deadly: bool, alone: bool) -> Figures:
         """Storm for so long, then come to rest; return what the process holds then.
 
         Args:
             seconds: How long.
             deadly: Whether devhost itself may be killed.
+            alone: Whether no second instance comes.
         """
         self._until = self._clock() + seconds
-        works = [self._files, self._edits, self._kubelet_faults, self._siblings, self._clients]
+        works = [self._files, self._edits, self._kubelet_faults, self._clients]
         works += [self._admissions] * 4
-        if deadly:
-            works.append(self._murder)
+        works += [self._murder] if deadly else []
+        works += [] if alone else [self._siblings]
         async with asyncio.TaskGroup() as tasks:
             for work in works:
                 tasks.create_task(work())
@@ -174,12 +175,14 @@ class Soak:
         while await self._again(12):
             await self._sibling.start()
             await self._again(6)
-            if self._lots.random() < 0.5:
+            if not self._sibling.running:  # it came to a bad configuration, and had no good one
+                await self._sibling.kill()
+                self.faults["second instance gave up"] += 1
+            elif self._lots.random() < 0.5:
                 await self._sibling.kill()
                 self.faults["second instance killed"] += 1
             else:
-                with contextlib.suppress(ProcessLookupError):
-                    await self._sibling.stop()
+                await self._sibling.stop()
                 self.faults["second instance stopped"] += 1
 
     async def _clients(self) -> None:

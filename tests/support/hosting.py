@@ -21,6 +21,7 @@ class Hosting:
         self.plugins = directory / "plugins"
         self.leave_after = 0.3
         self.hold_s = 0.0
+        self.hosts: list[Host] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, config: str) -> Host:
@@ -29,11 +30,13 @@ class Hosting:
             self.plugins, "node-1", HostFiles(), Policy(), self.leave_after, self.hold_s
         )
         host = Host(loads(config).require(), settings)
+        self.hosts.append(host)
         self._tasks.append(asyncio.create_task(host.run()))
         return host
 
     async def stop(self) -> None:
         """Stop the host that was started last."""
+        self.hosts.pop()
         task = self._tasks.pop()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
