@@ -89,10 +89,16 @@ class Claims:
         """Return what the resources before this one offer at the moment."""
         return {one.name: one.offered for one in self._before(claim)}
 
-    def released(self, claim: Claim, since: Offers) -> bool:
-        """Whether a resource before this one offers a node no more that it offered then."""
+    def outdated(self, claim: Claim, looked: Offers, judged: Offers) -> bool:
+        """Whether a look has to be repeated, by what was offered when it was made and judged.
+
+        Resources before this one offer a node no more that they offered when it was looked
+        for, or a node that they did not offer when it was judged.
+        """
         now, none = self.offers(claim), frozenset[str]()
-        return any(was - now.get(name, none) for name, was in since.items())
+        return any(was - now.get(name, none) for name, was in looked.items()) or any(
+            offered - judged.get(name, none) for name, offered in now.items()
+        )
 
     def holder(self, claim: Claim, key: str, since: Offers | None = None) -> str | None:
         """Return the resource before this one that offers a node, or did when it was looked for.
@@ -118,7 +124,7 @@ class Claims:
         before, kept = claim.keys, claim.offered
         claim.offered, claim.leaving = frozenset(offered), frozenset(leaving)
         released = bool(before - claim.keys or kept - claim.offered)
-        changed = before ^ claim.keys
+        changed = (before ^ claim.keys) | (kept ^ claim.offered)
         place = self._claims.index(claim)
         for other, one in enumerate(self._claims):
             # One behind may have skipped what is free now; one before only waits for its own.

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from devhost.discovery.scan import Scanner, carried_over, hand_out
+from devhost.discovery.scan import Scanner, carried_over
 from devhost.discovery.survey import watch_roots
-from devhost.errors import AllocationError
 from devhost.host import advertising
 from devhost.host.changes import log_changes
-from devhost.host.claims import Claims
+from devhost.host.claims import Claims, Offers
+from devhost.host.handout import Handout
 from devhost.host.standing import Standing
 from devhost.host.surveyor import Surveyor
 from devhost.kubelet import wire
@@ -21,7 +21,7 @@ from devhost.kubelet.listing import Listing
 from devhost.kubelet.registration import Registration
 from devhost.model.answer import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Snapshot, distinct
+from devhost.model.device import Snapshot
 from devhost.model.state import State, Status
 from devhost.threads import in_thread
 from devhost.watch import Watcher
@@ -33,7 +33,6 @@ _WATCH_WAIT_S: Final = 1.0
 _CHANGE_WAIT_S: Final = 1.0
 _BURST_S: Final = 0.005
 _STEP_S: Final = 0.2  # while IDs are leaving
-_STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
 _REMOVED: Final = "its resource was removed from the configuration"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -62,7 +61,9 @@ class Runner:
         self.snapshot = Snapshot()
         self._published = scanner
         self._up_to_date = asyncio.Event()
-        self._stuck = self._left_out = 0
+        self._offers: tuple[Offers, Offers] = ({}, {})  # of others, when it was looked and judged
+        self._handout = Handout()
+        self._left_out = 0
         self._listing = Listing(leave_after)
         self._standing = Standing(scanner.resource.name)
         self._registration = Registration(self, directory, self._standing.tell)
@@ -179,6 +180,8 @@ class Runner:
             return  # it has changed after the look had ended
         self._published = scanner
         self._publish(found)
+        if not self.draining and self._claims.outdated(self._claim, *self._offers):
+            self.look_again()
         self._up_to_date.set()
         if not self._due.is_set():
             self._claim.idle.set()
@@ -233,16 +236,14 @@ class Runner:
         previous = advertising.without_left(self._found, self._listing.leaving)
         if self.draining:
             return advertising.withdrawn(previous, _REMOVED, clock())
-        since = self._claims.offers(self._claim)
+        looked = self._claims.offers(self._claim)
         found = await self._surveyor.survey(scanner)
         await self._claims.turn(self._claim)
-        claimed = functools.partial(self._claims.holder, self._claim, since=since)
-        snapshot = await self._surveyor.judged(
+        self._offers = looked, self._claims.offers(self._claim)
+        claimed = functools.partial(self._claims.holder, self._claim, since=looked)
+        return await self._surveyor.judged(
             scanner, found, lambda one: scanner.snapshot(one, previous, claimed, clock())
         )
-        if self._claims.released(self._claim, since):
-            self.look_again()
-        return snapshot
 
     # ── publishing ──
 
@@ -285,20 +286,4 @@ class Runner:
         with contextlib.suppress(TimeoutError):  # a change of the configuration counts at once
             async with asyncio.timeout(_CHANGE_WAIT_S):
                 await self._up_to_date.wait()
-        if self._stuck >= _STUCK_MAX:
-            raise AllocationError(f"{self.name}: the host did not answer the last {_STUCK_MAX}")
-        scanner, snapshot, ids = self._published, self.snapshot, tuple(advertised_ids)
-        answer = in_thread(
-            f"allocate {self.name}", lambda: hand_out(scanner, snapshot, ids, distinct(ids))
-        )
-        try:
-            return await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            self._stuck += 1
-            answer.add_done_callback(self._unstuck)
-            raise
-
-    def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
-        self._stuck -= 1
-        if not answer.cancelled():
-            answer.exception()  # nobody waits for it any more
+        return await self._handout.allocate(self._published, self.snapshot, advertised_ids)

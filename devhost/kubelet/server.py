@@ -44,7 +44,13 @@ class PluginServer:
             self._server.add_insecure_port(f"unix:{quote(str(self._path))}")
         except RuntimeError:
             raise OSError(f"cannot listen on {self._path}: {self._bind_problem()}") from None
-        await self._server.start()
+        starting = asyncio.ensure_future(self._server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await starting  # or it could not be stopped any more
+            await self.stop()
+            raise
 
     def _bind_problem(self) -> str:
         """Try what gRPC has tried, for the reason that it does not tell."""

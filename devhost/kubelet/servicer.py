@@ -58,7 +58,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._idle.set()
         self._ended = -_DIGEST_S
         self.quiet = False
-        """Another instance takes over: send no more lists but a stream's first, hand out nothing."""
+        """Another instance takes over: send no list but a stream's first, hand out nothing."""
         self.pre_start_required = backend.pre_start_required
         """As the kubelet was told; it asks once per registration."""
 

@@ -32,6 +32,7 @@ from tests.support.realkubelet import RealKubelet
 LEAVE_AFTER_S = 0.1
 REST_S = 9.0  # shorter than the polls behind the watches, so that these hide nothing
 _POLL_S = 0.005
+_JUST_S = LEAVE_AFTER_S / 4  # this side may be slow to read a list
 _NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")  # the loop's, grpc's
 
 
@@ -43,12 +44,14 @@ class Listener:
         self.violations: list[str] = []
         self.tolerant: set[str] = set()  # resources that may share nodes with others now
         self._since: dict[str, dict[str, float]] = {}
+        self._fallen: dict[str, dict[str, float]] = {}  # healthy until just now
         self._sent: WeakKeyDictionary[Listing, dict[str, float]] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
         self.lists.clear()
         self._since.clear()
+        self._fallen.clear()
 
     def hear(self, resource: str, entries: dict[str, bool]) -> None:
         now = time.monotonic()
@@ -58,6 +61,12 @@ class Listener:
                 self.violations.append(f"{resource}: {gone} left, and was never seen Unhealthy")
         self._since[resource] = {
             one: since.get(one, now) for one, well in entries.items() if not well
+        }
+        before, fallen = self.lists.get(resource, {}), self._fallen.get(resource, {})
+        self._fallen[resource] = {
+            one: fallen.get(one, now)
+            for one, well in entries.items()
+            if not well and now - (now if before.get(one) else fallen.get(one, 0)) < _JUST_S
         }
         self.lists[resource] = entries
         self._shared_nodes(resource, entries)
@@ -78,7 +87,7 @@ class Listener:
             bases = {_base(one) for one in ids}
             if len(bases) > 1:
                 self.violations.append(f"{resource}: {node} is healthy as {bases}")
-            for one in self._just_unhealthy(resource):
+            for one in self._fallen[resource]:
                 fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
                 if node_of(one) == node and not fewer_shares:
                     late = f"{resource}: {node} is healthy as {ids}, {one} just turned Unhealthy"
@@ -88,11 +97,6 @@ class Listener:
                 continue
             for node in mine.keys() & _offered(listed).keys():
                 self.violations.append(f"{node} is healthy in {resource} and in {other}")
-
-    def _just_unhealthy(self, resource: str) -> list[str]:
-        now = time.monotonic()
-        times = self._since[resource].items()
-        return [one for one, since in times if now - since < LEAVE_AFTER_S / 4]
 
 
 def _base(advertised_id: str) -> str:
@@ -219,9 +223,11 @@ class Bench:
         """End both; nothing may be left."""
         logging.getLogger("devhost").removeHandler(self.errors)
         self._patch.undo()
-        if self._host_task is not None:
-            await self.stop_host()
-        await self.kubelet.stop()
+        try:
+            if self._host_task is not None:
+                await self.stop_host()
+        finally:
+            await self.kubelet.stop()
         me = asyncio.current_task()
         await self._until(
             "tasks are left", lambda: [one for one in asyncio.all_tasks() if one is not me]

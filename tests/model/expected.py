@@ -45,6 +45,13 @@ class Past:
         if before.id != after.id or not after.here:
             self.kept.clear()
 
+    def uncertain(self, name: str) -> None:
+        """Note that what was offered under a name may go or stay, as missing."""
+        ids = {one for one in self.kept | self.lost if name_of(one) == name}
+        self.kept -= ids
+        self.lost -= ids
+        self.maybe |= ids
+
     def rest(self, entries: Mapping[str, bool]) -> None:
         """Take over what is listed at rest."""
         bases = {one.partition("::")[0] for one in entries}

@@ -40,7 +40,8 @@ from tests.support.realkubelet import REAL_KUBELETS
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
 DEFAULT_EXAMPLES: Final = 24
 REAL_EXAMPLES: Final = 10
-HANG_S: Final = 40.0  # of one step
+HANG_S: Final = 60.0  # of one step
+LOST_S: Final = 35.0  # a registration that was under way when the kubelet died may take so long
 T = TypeVar("T")
 
 NAMES: Final = tuple(f"example.com/{letter}" for letter in "pqrs")
@@ -98,6 +99,7 @@ class Machine(RuleBasedStateMachine):
         self.pods: dict[str, tuple[str, Answer]] = {}
         self.number = 0
         self.rested = False
+        self.patience = REST_S
         self.failed = False
         self.log: list[str] = []
 
@@ -149,7 +151,7 @@ class Machine(RuleBasedStateMachine):
     async def rest(self) -> None:
         if self.rested:
             return
-        end = time.monotonic() + REST_S
+        end = time.monotonic() + self.patience
         while True:
             try:
                 await self.is_right()
@@ -160,7 +162,7 @@ class Machine(RuleBasedStateMachine):
                 await asyncio.sleep(0.005)
             else:
                 break
-        self.rested = True
+        self.rested, self.patience = True, REST_S
         for one in self.here:
             self.past[one.name].rest(self.bench.entries(one.name))
             self.orphaned.discard(one.name)
@@ -266,6 +268,9 @@ class Machine(RuleBasedStateMachine):
             old, new = self.path(name), self.path(other)
             linked = {name, other} & set(LINKS.values()) and old.is_symlink()
             if name != other and old.exists() and new.parent.is_dir() and not linked:
+                if old.is_symlink():  # the same node under another name: the old ID leaves
+                    for past in self.past.values():
+                        past.uncertain(name)
                 old.rename(new)
             self.nudge_links(name)
             self.nudge_links(other)
@@ -427,6 +432,7 @@ class Machine(RuleBasedStateMachine):
             await self.bench.kill_kubelet()
             self.orphaned.clear()
             await self.bench.start_kubelet()
+            self.patience = LOST_S
             await self.after(rest)
 
         self.run(restart())

@@ -1,15 +1,23 @@
 """What the model-based test (tests/model) has found, each in the fewest steps."""
 
 import asyncio
+import gc
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
 from devhost.host import surveyor
+from devhost.kubelet.listing import Listing
+from devhost.kubelet.server import PluginServer
+from devhost.model.answer import Allocation
 from devhost.model.config import Resource
+from devhost.model.device import Snapshot
 from tests.scenarios.test_reload import A, B, reloading
 from tests.support.hosting import Kubelet
 
@@ -92,3 +100,88 @@ resources:
         looked.clear()
         await asyncio.to_thread(looked.wait, 10)  # it looks again
         assert running.runner(B).listing.entries == {}
+
+
+async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> None:
+    """It leaves no socket, no task and no complaint of gRPC."""
+
+    class Nobody:
+        name = A
+        listing = Listing()
+        pre_start_required = False
+
+        async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
+            raise NotImplementedError
+
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    before = asyncio.all_tasks()
+    server = PluginServer(Nobody(), directory / "plugins", "a.sock")
+    starting = asyncio.create_task(server.start())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting})
+    assert starting.cancelled()
+    assert not list((directory / "plugins").iterdir())
+    del server, starting
+    gc.collect()
+    async with asyncio.timeout(10):
+        while asyncio.all_tasks() != before:
+            await asyncio.sleep(0.005)
+    assert complaints == []
+
+
+async def test_a_node_that_an_earlier_resource_takes_meanwhile(
+    started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was free when the second resource judged, and not when that was done: it looks again."""
+    judged, go_on = threading.Event(), threading.Event()
+    snapshot = Scanner.snapshot
+
+    def slow(self: Scanner, *arguments: Any) -> Snapshot:
+        found = snapshot(self, *arguments)
+        if self.resource.name == B:
+            judged.set()
+            go_on.wait(10)
+        return found
+
+    other, sources = directory / "other", f"sources: [directory: {directory}/colas]"
+    text = f"""
+version: v1
+resources:
+  - {{name: {A}, sources: [directory: {other}], overlap: allow}}
+  - {{name: {B}, {sources}}}
+"""
+    other.mkdir()
+    (directory / "colas" / "x").touch()
+    async with reloading(directory, text) as running:
+        await started.wait(A, 0, 0)
+        await started.wait(B, 1, 1)
+        monkeypatch.setattr(Scanner, "snapshot", slow)
+        running.runner(B).look_again()
+        await asyncio.to_thread(judged.wait, 10)
+        (other / "y").symlink_to(directory / "colas" / "x")
+        await started.wait(A, 1, 1)
+        go_on.set()
+        await started.wait(B, 0, 0)
+
+
+async def test_a_new_id_has_no_seat_before_the_old_one_left(
+    started: Kubelet, directory: Path
+) -> None:
+    """Meanwhile the second resource takes the node; it gives it back, and nobody waits for ever."""
+    text = f"""
+version: v1
+resources:
+  - {{name: {A}, sources: [directory: {directory}/colas], maxDevices: 1}}
+  - {{name: {B}, sources: [directory: {directory}/colas]}}
+"""
+    (directory / "colas" / "x").touch()
+    async with reloading(directory, text) as running:
+        await started.wait(A, 1, 1)
+        running.config.write_text(text.replace("maxDevices", 'id: "new-${name}", maxDevices'))
+        await started.wait(A, 1, 0)
+        await started.wait(A, 1, 1)
+        await started.wait(B, 0, 0)
+        assert list(running.runner(A).listing.entries) == ["new-x"]

@@ -181,7 +181,7 @@ def hesitant(monkeypatch: pytest.MonkeyPatch) -> None:
         threading.Event().wait(lots.choice((0,) * 18 + (0.01, 0.06)))
         return answer
 
-    monkeypatch.setattr("devhost.host.runner.hand_out", slow)
+    monkeypatch.setattr("devhost.host.handout.hand_out", slow)
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ async def admission(
         held()
         return answer
 
-    monkeypatch.setattr("devhost.host.runner.hand_out", hand_out)
+    monkeypatch.setattr("devhost.host.handout.hand_out", hand_out)
     return await vanishing(started, hosting, directory, held)
 
 

@@ -11,6 +11,6 @@ from tests.soak.__main__ import kubelet_in, soak
 @pytest.mark.timeout(120)
 async def test_a_short_storm(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """After each of some storms all agree, and nothing has died."""
-    arguments = argparse.Namespace(seconds=20, rest_every=5, seed=7, leave_after=1.0, alone=True)
+    arguments = argparse.Namespace(seconds=20, rest_every=5, seed=7, leave_after=1.0, alone=False)
     status = await soak(arguments, directory, kubelet_in(directory / "plugins"))
     assert status == 0, capsys.readouterr().out
