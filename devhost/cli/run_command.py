@@ -67,7 +67,7 @@ def command(
     policy = Policy(allow_paths, allow_exec, enforced=True)
     source = ConfigSource(config, policy, LastGood(state_dir) if state_dir else None)
     first = _first(source)
-    raise_descriptor_limit()
+    raise_descriptor_limit(len(first.resources))
     files = HostFiles(options.real_root(root))
     settings = Settings(_usable(plugin_dir), node_name, files, policy)
     host = Host(first, settings, source)

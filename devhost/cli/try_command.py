@@ -44,7 +44,7 @@ def command(
     output.print_problems(loaded.problems)
     if loaded.config is None:
         sys.exit(1)
-    raise_descriptor_limit()
+    raise_descriptor_limit(len(loaded.config.resources))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
             output.fail(f"TMPDIR: {problem}")

@@ -2,17 +2,26 @@
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
+
+_OTHERS: Final = 64
+_LOG: Final = logging.getLogger(__name__)
 
 
-def raise_descriptor_limit() -> None:
-    """Use as many descriptors as allowed: two for each resource, and 1024 is soon reached."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def raise_descriptor_limit(resources: int) -> None:
+    """Use as many descriptors as allowed, and say if that is too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    # A socket and a connection for each resource; the rest is ours, or passes.
+    if soft != resource.RLIM_INFINITY and soft < (needed := 2 * resources + _OTHERS):
+        fields = {"limit": soft, "needed": needed}
+        _LOG.warning("too few file descriptors are allowed", extra={"fields": fields})
 
 
 async def until_signal(

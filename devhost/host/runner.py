@@ -56,7 +56,7 @@ class Runner:
         self._due = asyncio.Event()
         self._due.set()
         self._looking: asyncio.Task[Snapshot] | None = None
-        self._surveyor = Surveyor()
+        self._surveyor = Surveyor(self.look_again)
         self._found = Snapshot()
         self.snapshot = Snapshot()
         self._published = scanner

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
@@ -19,7 +19,9 @@ _LOG: Final = logging.getLogger(__name__)
 class Surveyor:
     """Keeps the look that is under way, so that a sick filesystem gets no second one."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_again: Callable[[], None]) -> None:
+        self._look_again = look_again
+        self._late: asyncio.Future[Any] | None = None
         self._sources: tuple[Source, ...] = ()
         self._looking: asyncio.Future[Survey] | None = None
         self._scanner: Scanner | None = None
@@ -35,7 +37,8 @@ class Surveyor:
         try:
             async with asyncio.timeout(SCAN_TIMEOUT_S):
                 found = await asyncio.shield(looking)
-        except TimeoutError:  # it is waited for again
+        except TimeoutError:
+            self._expect(looking)
             reason = _UNANSWERED
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("looking failed", extra={"fields": {"resource": resource.name}})
@@ -56,11 +59,20 @@ class Surveyor:
             self._judging = in_thread(name, lambda: judge(found))
         judging = self._judging
         done, _ = await asyncio.wait({judging}, timeout=SCAN_TIMEOUT_S)
-        if not done:  # it is waited for again
+        if not done:
+            self._expect(judging)
             nothing = _failed(scanner, _UNANSWERED)
             return await in_thread(name, lambda: judge(nothing))
         self._judging = None
+        if judging is self._late:  # it judged what was there some time ago
+            self._look_again()
         return judging.result()
+
+    def _expect(self, late: "asyncio.Future[Any]") -> None:
+        """Wait for the same answer at the next look, which is to be when it comes."""
+        if late is not self._late:
+            self._late = late
+            late.add_done_callback(lambda _: self._look_again())
 
 
 def _failed(scanner: Scanner, reason: str) -> Survey:

@@ -35,7 +35,7 @@ async def test_too_few_descriptors(standin: SimulatedKubelet, daemon: Daemon) ->
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     daemon.prelude = f"""
 import resource, devhost.host.process
-devhost.host.process.raise_descriptor_limit = lambda: None  # as if 48 were all that is allowed
+devhost.host.process.raise_descriptor_limit = lambda _: None  # as if 48 were all that is allowed
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
 """
     many = {f"r{number}": 1 for number in range(40)}

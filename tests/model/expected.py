@@ -45,6 +45,12 @@ class Past:
         if before.id != after.id or not after.here:
             self.kept.clear()
 
+    def forget(self) -> None:
+        """Note that whatever was listed may go or stay."""
+        self.maybe |= self.kept | self.lost
+        self.kept.clear()
+        self.lost.clear()
+
     def uncertain(self, name: str) -> None:
         """Note that what was offered under a name may go or stay, as missing."""
         ids = {one for one in self.kept | self.lost if name_of(one) == name}

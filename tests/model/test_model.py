@@ -283,7 +283,8 @@ class Machine(RuleBasedStateMachine):
         """A link out of the directory takes the place of what is there."""
 
         async def link() -> None:
-            target = self.root / "t" / name
+            self.number += 1
+            target = self.root / "t" / str(self.number)  # each a node of its own
             target.touch()
             fresh = self.root / "fresh"
             if self.path(name).parent.is_dir():
@@ -328,6 +329,9 @@ class Machine(RuleBasedStateMachine):
     def edit(self, declared: list[Declared]) -> None:
         """Write a good configuration, and note it as in force."""
         before = {one.name: one for one in self.declared}
+        if not self.rested:  # nodes may have gone to another resource and come back
+            for past in self.past.values():
+                past.forget()
         for one in declared:
             past = self.past.setdefault(one.name, Past())
             past.changed(before.get(one.name, replace(one, here=False)), one)
