@@ -32,12 +32,13 @@ setup: .venv/.stamp ## Make .venv with devhost and what its tests need
 demo: setup ## Show devhost at work, without a cluster
 	@$(BIN)/python docs/demo.py
 
-# The prerequisites are quick and come first; pytest's last line closes the output.
+# The prerequisites are quick and come first; pytest's last line closes the output. Most tests
+# wait for something most of the time, so there are more workers than cores.
 test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets: 8 to 20 minutes)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
-		$(BIN)/python -m pytest $(PYTEST_ARGS)
+		$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 test-kubelets: setup ## Run the tests that take any kubelet on all real ones, old ones too
 	@kubelets="$$($(BUILD_KUBELETS) $(OLD_KUBELETS) $(KUBELETS))" && \

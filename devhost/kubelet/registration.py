@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import Identity, PluginDirectory
@@ -89,8 +89,7 @@ class Registration:
         if instances.newer(name):
             return _NEWER
         older = instances.older(name)
-        await self._directory.register(name, server.endpoint)
-        await self._first_stream(server)
+        await self._unless_replaced(identity, self._begin(server))
         self._tell(State.REGISTERED, None)
         return await self._registered(server, identity, older)
 
@@ -108,6 +107,29 @@ class Registration:
                 while speaking and not instances.newer(name):
                     await asyncio.sleep(_SILENCE_POLL_S)
                     speaking = {one for one in speaking if instances.speaks(one)}
+
+    async def _unless_replaced(self, identity: Identity, work: Coroutine[Any, Any, None]) -> None:
+        """Do what needs a kubelet, but not longer than that kubelet is there."""
+        working = asyncio.create_task(work)
+        replaced = asyncio.create_task(self._until_replaced(identity))
+        try:
+            await asyncio.wait({working, replaced}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise KubeletError("another kubelet took the place of the one that was asked")
+            working.result()
+        finally:
+            working.cancel()
+            replaced.cancel()
+
+    async def _until_replaced(self, identity: Identity) -> None:
+        with self._noticing(asyncio.Event()) as changed:
+            while not self._directory.replaced(identity):
+                await changed.wait()
+                changed.clear()
+
+    async def _begin(self, server: PluginServer) -> None:
+        await self._directory.register(self._backend.name, server.endpoint)
+        await self._first_stream(server)
 
     async def _first_stream(self, server: PluginServer) -> None:
         try:
@@ -171,10 +193,8 @@ class Registration:
         """Wait before the next attempt, longer each time, but not when another kubelet came."""
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1
-        with self._noticing(asyncio.Event()) as changed, contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
-                while not self._directory.replaced(identity):
-                    await changed.wait()
-                    changed.clear()
+                await self._until_replaced(identity)
         if self._directory.replaced(identity):
             self._ends = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.hosting import Kubelet
 
@@ -73,8 +73,9 @@ async def test_a_hundred_thousand_devices(
     daemon.write(config + big.replace("}\n", ", allocate: {env: {X: new}}}\n"))  # another scan
     envs: dict[str, str] = {}
     while envs != {"X": "new"}:
-        envs = (await standin.admit("pod", {"app": {BIG: 2}}))["app"]["envs"]
-        await standin.free("pod")
+        with contextlib.suppress(AdmissionError):  # a busy machine may lose the stream once
+            envs = (await standin.admit("pod", {"app": {BIG: 2}}))["app"]["envs"]
+            await standin.free("pod")
     (directory / "calm" / "5").touch()
     await standin.wait(CALM, 6, 6, timeout=25)
     await standin.restart()
