@@ -12,6 +12,7 @@ from devhost.model.sources import Source
 from devhost.threads import in_thread
 
 SCAN_TIMEOUT_S: Final = 10.0
+_PATIENCE_MAX_S: Final = 60.0
 _UNANSWERED: Final = f"the host did not answer in {SCAN_TIMEOUT_S:.0f} s"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ class Surveyor:
     def __init__(self, look_again: Callable[[], None]) -> None:
         self._look_again = look_again
         self._late: asyncio.Future[Any] | None = None
+        self._patience = SCAN_TIMEOUT_S
         self._sources: tuple[Source, ...] = ()
         self._looking: asyncio.Future[Survey] | None = None
         self._scanner: Scanner | None = None
@@ -35,7 +37,7 @@ class Surveyor:
             self._looking = in_thread(f"look {resource.name}", lambda: survey(resource, files))
         looking = self._looking
         try:
-            async with asyncio.timeout(SCAN_TIMEOUT_S):
+            async with asyncio.timeout(self._patience):
                 found = await asyncio.shield(looking)
         except TimeoutError:
             self._expect(looking)
@@ -58,7 +60,7 @@ class Surveyor:
             self._scanner = scanner
             self._judging = in_thread(name, lambda: judge(found))
         judging = self._judging
-        done, _ = await asyncio.wait({judging}, timeout=SCAN_TIMEOUT_S)
+        done, _ = await asyncio.wait({judging}, timeout=self._patience)
         if not done:
             self._expect(judging)
             nothing = _failed(scanner, _UNANSWERED)
@@ -69,10 +71,22 @@ class Surveyor:
         return judging.result()
 
     def _expect(self, late: "asyncio.Future[Any]") -> None:
-        """Wait for the same answer at the next look, which is to be when it comes."""
-        if late is not self._late:
-            self._late = late
-            late.add_done_callback(lambda _: self._look_again())
+        """Wait for the same answer at the next look, which is to be when it comes.
+
+        What is slow and not dead is given more time from then on, or it would flap.
+        """
+        if late is self._late:
+            return
+        self._late = late
+        clock = asyncio.get_running_loop().time
+        began = clock() - self._patience
+
+        def answered(_: "asyncio.Future[Any]") -> None:
+            taken = clock() - began
+            self._patience = min(max(self._patience, 2 * taken), _PATIENCE_MAX_S)
+            self._look_again()
+
+        late.add_done_callback(answered)
 
 
 def _failed(scanner: Scanner, reason: str) -> Survey:

@@ -1,0 +1,76 @@
+"""A look at the host that answers late."""
+
+import asyncio
+import threading
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
+from devhost.discovery.survey import Survey, survey
+from devhost.host import surveyor
+from devhost.host.surveyor import Surveyor
+from devhost.loading.loader import loads
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [static: 2]}]\n"
+
+
+@pytest.fixture
+def scanner() -> Scanner:
+    resource = loads(CONFIG).require().resources[0]
+    return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
+
+
+async def test_a_late_survey_is_the_next_one(
+    scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails once; when the answer comes it is looked again, and there is no second look."""
+    release, looks, again = threading.Event(), [0], asyncio.Event()
+
+    def slow(resource: Resource, files: HostFiles) -> Survey:
+        looks[0] += 1
+        release.wait(10)
+        return survey(resource, files)
+
+    monkeypatch.setattr(surveyor, "survey", slow)
+    monkeypatch.setattr(surveyor, "SCAN_TIMEOUT_S", 0.02)
+    looking = Surveyor(again.set)
+    for _ in range(3):
+        assert (await looking.survey(scanner)).failed
+    release.set()
+    async with asyncio.timeout(10):
+        await again.wait()
+    assert [node.name for node in (await looking.survey(scanner)).nodes] == ["0", "1"]
+    assert looks == [1]
+
+
+async def test_what_is_slow_and_not_dead_is_given_more_time(
+    scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judgement that came late is not given up the next time that it takes so long."""
+    monkeypatch.setattr(surveyor, "SCAN_TIMEOUT_S", 0.05)
+    release, again = threading.Event(), asyncio.Event()
+    given_up: list[bool] = []
+
+    def judge(found: Survey) -> Snapshot:
+        if found.failed:
+            given_up.append(True)
+        else:
+            release.wait(10)
+        return Snapshot()
+
+    looking, found = Surveyor(again.set), Survey()
+    await looking.judged(scanner, found, judge)
+    assert given_up == [True]
+    await asyncio.sleep(0)
+    release.set()
+    async with asyncio.timeout(10):
+        await again.wait()
+    again.clear()
+    await looking.judged(scanner, found, judge)  # the late one, which is out of date
+    assert again.is_set()
+    assert looking._patience > 0.05 * 2
+    assert given_up == [True]
