@@ -30,7 +30,7 @@ help: ## Show this list
 setup: .venv/.stamp ## Make .venv with devhost and what its tests need
 
 demo: setup ## Show devhost at work, without a cluster
-	@$(BIN)/python docs/demo.py
+	@GRPC_VERBOSITY=NONE $(BIN)/python docs/demo.py
 
 # The prerequisites are quick and come first; pytest's last line closes the output. Most tests
 # wait for something most of the time, so there are more workers than cores.

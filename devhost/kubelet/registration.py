@@ -64,10 +64,7 @@ class Registration:
         instances, name = self._directory.instances, self._backend.name
         if instances.newer(name):
             self._tell(State.WAITING, _NEWER)
-            with self._noticing(asyncio.Event()) as changed:
-                while instances.newer(name):
-                    await changed.wait()
-                    changed.clear()
+            await self._until(lambda: not instances.newer(name))
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:
@@ -122,8 +119,12 @@ class Registration:
             replaced.cancel()
 
     async def _until_replaced(self, identity: Identity) -> None:
+        await self._until(lambda: self._directory.replaced(identity))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what the kubelet or the other instances do."""
         with self._noticing(asyncio.Event()) as changed:
-            while not self._directory.replaced(identity):
+            while not condition():
                 await changed.wait()
                 changed.clear()
 

@@ -19,7 +19,7 @@ from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.trust import Policy
-from tests.scenarios.conftest import Kubelet
+from tests.support.hosting import Kubelet
 
 A, B, C = "example.com/a", "example.com/b", "example.com/c"
 

@@ -31,7 +31,7 @@ from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
 from devhost.model.state import State
-from tests.scenarios.conftest import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import KubeletDied
 
 STORM_S = 9.0
