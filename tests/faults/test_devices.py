@@ -73,6 +73,7 @@ async def test_a_hundred_thousand_devices(
     daemon.write(config + big.replace("}\n", ", allocate: {env: {X: new}}}\n"))  # another scan
     envs: dict[str, str] = {}
     while envs != {"X": "new"}:
+        await standin.wait(BIG, left, left, timeout=25)  # a refusal alone never yields to the loop
         with contextlib.suppress(AdmissionError):  # a busy machine may lose the stream once
             envs = (await standin.admit("pod", {"app": {BIG: 2}}))["app"]["envs"]
             await standin.free("pod")
