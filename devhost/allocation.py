@@ -13,7 +13,9 @@ from devhost.model import names
 from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec, Piece
 from devhost.model.device import Device, Node
 from devhost.rules import CONTAINER_VARIABLES, LATE_VARIABLES, Rule, Rules, Target
-from devhost.template import Template
+from devhost.template import MissingVariableError, Template
+
+Here = Callable[[str], str]
 
 _TRIAL: Final = {"index": "0", "count": "1"}
 
@@ -21,14 +23,51 @@ _TRIAL: Final = {"index": "0", "count": "1"}
 # ── at the scan ────────────────────────────────────────────────────────────────────────
 
 
-def variables(node: Node, device_id: str | None) -> dict[str, str]:
-    """Return what a node gives to templates; without ``${id}`` while the ID is looked for."""
-    values = {"name": node.path.rpartition("/")[2] if node.state else node.name, **node.variables}
+def variables(
+    node: Node, device_id: str | None, nodes: Sequence[Node] = (), here: Here = str
+) -> dict[str, str]:
+    """Return what a node gives to templates.
+
+    Args:
+        node: The node.
+        device_id: Its device's ID; ``None`` while that is looked for.
+        nodes: All nodes of the device. One with a role gives ``${role.path}`` and so on; of
+            several with one role the node itself, or the first.
+        here: From a path of the host to that which is to be shown.
+    """
+    values = _own(node, here)
     if device_id is not None:
         values["id"] = device_id
-    if node.state:
-        values |= {"path": node.path, "realpath": node.state.realpath}
+    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
+    for role, one in named.items():
+        if role is not None:
+            values |= {f"{role}.{name}": value for name, value in _own(one, here).items()}
     return values
+
+
+def _own(node: Node, here: Here) -> dict[str, str]:
+    values = {"name": node.path.rpartition("/")[2] if node.state else node.name, **node.variables}
+    if node.state:
+        values |= {"path": here(node.path), "realpath": here(node.state.realpath)}
+    return values
+
+
+def each(
+    texts: Sequence[Template], device: Device, constants: Mapping[str, str], here: Here = str
+) -> tuple[tuple[str, ...], ...]:
+    """Render the arguments of a step or check for each node of a device, equal results once.
+
+    Raises:
+        AllocationError: A variable has no value.
+    """
+    results: dict[tuple[str, ...], None] = {}
+    for node in device.nodes:
+        values = {**constants, **variables(node, device.id, device.nodes, here)}
+        try:
+            results[tuple(text.render(values) for text in texts)] = None
+        except MissingVariableError as error:
+            raise AllocationError(str(error)) from None
+    return tuple(results)
 
 
 def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> Answer:
@@ -38,7 +77,7 @@ def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> Answer:
         AllocationError: A variable has no value or a result is illegal. The reason is meant
             for the device's health.
     """
-    values = [variables(node, device_id) for node in nodes]
+    values = [variables(node, device_id, nodes) for node in nodes]
     pieces = tuple(_pieces(rule, nodes, values) if rule.per_device else () for rule in rules)
     _Collector().add_all(zip(rules, pieces, strict=True), _TRIAL)
     return Answer(pieces)
@@ -166,7 +205,16 @@ class _Collector:
     def _add_path(self, rule: Rule, container: str, host: str) -> None:
         spec: DeviceSpec | MountSpec
         if rule.target == "devices":
-            spec = DeviceSpec(host, container, rule.permissions, rule.optional, self._owner(rule))
+            spec = DeviceSpec(
+                host,
+                container,
+                rule.permissions,
+                rule.optional,
+                self._owner(rule),
+                rule.uid,
+                rule.gid,
+                rule.mode,
+            )
         else:
             spec = MountSpec(host, container, rule.read_only, rule.optional, self._owner(rule))
         other = self._paths.setdefault(container, spec)

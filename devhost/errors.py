@@ -4,6 +4,7 @@ DevhostError
 ├── ConfigError        a configuration that cannot be used: every problem with its place
 ├── DiscoveryError     a source that could not be read (a missing directory is no error)
 ├── AllocationError    devices that cannot be handed to a container
+├── PreStartError      a step before a container's start that failed, or must not be done
 └── KubeletError       a kubelet that refuses or cannot be reached
 """
 
@@ -57,6 +58,10 @@ class DiscoveryError(DevhostError):
 
 class AllocationError(DevhostError):
     """Devices that cannot be handed to a container; the text reaches the pod's user."""
+
+
+class PreStartError(DevhostError):
+    """A container that must not start yet; the text reaches the pod's user."""
 
 
 class KubeletError(DevhostError):

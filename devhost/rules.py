@@ -29,6 +29,7 @@ class Rule:
         permissions: Of a device node.
         read_only: Of a mount.
         nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
+        uid: As `devhost.model.answer.DeviceSpec`; so are gid and mode.
     """
 
     target: Target
@@ -39,6 +40,9 @@ class Rule:
     permissions: str = "rw"
     read_only: bool = True
     nodes_only: bool = False
+    uid: int | None = None
+    gid: int | None = None
+    mode: int | None = None
 
     @property
     def per_device(self) -> bool:
@@ -82,6 +86,9 @@ def rules_of(resource: Resource) -> Rules:
                 device.host_path,
                 optional=device.optional,
                 permissions=device.permissions,
+                uid=device.uid,
+                gid=device.gid,
+                mode=None if device.mode is None else int(device.mode, 8),
             )
         )
     for mount in allocate.mounts:

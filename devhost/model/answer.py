@@ -36,6 +36,9 @@ class DeviceSpec:
         permissions: Letters of r, w, m.
         optional: Left out where the host does not have it.
         device: The ID of the device that it belongs to; ``None`` for a shared node.
+        uid: Its user in the container, with CDI; ``None``: the container's own.
+        gid: Its group in the container, with CDI; ``None``: the container's own.
+        mode: Its permission bits in the container, with CDI; ``None``: those on the host.
     """
 
     host_path: str
@@ -43,11 +46,14 @@ class DeviceSpec:
     permissions: str
     optional: bool = False
     device: str | None = None
+    uid: int | None = None
+    gid: int | None = None
+    mode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MountSpec:
-    """A mount for a container; the attributes are those of `DeviceSpec`."""
+    """A mount for a container; the attributes are as those of `DeviceSpec`."""
 
     host_path: str
     container_path: str

@@ -12,7 +12,7 @@ refused by the loader, so ``None`` here always means "left out".
 import fnmatch
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictStr, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, StrictStr, Tag, model_validator
 
 from devhost.model.allocate import Allocate
 from devhost.model.mapping import Model
@@ -20,6 +20,7 @@ from devhost.model.sources import SourceEntry
 from devhost.model.values import (
     AsTuple,
     Duration,
+    Mode,
     NotEmpty,
     Positive,
     Removal,
@@ -82,7 +83,7 @@ class Step(Model):
 
     run: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
     """A command, as a list of arguments."""
-    mode: Annotated[StrictStr, Field(pattern=r"^[0-7]{3,4}$")] | None = None
+    mode: Mode | None = None
     """The permission bits of the device's nodes, in octal."""
     wait_for: TemplateText | None = None
     """A host path that has to appear."""
@@ -111,6 +112,8 @@ class Resource(Model):
     """Joins candidates of equal key into one device."""
     allocate: Allocate = Allocate()
     """What a container receives."""
+    inject: Literal["deviceSpecs", "cdi"] = "deviceSpecs"
+    """How device nodes and mounts reach a container: by kubelet, or by a CDI spec."""
     max_devices: Positive | None = None
     """Offer at most so many devices."""
     overlap: Literal["allow", "deny"] = "deny"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -68,6 +69,21 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """The outcome of one round of a device's health checks.
+
+    Attributes:
+        at: When it ended.
+        failure: Why a check failed; ``None`` where none did.
+        unknown: What could not be checked, with the setting that would allow it.
+    """
+
+    at: datetime
+    failure: str | None = None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One distinct device of a resource.
 
@@ -79,6 +95,7 @@ class Device:
         replaced: It is there but not offered any more, or under another ID: it has to go.
         answer: What a container receives for it; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
+        checked: The last round of its health checks.
     """
 
     id: str
@@ -88,6 +105,7 @@ class Device:
     replaced: bool = False
     answer: Answer | None = None
     numa_nodes: tuple[int, ...] = ()
+    checked: Checked | None = None
 
     @property
     def healthy(self) -> bool:

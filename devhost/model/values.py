@@ -111,6 +111,8 @@ Permissions = Annotated[
     _text(_permissions),
     WithJsonSchema({"type": "string", "pattern": r"^(?!.*(.).*\1)[rwm]+$"}),
 ]
+Mode = Annotated[StrictStr, Field(pattern=r"^[0-7]{3,4}$")]
+Owner = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE)]
 FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
 Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX)]
 
