@@ -256,6 +256,7 @@ EFFECTS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
     "id": _always("devices that get " + _OTHER_ID),
     "group": _always("nodes are joined anew; devices that get " + _OTHER_ID),
     "allocate": _always(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
+    "inject": _stepped(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
     "max_devices": _max_devices,
     "overlap": _overlap,
     "replicas": _replicas,

@@ -7,13 +7,12 @@ from typing import Any
 from devhost.allocation import allocate
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.scan import Scanner, hand_out
-from devhost.discovery.survey import survey
+from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import Snapshot, distinct, share_ids
+from devhost.model.device import Snapshot, share_ids
 from devhost.trust import Policy
 
 
@@ -114,7 +113,7 @@ def report(
             continue
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
         claimed = claims.get if resource.overlap == "deny" else (lambda _key: None)
-        snapshot = scanner.snapshot(survey(resource, files), Snapshot(), claimed, now=0.0)
+        snapshot = scanner.snapshot(scanner.survey(), Snapshot(), claimed, now=0.0)
         for device in snapshot.devices.values():
             for node in device.nodes:
                 if node.state:
@@ -129,8 +128,8 @@ def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceR
     result, error = None, None
     if wish is not None:
         try:
-            chosen = choose(scanner.resource, snapshot, wish)
-            result = hand_out(scanner, snapshot, chosen, distinct(chosen))
+            chosen = choose(scanner, snapshot, wish)
+            result = scanner.hand_out(snapshot, chosen)
         except AllocationError as failure:
             error = str(failure)
     return ResourceReport(scanner.resource, snapshot, tuple(warnings), result, error)
@@ -146,12 +145,13 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     return list(needed)
 
 
-def choose(resource: Resource, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
+def choose(scanner: Scanner, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
     """Return the advertised IDs that a wish names: a number, or IDs joined by commas.
 
     Raises:
         AllocationError: There are not so many, or no such device.
     """
+    resource = scanner.resource
     healthy = [
         share
         for device in snapshot.devices.values()
@@ -167,7 +167,8 @@ def choose(resource: Resource, snapshot: Snapshot, wish: str) -> tuple[str, ...]
         count = int(wish)
         if count > len(healthy):
             raise AllocationError(f"{resource.name}: {count} requested, {len(healthy)} available")
-        return tuple(healthy[:count])
+        preferred = scanner.preferred(snapshot, healthy, (), count)
+        return preferred or tuple(healthy[:count])
     ids = tuple(part for part in wish.split(",") if part)
     for device_id in ids:
         if device_id not in known:

@@ -1,11 +1,16 @@
 """Whether what a container would receive is there on the host, and allowed."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
 from devhost.discovery.host_files import HostFiles
+from devhost.model import names
 from devhost.model.answer import DeviceSpec, MountSpec
-from devhost.model.device import FileState
+from devhost.model.device import FileKind, FileState
 from devhost.trust import Policy
+
+_PARTS_MAX: Final = 1000
 
 Spec = DeviceSpec | MountSpec
 
@@ -28,15 +33,56 @@ class HostPaths:
         elif state is None:
             hint = "" if self._files.is_host else f" (below {self._files.root})"
             return f"{spec.host_path} is not there{hint}"
+        elif state.kind is FileKind.DIRECTORY:
+            return self._directory_problem(spec)
         elif not state.kind.is_node:
             return f"{spec.host_path} is a {state.kind.value}, not a device node"
         return self._refusal(spec, state) if self._policy.enforced else None
+
+    def parts(self, spec: Spec) -> tuple[Spec, ...]:
+        """Return a spec's device nodes: of a directory, all below it; links are left out.
+
+        Runtimes would expand it each in its own way, and CDI not at all. Blocks.
+        """
+        state = self._look(spec.host_path)
+        if isinstance(spec, MountSpec) or not isinstance(state, FileState):
+            return (spec,)
+        if state.kind is not FileKind.DIRECTORY:
+            return (spec,)
+        found = []
+        for name in names.natural(self._files.walk(state.realpath)):
+            path = f"{spec.host_path.rstrip('/')}/{name}"
+            part = self._look(path)
+            if not isinstance(part, FileState) or not part.kind.is_node:
+                continue
+            if self._files.is_link(path):
+                continue
+            inside = f"{spec.container_path.rstrip('/')}/{name}"
+            found.append(replace(spec, host_path=path, container_path=inside))
+        return tuple(found)
+
+    def state(self, path: str) -> FileState | None:
+        """Return what is at a host path, if anything. Blocks."""
+        state = self._look(path)
+        return state if isinstance(state, FileState) else None
+
+    def _directory_problem(self, spec: DeviceSpec) -> str | None:
+        try:
+            parts = self.parts(spec)
+        except OSError as error:
+            return f"{spec.host_path}: {error.strerror or error}"
+        if not parts:
+            return f"{spec.host_path} is a directory with no device nodes below"
+        if len(parts) > _PARTS_MAX:
+            return f"{spec.host_path} has {len(parts)} device nodes below, more than {_PARTS_MAX}"
+        return next((problem for part in parts if (problem := self.problem(part))), None)
 
     def needs(self, specs: Iterable[Spec]) -> dict[str, None]:
         """Return what the process would have to be allowed, in order."""
         return {
             reason: None
-            for spec in specs
+            for whole in specs
+            for spec in self._parts_found(whole)
             if not isinstance(state := self._look(spec.host_path), str)
             and (reason := self._refusal(spec, state))
         }
@@ -45,6 +91,12 @@ class HostPaths:
         realpath = state.realpath if state else self._files.resolve(spec.host_path)
         kind, number = (state.kind, state.number) if state else (None, None)
         return self._policy.refusal(realpath, kind, number, mount=isinstance(spec, MountSpec))
+
+    def _parts_found(self, spec: Spec) -> tuple[Spec, ...]:
+        try:
+            return self.parts(spec)
+        except OSError:
+            return ()
 
     def _look(self, path: str) -> FileState | str | None:
         if path not in self._seen:

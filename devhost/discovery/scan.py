@@ -1,17 +1,20 @@
 """One look at the host for one resource: a survey, then devices, answers, health."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devhost import allocation
-from devhost.discovery import identity
+from devhost import allocation, preference
+from devhost.discovery import identity, topology
+from devhost.discovery.answer import hand_out
+from devhost.discovery.candidates import HOLD_S, Claimed, Moment
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.identity import HOLD_S, NO_SOURCE, Claimed, Identified
-from devhost.discovery.survey import Survey
+from devhost.discovery.identity import NO_SOURCE, Identified
+from devhost.discovery.match import WatchRoot
+from devhost.discovery.survey import Survey, survey, watch_roots
 from devhost.errors import AllocationError
 from devhost.model import names
-from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec
+from devhost.model.answer import Allocation, Answer
 from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Snapshot
 from devhost.rules import Rules, bound, rules_of
@@ -46,21 +49,51 @@ class Scanner:
         rules = bound(rules_of(resource), resource.name, node_name)
         return cls(resource, rules, files, policy, node_name, hold_s)
 
+    @property
+    def constants(self) -> Mapping[str, str]:
+        """The variables that are not of a device."""
+        return {"resource": self.resource.name, "nodeName": self.node_name}
+
+    def watch_roots(self) -> frozenset[WatchRoot]:
+        """Return the host directories whose changes may change what is found."""
+        return watch_roots(self.resource)
+
+    def survey(self) -> Survey:
+        """Look at the host. Blocks."""
+        return survey(self.resource, self.files)
+
+    def hand_out(self, snapshot: Snapshot, advertised_ids: tuple[str, ...]) -> Allocation:
+        """Put together what a container receives, and look that it is all there. Blocks.
+
+        Raises:
+            AllocationError: A device is unknown, unhealthy, gone or refused; the text names it.
+        """
+        return hand_out(self, snapshot, advertised_ids)
+
+    def preferred(
+        self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Return which of the available IDs a container should get; none to leave it open."""
+        resource = self.resource
+        return preference.preferred(
+            resource.prefer,
+            available,
+            must,
+            size,
+            replicas=resource.replicas,
+            max_per_container=resource.max_per_container,
+            numa_nodes={device.id: device.numa_nodes for device in snapshot.devices.values()},
+        )
+
     def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
         """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
-        present = identity.identify(
-            self.resource,
-            found,
-            previous,
-            claimed,
-            now=now,
-            hold_s=self.hold_s,
-            constants={"resource": self.resource.name, "nodeName": self.node_name},
-        )
+        moment = Moment(previous, claimed, now, self.hold_s, self.constants)
+        present = identity.identify(self.resource, found, moment)
         devices = {
             **identity.vanished(self.resource, found, previous, present, now),
             **self._rendered(present, previous),
         }
+        devices = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
             skipped=tuple(present.skipped),
@@ -131,56 +164,3 @@ def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
         for device_id, device in found.devices.items()
     }
     return replace(found, devices=devices)
-
-
-def hand_out(
-    scanner: Scanner, snapshot: Snapshot, advertised_ids: tuple[str, ...], device_ids: set[str]
-) -> Allocation:
-    """Put together what a container receives, and look that it is all there. Blocks.
-
-    Raises:
-        AllocationError: A device is unknown, unhealthy, gone or refused; the text names it.
-    """
-    devices = []
-    for device_id in names.natural(device_ids):
-        device = snapshot.devices.get(device_id)
-        if device is None:
-            raise AllocationError(f"{scanner.resource.name}: there is no device {device_id}")
-        if device.reason is not None:
-            raise AllocationError(f"{scanner.resource.name}: device {device_id}: {device.reason}")
-        _present(scanner, device)
-        devices.append(device)
-    try:
-        whole = allocation.allocate(scanner.rules, devices, advertised_ids)
-    except AllocationError as error:
-        raise AllocationError(f"{scanner.resource.name}: {error}") from None
-    host_paths = HostPaths(scanner.files, scanner.policy)
-    kept: list[DeviceSpec | MountSpec] = []
-    for spec in whole.specs:
-        problem = host_paths.problem(spec)
-        if problem is None:
-            kept.append(spec)
-        elif not spec.optional:
-            of = f"device {spec.device}: " if spec.device else ""
-            raise AllocationError(f"{scanner.resource.name}: {of}{problem}")
-    return replace(
-        whole,
-        devices=tuple(spec for spec in kept if isinstance(spec, DeviceSpec)),
-        mounts=tuple(spec for spec in kept if isinstance(spec, MountSpec)),
-    )
-
-
-def _present(scanner: Scanner, device: Device) -> None:
-    """Look that each node of a device is there and still of its kind."""
-    for node in device.nodes:
-        if node.state is None:
-            continue
-        try:
-            state = scanner.files.look(node.path)
-        except OSError as error:
-            reason = f"{node.path}: {error.strerror or error}"
-        else:
-            if state is not None and state.kind is node.state.kind:
-                continue
-            reason = f"{node.path} is not there any more"
-        raise AllocationError(f"{scanner.resource.name}: device {device.id}: {reason}")

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from devhost.discovery.scan import Scanner, hand_out
+from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.model.answer import Allocation
-from devhost.model.device import Snapshot, distinct
+from devhost.model.device import Snapshot
 from devhost.threads import in_thread
 
 _STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
@@ -30,9 +30,7 @@ class Handout:
         name, ids = scanner.resource.name, tuple(advertised_ids)
         if self._stuck >= _STUCK_MAX:
             raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
-        answer = in_thread(
-            f"allocate {name}", lambda: hand_out(scanner, snapshot, ids, distinct(ids))
-        )
+        answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:

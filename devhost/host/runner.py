@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from devhost.discovery.scan import Scanner, carried_over
-from devhost.discovery.survey import watch_roots
 from devhost.host import advertising
 from devhost.host.changes import log_changes
 from devhost.host.claims import Claims, Offers
@@ -198,12 +197,12 @@ class Runner:
         await asyncio.wait({self._watching}, timeout=_WATCH_WAIT_S)
 
     async def _arrange(self) -> None:
-        resource, files = self._scanner.resource, self._scanner.files
+        scanner, files = self._scanner, self._scanner.files
         spots = await in_thread(
             f"watch {self.name}",
             lambda: frozenset(
                 Spot(files.here(files.resolve(root.path)), root.recursive)
-                for root in watch_roots(resource)
+                for root in scanner.watch_roots()
                 if not root.path.startswith(("/sys", "/proc"))
             ),
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from devhost import plan
+from devhost.discovery.candidates import HOLD_S
 from devhost.discovery.host_files import HostFiles
-from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.claims import Claims
 from devhost.host.config_source import ConfigSource

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import Survey, survey
+from devhost.discovery.survey import Survey
 from devhost.model.device import Snapshot
 from devhost.model.sources import Source
 from devhost.threads import in_thread
@@ -31,10 +31,10 @@ class Surveyor:
 
     async def survey(self, scanner: Scanner) -> Survey:
         """Return what is there; whatever goes wrong is the failure of all sources."""
-        resource, files = scanner.resource, scanner.files
+        resource = scanner.resource
         if self._looking is None or self._sources != resource.sources:
             self._sources = resource.sources
-            self._looking = in_thread(f"look {resource.name}", lambda: survey(resource, files))
+            self._looking = in_thread(f"look {resource.name}", scanner.survey)
         looking = self._looking
         try:
             async with asyncio.timeout(self._patience):

@@ -2,22 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Final
 
+from devhost.loading.cdi_checks import check_cdi
 from devhost.loading.collision_checks import check_between, check_collisions, check_trust
 from devhost.loading.finding import Finding
 from devhost.loading.source_checks import check_globs, check_patterns, check_sources
+from devhost.loading.step_checks import check_steps
 from devhost.loading.template_checks import check_templates
 from devhost.loading.yamltree import Path
 from devhost.model.config import Resource
 from devhost.trust import Policy
-
-_NOT_YET: Final = {
-    "group": "group",
-    "max_per_container": "maxPerContainer",
-    "health": "health",
-    "pre_start": "preStart",
-}
 
 
 def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[Finding]:
@@ -28,12 +22,13 @@ def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterato
         return
     sound = []
     for path, resource in resources:
-        yield from _unsupported(path, resource)
         is_sound = True
         for finding in chain(
             check_sources(path, resource),
             check_globs(resource.node_names or (), (*path, "nodeNames")),
             check_templates(path, resource),
+            check_steps(path, resource),
+            check_cdi(path, resource),
         ):
             yield finding
             is_sound = is_sound and finding[0] != "error"
@@ -55,19 +50,3 @@ def _same_names(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]
             )
             yield "error", (*path, "name"), message, False
         first.setdefault(resource.name, path)
-
-
-def _unsupported(path: Path, resource: Resource) -> Iterator[Finding]:
-    message = "not supported by this version of devhost"
-    for attribute, key in _NOT_YET.items():
-        if getattr(resource, attribute):
-            yield "error", (*path, key), message, True
-    if resource.prefer != "none":
-        yield "error", (*path, "prefer"), message, True
-    if isinstance(resource.topology, int):
-        yield "error", (*path, "topology"), message, True
-    for index, source in enumerate(resource.sources):
-        if source.role is not None:
-            yield "error", (*path, "sources", index, "as"), message, True
-        if source.optional:
-            yield "error", (*path, "sources", index, "optional"), message, True

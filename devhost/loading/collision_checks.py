@@ -6,7 +6,7 @@ from devhost.errors import Severity
 from devhost.loading.finding import Finding
 from devhost.loading.source_checks import is_single
 from devhost.loading.yamltree import Path
-from devhost.model.config import Resource
+from devhost.model.config import Probe, Resource
 from devhost.model.sources import Static
 from devhost.rules import CONTAINER_VARIABLES, Rule, rules_of
 from devhost.template import Template
@@ -73,9 +73,20 @@ def check_between(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Findin
                 yield "warning", where, message, True
 
 
+def _commands(path: Path, resource: Resource) -> Iterator[Path]:
+    for index, step in enumerate(resource.pre_start):
+        if step.run is not None:
+            yield (*path, "preStart", index, "run")
+    for index, check in enumerate(resource.health.checks if resource.health else ()):
+        if isinstance(check, Probe) and check.exec is not None:
+            yield (*path, "health", "checks", index, "exec")
+
+
 def check_trust(path: Path, resource: Resource, policy: Policy) -> Iterator[Finding]:
     """Find what the process would have to be allowed; the rest shows when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
+    for where in () if policy.allow_exec else _commands(path, resource):
+        yield severity, where, "running a command needs --allow-exec", True
     for where, rule in _places(path, resource):
         if rule.nodes_only or rule.target not in ("devices", "mounts"):
             continue
@@ -91,9 +102,7 @@ def check_trust(path: Path, resource: Resource, policy: Policy) -> Iterator[Find
             if rule.target == "mounts":
                 what = "mounts need"
             yield severity, where, f"{what} --allow-path '{glob}'", False
-    if policy.allow_paths:
-        return
-    for index, source in enumerate(resource.sources):
+    for index, source in enumerate(() if policy.allow_paths else resource.sources):
         kind = source.kind
         if not isinstance(kind, Static) and kind.types == ("block",):
             message = "block devices need --allow-path '/dev/…'"

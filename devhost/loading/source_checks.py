@@ -1,5 +1,6 @@
 """What is wrong, or doubtful, with a resource's sources."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ from devhost.model.config import Resource
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 from devhost.model.values import SHARES_MAX
 from devhost.pattern import PatternError
-from devhost.rules import BUILT_IN_VARIABLES
+from devhost.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 
 # Names that the kernel gives in the order of discovery: another device's after a reboot.
 _ENUMERATED: Final = ("ttyUSB", "ttyACM", "video", "hidraw", "sd", "nvme", "input/event")
@@ -21,6 +22,7 @@ _PATTERN_TEXT_MAX: Final = 100_000
 _GLOB_MAX: Final = 1000
 _PARTS_MAX: Final = 100
 _ANY_DEPTHS_MAX: Final = 3
+_ROLE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
 
 
@@ -28,6 +30,7 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
     """Yield what is wrong with patterns, tokens and IDs."""
     for index, source in enumerate(resource.sources):
         yield from _source(source, (*path, "sources", index))
+    yield from _nodes(path, resource)
     yield from _shares(path, resource)
     yield from _stable_ids(path, resource)
 
@@ -122,6 +125,28 @@ def _static_ids(static: Static, path: Path) -> Iterator[Finding]:
         seen.add(device_id)
 
 
+def _nodes(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Check what is said of the nodes of devices that have several."""
+    roles: set[str] = set()
+    for index, source in enumerate(resource.sources):
+        where = (*path, "sources", index)
+        if source.optional and resource.group is None:
+            message = "only a device of several nodes can lack one: say `group`, too"
+            yield "error", (*where, "optional"), message, True
+        if source.role is None:
+            continue
+        if not _ROLE.fullmatch(source.role):
+            message = f"{source.role!r} should be letters, digits and '_', and begin with a letter"
+            yield "error", (*where, "as"), message, False
+        elif source.role in roles:
+            message = f"another source's node is called {source.role!r} already"
+            yield "error", (*where, "as"), message, False
+        roles.add(source.role)
+    if resource.group is not None and all(source.optional for source in resource.sources):
+        message = "one source at least must not be optional"
+        yield "error", (*path, "sources"), message, True
+
+
 def _shares(path: Path, resource: Resource) -> Iterator[Finding]:
     tokens = sum(
         kind.count or len(kind.ids or ())
@@ -134,7 +159,7 @@ def _shares(path: Path, resource: Resource) -> Iterator[Finding]:
 
 
 def _stable_ids(path: Path, resource: Resource) -> Iterator[Finding]:
-    if resource.id is not None:
+    if resource.id is not None or resource.group is not None:
         return
     for index, source in enumerate(resource.sources):
         match source.kind:
@@ -163,6 +188,8 @@ def _enumerates(subject: str, name: str) -> bool:
 
 def is_single(resource: Resource) -> bool:
     """Say whether the sources can find one device at most."""
+    if resource.group is not None:
+        return not resource.group.names - CONTAINER_VARIABLES
     if len(resource.sources) != 1:
         return False
     match resource.sources[0].kind:

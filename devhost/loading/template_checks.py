@@ -19,12 +19,15 @@ Place = tuple[Path, Template]
 
 def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
     """Yield unknown variables and results that no container can hold."""
-    known = _variables(resource)
+    known = variables_of(resource)
     if known is None:  # a bad pattern is reported by its own check; its groups are not known
         return
     early = known - {"id", "index", "count"}
+    if resource.group is not None:
+        plain = {name for name in early if "." not in name}  # a node's own
+        yield from check_template((*path, "group"), resource.group, frozenset(plain), known)
     for index, template in enumerate(resource.id or ()):
-        yield from _template((*path, "id", index), template, early, known)
+        yield from check_template((*path, "id", index), template, early, known)
         if not template.names - CONTAINER_VARIABLES:
             message = "gives every device the same ID: mention a variable of the device"
             yield "error", (*path, "id", index), message, False
@@ -35,19 +38,23 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
     ):
         for name, text in texts.items():
             yield from _text((*base, section, name), section, name, text, known)
-    for where, template in _paths(base, resource):
-        yield from _template(where, template, known, known)
-        if problem := _path_problem(template):
-            yield "error", where, problem, False
+    for where, template in path_templates(base, resource):
+        yield from check_template(where, template, known, known)
+        yield from check_path(where, template)
     for index, template in enumerate(resource.allocate.cdi):
-        yield from _template((*base, "cdi", index), template, known, known)
+        yield from check_template((*base, "cdi", index), template, known, known)
         if problem := names.cdi_name_problem(_sample(template)):
             yield "error", (*base, "cdi", index), problem, False
+    yield from _optional_nodes(base, resource)
 
 
-def _variables(resource: Resource) -> frozenset[str] | None:
-    """Return the variables that every source can give; ``None`` where a pattern is bad."""
+def variables_of(resource: Resource) -> frozenset[str] | None:
+    """Return the variables that every device can give; ``None`` where a pattern is bad.
+
+    Those that every source gives and, of devices of several nodes, those of the named nodes.
+    """
     known: list[frozenset[str]] = []
+    named: set[str] = set()
     for source in resource.sources:
         given = NODE_VARIABLES
         match source.kind:
@@ -58,16 +65,45 @@ def _variables(resource: Resource) -> frozenset[str] | None:
                     given |= frozenset(pattern.group_names(text))
                 except PatternError:
                     return None
-        known.append(given)
-    return frozenset.intersection(*known) | CONTAINER_VARIABLES
+        own = {f"{source.role}.{name}" for name in given - {"id", "index"} if source.role}
+        named |= own
+        known.append(given | own)
+    everywhere = frozenset.intersection(*known) | CONTAINER_VARIABLES
+    return everywhere | named if resource.group is not None else everywhere
 
 
-def _template(
+def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:
+    """Warn of entries that make a device unhealthy because an optional node is not there."""
+    roles = {source.role for source in resource.sources if source.optional and source.role}
+    allocate = resource.allocate
+    entries = [
+        *(
+            ((*base, section, name), text.value, text.optional)
+            for section, texts in (("env", allocate.env), ("annotations", allocate.annotations))
+            for name, text in texts.items()
+        ),
+        *(
+            (where, entry.host_path, entry.optional)
+            for where, entry in path_entries(base, resource)
+        ),
+    ]
+    for where, template, optional in entries:
+        for name in sorted(template.names):
+            if not optional and name.partition(".")[0] in roles:
+                message = (
+                    f"${{{name}}} has no value where the optional node is not there, which makes "
+                    "the device unhealthy: say `optional: true` here, too"
+                )
+                yield "warning", where, message, False
+
+
+def check_template(
     path: Path, template: Template, allowed: frozenset[str], known: frozenset[str]
 ) -> Iterator[Finding]:
+    """Yield the variables that are not allowed; of those some are known elsewhere."""
     for name in sorted(template.names - allowed):
         if name in known:
-            message = f"${{{name}}} is not known yet where IDs are made"
+            message = f"${{{name}}} is not known yet at this point"
         elif name in BUILT_IN_VARIABLES:
             message = f"${{{name}}} is not given by every source of the resource (a token has none)"
         else:
@@ -82,13 +118,13 @@ def _text(
     path: Path, section: str, name: str, text: Text, known: frozenset[str]
 ) -> Iterator[Finding]:
     """Check one environment variable or annotation."""
-    yield from _template((*path, "value"), text.value, known, known)
+    yield from check_template((*path, "value"), text.value, known, known)
     try:
         key = Template.parse(name)
     except TemplateError as error:
         yield "error", path, str(error), True
         return
-    yield from _template(path, key, known, known)
+    yield from check_template(path, key, known, known)
     check_name = names.env_name_problem if section == "env" else names.annotation_key_problem
     if problem := check_name(_sample(key)):
         yield "error", path, problem, True
@@ -104,15 +140,20 @@ def _text(
         yield "error", path, message, False
 
 
-def _paths(base: Path, resource: Resource) -> Iterator[Place]:
-    entries: list[tuple[str, int, DeviceNode | Mount]] = [
-        *(("devices", index, entry) for index, entry in enumerate(resource.allocate.devices or ())),
-        *(("mounts", index, entry) for index, entry in enumerate(resource.allocate.mounts)),
-    ]
-    for section, index, entry in entries:
-        yield (*base, section, index, "hostPath"), entry.host_path
+def path_entries(base: Path, resource: Resource) -> Iterator[tuple[Path, DeviceNode | Mount]]:
+    """Yield the entries of ``devices`` and ``mounts`` with their places."""
+    for index, node in enumerate(resource.allocate.devices or ()):
+        yield (*base, "devices", index), node
+    for index, mount in enumerate(resource.allocate.mounts):
+        yield (*base, "mounts", index), mount
+
+
+def path_templates(base: Path, resource: Resource) -> Iterator[Place]:
+    """Yield the host paths and container paths of an answer with their places."""
+    for where, entry in path_entries(base, resource):
+        yield (*where, "hostPath"), entry.host_path
         if entry.container_path is not None:
-            yield (*base, section, index, "containerPath"), entry.container_path
+            yield (*where, "containerPath"), entry.container_path
 
 
 def _sample(template: Template) -> str:
@@ -120,7 +161,8 @@ def _sample(template: Template) -> str:
     return template.render(dict.fromkeys(template.names, "x"))
 
 
-def _path_problem(template: Template) -> str | None:
+def check_path(where: Path, template: Template) -> Iterator[Finding]:
     """Check a path; one that begins with a variable may turn out absolute."""
     starts_open = bool(template.parts) and isinstance(template.parts[0], Variable)
-    return names.path_problem(("/" if starts_open else "") + _sample(template))
+    if problem := names.path_problem(("/" if starts_open else "") + _sample(template)):
+        yield "error", where, problem, False

@@ -72,7 +72,7 @@ async def test_a_source_that_hangs_holds_up_nobody_else(
             release.wait(30)
         return survey(resource, files)
 
-    monkeypatch.setattr("devhost.host.surveyor.survey", hanging)
+    monkeypatch.setattr("devhost.discovery.scan.survey", hanging)
     config = """
 version: v1
 resources:
@@ -93,7 +93,7 @@ async def test_an_allocation_that_hangs_is_bounded(
     """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("devhost.host.handout.hand_out", lambda *_: release.wait(30))
+    monkeypatch.setattr("devhost.discovery.scan.hand_out", lambda *_: release.wait(30))
     config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
     async with hosted(place, config):
         await kubelet.wait("example.com/a", 1, 1)
@@ -113,7 +113,7 @@ async def test_a_source_that_raises_is_that_resources_alone(
             raise ZeroDivisionError("oops")
         return survey(resource, files)
 
-    monkeypatch.setattr("devhost.host.surveyor.survey", breaking)
+    monkeypatch.setattr("devhost.discovery.scan.survey", breaking)
     config = """
 version: v1
 resources:

@@ -12,7 +12,6 @@ import pytest
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
-from devhost.host import surveyor
 from devhost.kubelet.listing import Listing
 from devhost.kubelet.server import PluginServer
 from devhost.model.answer import Allocation
@@ -91,7 +90,7 @@ resources:
     async with reloading(directory, text) as running:
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
-        monkeypatch.setattr(surveyor, "survey", slow)
+        monkeypatch.setattr("devhost.discovery.scan.survey", slow)
         running.runner(B).look_again()
         await asyncio.to_thread(looked.wait, 10)
         (directory / "colas" / "x").unlink()

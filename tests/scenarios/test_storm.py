@@ -21,7 +21,7 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.discovery import scan
+from devhost.discovery import answer as answering
 from devhost.errors import AllocationError
 from devhost.host.supervisor import Host
 from devhost.kubelet.instances import Instances
@@ -176,12 +176,12 @@ def hesitant(monkeypatch: pytest.MonkeyPatch) -> None:
     lots = random.Random(1)
 
     def slow(*arguments: Any) -> object:
-        answer = scan.hand_out(*arguments)
+        answer = answering.hand_out(*arguments)
         ASKED_FOR.append(arguments[2][0])
         threading.Event().wait(lots.choice((0,) * 18 + (0.01, 0.06)))
         return answer
 
-    monkeypatch.setattr("devhost.host.handout.hand_out", slow)
+    monkeypatch.setattr("devhost.discovery.scan.hand_out", slow)
 
 
 @pytest.fixture
@@ -328,11 +328,11 @@ async def admission(
     """A pod whose device vanishes while the kubelet waits for the answer to Allocate."""
 
     def hand_out(*arguments: Any) -> object:
-        answer = scan.hand_out(*arguments)
+        answer = answering.hand_out(*arguments)
         held()
         return answer
 
-    monkeypatch.setattr("devhost.host.handout.hand_out", hand_out)
+    monkeypatch.setattr("devhost.discovery.scan.hand_out", hand_out)
     return await vanishing(started, hosting, directory, held)
 
 

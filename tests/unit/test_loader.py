@@ -157,7 +157,8 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    allocate: {annotations: {'a b': a}}", "5:30", f"{A}.allocate.annotations.a b", "not an annotation key"),
         # limits and things to come
         (SLOTS + "    replicas: 60000", "5:5", f"{A}.replicas", "more than 100000 device IDs"),
-        (KVM + "    prefer: numa", "5:5", f"{A}.prefer", "not supported by this version"),
+        (KVM + "    optional: true", "5:5", f"{A}.optional", "unknown key"),
+        (KVM.replace("dev: kvm", "{dev: kvm, optional: true}"), "4:26", f"{A}.sources[0].optional", "say `group`, too"),
         (TWO.replace("example.com/b", "example.com/a"), "5:11", "resources[1].name", "'example.com/a' is declared already: resources[0]"),
     ],
 )  # fmt: skip
@@ -291,7 +292,7 @@ def test_warnings_beyond_measure_hide_no_error() -> None:
         "more than 1000 warnings: the others are not shown"
     ]
     found = problems(
-        f"{text}    replicas: 60000\n  - name: a.b/c\n    sources: [static: 1]\n    prefer: spread\n"
+        f"{text}    replicas: 60000\n  - name: a.b/c\n    sources: [static: 1]\n    id: $x\n"
     )
     assert [line for line in found if ": error: " in line]
 

@@ -174,6 +174,7 @@ CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
         ({"replicas": 2}, {"replicas": 3}, "replicas 2 → 3: more shares are offered (a::2 …); "),
     ],
     "max_per_container": [({}, {"maxPerContainer": 1}, "maxPerContainer unlimited → 1: ")],
+    "inject": [({}, {"inject": "cdi"}, "inject deviceSpecs → cdi: ")],
     "prefer": [({}, {"prefer": "packed"}, "prefer none → packed: ")],
     "topology": [
         ({}, {"topology": "none"}, "topology auto → none: "),

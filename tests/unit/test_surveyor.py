@@ -35,7 +35,7 @@ async def test_a_late_survey_is_the_next_one(
         release.wait(10)
         return survey(resource, files)
 
-    monkeypatch.setattr(surveyor, "survey", slow)
+    monkeypatch.setattr("devhost.discovery.scan.survey", slow)
     monkeypatch.setattr(surveyor, "SCAN_TIMEOUT_S", 0.02)
     looking = Surveyor(again.set)
     for _ in range(3):

@@ -1,0 +1,78 @@
+"""What a container receives, put together and looked at on the host at this moment."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from devhost import allocation
+from devhost.discovery.host_paths import HostPaths
+from devhost.errors import AllocationError
+from devhost.model import names
+from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+from devhost.model.device import Device, Snapshot, distinct, without_share
+
+if TYPE_CHECKING:
+    from devhost.discovery.scan import Scanner
+
+
+def hand_out(scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, ...]) -> Allocation:
+    """Put together what a container receives, and look that it is all there. Blocks.
+
+    Raises:
+        AllocationError: A device is unknown, unhealthy, gone or refused; the text names it.
+    """
+    _check_shares(scanner, advertised_ids)
+    devices = []
+    for device_id in names.natural(distinct(advertised_ids)):
+        device = snapshot.devices.get(device_id)
+        if device is None:
+            raise AllocationError(f"{scanner.resource.name}: there is no device {device_id}")
+        if device.reason is not None:
+            raise AllocationError(f"{scanner.resource.name}: device {device_id}: {device.reason}")
+        _present(scanner, device)
+        devices.append(device)
+    try:
+        whole = allocation.allocate(scanner.rules, devices, advertised_ids)
+    except AllocationError as error:
+        raise AllocationError(f"{scanner.resource.name}: {error}") from None
+    host_paths = HostPaths(scanner.files, scanner.policy)
+    kept: list[DeviceSpec | MountSpec] = []
+    for spec in whole.specs:
+        problem = host_paths.problem(spec)
+        if problem is None:
+            kept += host_paths.parts(spec)
+        elif not spec.optional:
+            of = f"device {spec.device}: " if spec.device else ""
+            raise AllocationError(f"{scanner.resource.name}: {of}{problem}")
+    return replace(
+        whole,
+        devices=tuple(spec for spec in kept if isinstance(spec, DeviceSpec)),
+        mounts=tuple(spec for spec in kept if isinstance(spec, MountSpec)),
+    )
+
+
+def _check_shares(scanner: "Scanner", advertised_ids: tuple[str, ...]) -> None:
+    """Refuse more shares of one device than a container may have: the last resort."""
+    most = scanner.resource.max_per_container
+    for device_id, shares in Counter(map(without_share, advertised_ids)).items():
+        if most is not None and shares > most:
+            raise AllocationError(
+                f"{scanner.resource.name}: {shares} shares of device {device_id}, but "
+                f"maxPerContainer is {most} and no other device had one free"
+            )
+
+
+def _present(scanner: "Scanner", device: Device) -> None:
+    """Look that each node of a device is there and still of its kind."""
+    for node in device.nodes:
+        if node.state is None:
+            continue
+        try:
+            state = scanner.files.look(node.path)
+        except OSError as error:
+            reason = f"{node.path}: {error.strerror or error}"
+        else:
+            if state is not None and state.kind is node.state.kind:
+                continue
+            reason = f"{node.path} is not there any more"
+        raise AllocationError(f"{scanner.resource.name}: device {device.id}: {reason}")

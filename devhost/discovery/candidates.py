@@ -1,0 +1,218 @@
+"""From nodes to candidates: which of them are one device; pure.
+
+Without ``group`` each node is a device of its own; nodes that several sources find are one.
+With ``group`` the nodes of equal key are one device, if every source gives one.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from devhost.allocation import variables
+from devhost.discovery.survey import Survey
+from devhost.model import names
+from devhost.model.config import Resource
+from devhost.model.device import Node, Skipped, Snapshot
+from devhost.model.sources import Static
+from devhost.template import MissingVariableError, Template
+
+HOLD_S: Final = 1.0  # udev makes links after nodes
+_HELD: Final = "held back for a moment: an earlier source may name it"
+_HELD_GROUP: Final = "held back for a moment: its optional nodes may come"
+
+Claimed = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What may become a device.
+
+    Attributes:
+        nodes: In the order of the sources.
+        id: Its ID; ``None`` where no template for it has a value.
+        known: Whether it was a device of this ID before.
+    """
+
+    nodes: tuple[Node, ...]
+    id: str | None
+    known: bool = False
+
+
+@dataclass(slots=True)
+class Candidates:
+    """What may become a device, and what may not.
+
+    Attributes:
+        found: The candidates.
+        skipped: What was found but is not offered.
+        held: As `Snapshot.held`.
+        incomplete: By ID, why a device of several nodes cannot be offered at the moment.
+    """
+
+    found: list[Candidate] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    held: dict[str, float] = field(default_factory=dict)
+    incomplete: dict[str, str] = field(default_factory=dict)
+
+    def skip(self, what: str, reason: str) -> None:
+        """Note what is not offered."""
+        self.skipped.append(Skipped(what, reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What counts at one look.
+
+    Attributes:
+        previous: What was known before.
+        claimed: Names the resource that offers a node (by `Node.key`) before this one.
+        now: Seconds on the host's clock.
+        hold_s: How long a node waits for an earlier source to name it.
+        constants: Values of variables that are not of a device.
+    """
+
+    previous: Snapshot
+    claimed: Claimed
+    now: float
+    hold_s: float
+    constants: Mapping[str, str]
+
+    def waits(self, key: str) -> bool:
+        """Whether what was seen first not long ago still has to wait."""
+        since = self.previous.held.get(key, self.now)
+        return bool(self.hold_s) and self.now - since < self.hold_s
+
+
+def candidates(resource: Resource, survey: Survey, moment: Moment) -> Candidates:
+    """Find out which nodes are one device."""
+    if resource.group is not None:
+        return _grouped(resource, resource.group, survey, moment)
+    return _single(resource, survey, moment)
+
+
+def place(node: Node) -> str:
+    """Return where a node is found again: at its path; a token has none."""
+    return node.path or node.key
+
+
+def label(node: Node) -> str:
+    """Return how messages call a node."""
+    return node.path or node.name
+
+
+def _same_nodes(survey: Survey) -> dict[str, list[Node]]:
+    """Join candidates that resolve to the same node; the first source's comes first."""
+    found: dict[str, list[Node]] = {}
+    for node in survey.nodes:
+        found.setdefault(node.key, []).append(node)
+    return found
+
+
+def _known_ids(previous: Snapshot) -> dict[str, str]:
+    return {place(node): device.id for device in previous.devices.values() for node in device.nodes}
+
+
+def _single(resource: Resource, survey: Survey, moment: Moment) -> Candidates:
+    result = Candidates()
+    known_ids = _known_ids(moment.previous)
+    for key, nodes in _same_nodes(survey).items():
+        first = nodes[0]
+        if (other := moment.claimed(key)) is not None:
+            result.skip(label(first), f"{other} offers it already")
+            continue
+        known = next(
+            (
+                node
+                for node in nodes
+                if place(node) in known_ids
+                and known_ids[place(node)] == _id_of(resource, (node,), moment)
+            ),
+            None,
+        )
+        if known is not None:
+            result.found.append(Candidate((known,), known_ids[place(known)], known=True))
+            continue
+        if _may_be_named(resource, first) and moment.waits(key):
+            result.held[key] = moment.previous.held.get(key, moment.now)
+            result.skip(label(first), _HELD)
+            continue
+        if key in moment.previous.held:
+            result.held[key] = moment.previous.held[key]
+        result.found.append(Candidate((first,), _id_of(resource, (first,), moment)))
+    return result
+
+
+def _may_be_named(resource: Resource, first: Node) -> bool:
+    """Whether an earlier source might find the node too."""
+    earlier = resource.sources[: first.source]
+    return first.state is not None and any(not isinstance(s.kind, Static) for s in earlier)
+
+
+def _grouped(resource: Resource, group: Template, survey: Survey, moment: Moment) -> Candidates:
+    result = Candidates()
+    groups: dict[str, list[Node]] = {}
+    for key, (node, *_) in _same_nodes(survey).items():
+        if (other := moment.claimed(key)) is not None:
+            result.skip(label(node), f"{other} offers it already")
+            continue
+        try:
+            name = group.render({**variables(node, None), **moment.constants})
+        except MissingVariableError as error:
+            result.skip(label(node), f"no value for `group`: {error}")
+            continue
+        groups.setdefault(name, []).append(node)
+    known_ids = _known_ids(moment.previous)
+    for name, members in groups.items():
+        nodes = tuple(members)
+        device_id = _id_of(resource, nodes, moment, name)
+        known = device_id is not None and any(known_ids.get(place(n)) == device_id for n in nodes)
+        required, optional = _absent(resource, nodes, survey.failed if known else ())
+        held = f"\0group\0{name}"
+        if required:
+            reason = f"incomplete: no node of {required}"
+            result.skip(", ".join(map(label, nodes)), f"group {name!r} is {reason}")
+            if device_id is not None:
+                result.incomplete[device_id] = reason
+        elif not known and optional and moment.waits(held):
+            result.held[held] = moment.previous.held.get(held, moment.now)
+            result.skip(", ".join(map(label, nodes)), _HELD_GROUP)
+        else:
+            if held in moment.previous.held:
+                result.held[held] = moment.previous.held[held]
+            result.found.append(Candidate(nodes, device_id, known))
+    return result
+
+
+def _absent(
+    resource: Resource, nodes: tuple[Node, ...], needed: Collection[int]
+) -> tuple[str, str]:
+    """Name the sources that give no node to a group: the required, and the optional ones.
+
+    Args:
+        resource: The declaration.
+        nodes: The nodes of the group.
+        needed: Optional sources that count as required: they could not be read just now.
+    """
+    given = {node.source for node in nodes}
+    absent: tuple[list[str], list[str]] = [], []
+    for index, source in enumerate(resource.sources):
+        if index not in given:
+            name = f"sources[{index}]" + (f" ({source.role})" if source.role else "")
+            absent[source.optional and index not in needed].append(name)
+    return " and ".join(absent[0]), " and ".join(absent[1])
+
+
+def _id_of(
+    resource: Resource, nodes: tuple[Node, ...], moment: Moment, key: str | None = None
+) -> str | None:
+    if resource.id is None:
+        return names.device_id(nodes[0].name if key is None else key)
+    values: dict[str, str] = dict(moment.constants)
+    for node in reversed(nodes):  # of a variable that several nodes have, the first counts
+        values |= variables(node, None, nodes)
+    for template in resource.id:
+        try:
+            return names.device_id(template.render(values))
+        except MissingVariableError:
+            continue
+    return None

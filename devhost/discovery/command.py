@@ -1,0 +1,123 @@
+"""A command that is run to its end or its deadline, and leaves nothing behind."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from devhost.model import names
+
+_KEPT: Final = 4 * 1024  # of the output, from its end
+_PIPE_MAX: Final = 1024 * 1024  # what a pipe can hold
+_LINE_MAX: Final = 200
+_STEP_S: Final = 0.02
+_KILL_S: Final = 0.3  # until what was killed has to be gone
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        status: The exit status; negative: the signal that killed it; ``None``: it was killed,
+            because it had not ended in time.
+        last_line: The last line of its output that is not empty, printable.
+    """
+
+    status: int | None
+    last_line: str
+
+    def told(self) -> str:
+        """Return the status in words."""
+        if self.status is None:
+            return "did not end in time"
+        if self.status < 0:
+            return f"killed by signal {-self.status}"
+        return f"exit status {self.status}"
+
+
+def run(argv: Sequence[str], environment: Mapping[str, str], timeout: float) -> Ended:
+    """Run a command in a session of its own, below ``/``, without input. Blocks.
+
+    When it ends, or after `timeout` seconds, whatever it has started is killed, except what
+    has left its process group on purpose.
+
+    Raises:
+        OSError, ValueError: It cannot be started.
+    """
+    if timeout <= 0:  # what came before it has taken all the time
+        return Ended(None, "")
+    until = time.monotonic() + timeout
+    process = subprocess.Popen(  # noqa: S603 (who may edit the configuration is asked first)
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdout is not None  # noqa: S101 (a pipe)
+    with process.stdout as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        kept, in_time = _follow(process.pid, pipe.fileno(), until)
+        status = _kill(process)
+        kept = (kept + _available(pipe.fileno()))[-_KEPT:]
+    return Ended(status if in_time else None, _last_line(kept))
+
+
+def _follow(child: int, pipe: int, until: float) -> tuple[bytes, bool]:
+    """Read the output until the command ends; return its end, and whether that was in time.
+
+    The end of the pipe is not waited for: what the command has started may hold it open.
+    """
+    kept = b""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    while not _has_ended(child):
+        left = until - time.monotonic()
+        if left <= 0:
+            return kept, False
+        if poll.poll(min(left, _STEP_S) * 1000):
+            output = _available(pipe)
+            kept = (kept + output)[-_KEPT:]
+            if not output:
+                poll.unregister(pipe)
+    return kept, True
+
+
+def _has_ended(child: int) -> bool:
+    """Whether a process has ended; it stays a zombie, so that its group's number stays its own."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _available(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, _PIPE_MAX)
+    except BlockingIOError:
+        return b""
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> int | None:
+    """Kill a process group and bury the dead; return the exit status of its leader."""
+    until = time.monotonic() + _KILL_S
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+        process.wait(_KILL_S)
+    # Where devhost is the first process of a container, orphans become its children.
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < until:
+            if os.waitpid(-process.pid, os.WNOHANG) == (0, 0):
+                time.sleep(_STEP_S)
+    return process.returncode
+
+
+def _last_line(output: bytes) -> str:
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
+    return names.printable(next(filter(None, reversed(lines)), ""))[:_LINE_MAX]

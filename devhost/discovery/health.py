@@ -1,0 +1,269 @@
+"""One round of a device's health checks.
+
+It blocks: a file of a sick host may hold up its thread for ever, a command is stopped. What
+cannot be checked is unknown, not unhealthy, and says which setting would allow it.
+"""
+
+import errno
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from devhost import allocation, pattern
+from devhost.discovery import command
+from devhost.discovery.host_files import HostFiles
+from devhost.errors import AllocationError
+from devhost.model import names
+from devhost.model.config import Check, FileCheck, HealthChecks, Probe
+from devhost.model.device import Checked, Device
+from devhost.pattern import PatternError
+from devhost.template import Template
+from devhost.trust import Policy
+
+CONTENT_MAX: Final = 64 * 1024
+_MODES: Final = {"readable": os.O_RDONLY, "writable": os.O_WRONLY}
+_POLITELY: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
+# It is there, and somebody uses it, exclusively (sound devices say EAGAIN).
+_IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
+_ACCESS: Final = "devhost's container needs access to it, by securityContext.privileged or by a device of its own"
+_READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
+
+
+class _FailedError(Exception):
+    """A check has failed; the text says of what, and why."""
+
+
+class _PrivateError(Exception):
+    """A file is not readable by everyone."""
+
+
+def check(
+    checks: HealthChecks,
+    device: Device,
+    files: HostFiles,
+    constants: Mapping[str, str],
+    *,
+    allow: Policy,
+) -> Checked:
+    """Run all checks of one device. Blocks.
+
+    Args:
+        checks: The declaration; its `timeout` (seconds) is for all commands together, files
+            are not bounded.
+        device: With the nodes to check; tokens are neither readable nor writable, and pass.
+        files: Where the host's files are seen.
+        constants: The values of ``${resource}`` and ``${nodeName}``.
+        allow: Which secrets may be read (``allow_paths``), and whether commands run.
+
+    Returns:
+        The outcome; the first failure is the failure. Nothing is raised for what is found.
+    """
+    this = _Round(device, files, constants, allow, checks.timeout)
+    failures: list[str] = []
+    unknown: list[str] = []
+    for one in checks.checks:
+        label = one if isinstance(one, str) else "file" if one.file else "exec"
+        try:
+            unknown += [f"{label}: {text}" for text in this.perform(one)]
+        except (_FailedError, AllocationError, PatternError) as error:
+            failures.append(f"{label}: {error}")
+    now = datetime.now(UTC)
+    if failures:
+        return Checked(now, failure=names.printable(failures[0]))
+    return Checked(now, unknown=names.printable("; ".join(unknown)) or None)
+
+
+class _Round:
+    """What the checks of a round have in common.
+
+    A check yields what it could not check, and raises what has failed.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        files: HostFiles,
+        constants: Mapping[str, str],
+        allow: Policy,
+        timeout: float,
+    ) -> None:
+        self._device, self._files, self._constants = device, files, constants
+        self._allow, self._timeout = allow, timeout
+        self._until = time.monotonic() + timeout
+
+    def perform(self, one: Check) -> Iterator[str]:
+        """Run one check for each node.
+
+        Raises:
+            _FailedError, AllocationError, PatternError: It has failed.
+        """
+        match one:
+            case Probe(file=FileCheck() as file):
+                yield from self._content(file)
+            case Probe(exec=tuple() as argv):
+                yield from self._commands(argv)
+            case "readable" | "writable":
+                yield from self._open(one)
+
+    def _open(self, how: Literal["readable", "writable"]) -> Iterator[str]:
+        for path in self._device.paths:
+            here = self._files.here(self._files.resolve(path))
+            try:
+                _touch(here, _MODES[how])
+            except OSError as error:
+                text = f"{path}: {_reason(error)}"
+                if error.errno in _FORBIDDEN:
+                    yield f"{text}: {_ACCESS}"
+                elif error.errno == errno.EROFS and not _is_read_only(here):
+                    yield f"{text}: devhost sees it by a read-only mount, it needs a writable one"
+                elif error.errno not in _IN_USE:
+                    raise _FailedError(text) from None
+
+    def _content(self, file: FileCheck) -> Iterator[str]:
+        for (path,) in allocation.each((file.path,), self._device, self._constants):
+            if problem := names.path_problem(path):
+                raise _FailedError(problem)
+            realpath = self._files.resolve(path)
+            try:
+                content = _read(self._files.root, realpath, self._allow)
+            except _PrivateError:
+                yield (
+                    f"{path} is not readable by everyone: --allow-path '{realpath}' would allow it"
+                )
+            except OSError as error:
+                text = f"{path}: {_reason(error)}"
+                if error.errno not in _FORBIDDEN:
+                    raise _FailedError(text) from None
+                yield f"{text}: {_READ}"
+            else:
+                _compare(path, content, file.matches)
+
+    def _commands(self, argv: Sequence[Template]) -> Iterator[str]:
+        if not self._allow.allow_exec:
+            yield f"{argv[0]}: running a command needs --allow-exec"
+            return
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "DEVHOST_RESOURCE": self._constants["resource"],
+            "DEVHOST_DEVICE": self._device.id,
+        }
+        for words in allocation.each(argv, self._device, self._constants, self._files.here):
+            try:
+                end = command.run(words, environment, self._until - time.monotonic())
+            except (OSError, ValueError) as error:
+                where = "" if self._files.is_host else " (in devhost's own container)"
+                raise _FailedError(f"{words[0]}: {_reason(error)}{where}") from None
+            if end.status != 0:
+                late = f"did not answer in {self._timeout:g} s"
+                text = late if end.status is None else end.told()
+                raise _FailedError(": ".join(filter(None, (words[0], text, end.last_line))))
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+# ── nodes ──────────────────────────────────────────────────────────────────────────────
+
+
+def _touch(path: str, mode: int) -> None:
+    """Open a path and close it again, or see that it could be opened.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    kind = os.stat(path).st_mode
+    if stat.S_ISSOCK(kind):
+        _connect(path)
+    elif stat.S_ISFIFO(kind) or (stat.S_ISDIR(kind) and mode == os.O_WRONLY):
+        # Who opens a FIFO is its reader or writer, for whom another may wait.
+        if not os.access(path, os.W_OK if mode == os.O_WRONLY else os.R_OK):
+            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            number = errno.EROFS if read_only else errno.EACCES
+            raise OSError(number, os.strerror(number))
+    elif stat.S_ISDIR(kind):
+        with os.scandir(path) as entries:
+            next(entries, None)
+    else:
+        os.close(os.open(path, mode | _POLITELY))
+
+
+def _connect(path: str) -> None:
+    """Connect to a socket; one of another type than a stream is alive if it says so."""
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with socket.socket(socket.AF_UNIX, kind) as client:
+            client.connect(f"/proc/self/fd/{descriptor}")  # the path may be too long for connect
+    except OSError as error:
+        if error.errno != errno.EPROTOTYPE:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _is_read_only(path: str) -> bool:
+    """Whether the filesystem is read-only for everybody, not only by the mount seen here."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:  # noqa: PTH123
+        fields = [line.split() for line in mounts]
+    return any(of[2] == number and "ro" in of[-1].split(",") for of in fields)
+
+
+# ── contents ───────────────────────────────────────────────────────────────────────────
+
+
+def _read(root: str, realpath: str, allow: Policy) -> bytes:
+    """Return the content of a regular file, or the beginning of one that is too long.
+
+    It is reached step by step, so that everyone can read what is judged to be so, and opened
+    only when it is known to be no device: to open one may have consequences.
+
+    Raises:
+        OSError: It is not there or cannot be read.
+        _PrivateError: Not everyone can read it, and ``--allow-path`` does not name it.
+    """
+    allowed = allow.allows_path(realpath)
+    at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in filter(None, realpath.split("/")):
+            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = inner
+            mode = os.fstat(at).st_mode
+            needed = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+            if not allowed and not mode & needed:
+                raise _PrivateError
+        if not stat.S_ISREG(os.fstat(at).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with open(f"/proc/self/fd/{at}", "rb", opener=_opener) as file:
+            content: bytes | None = file.read(CONTENT_MAX + 1)
+    finally:
+        os.close(at)
+    if content is None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return content
+
+
+def _opener(path: str, flags: int) -> int:
+    return os.open(path, flags | _POLITELY)
+
+
+def _compare(path: str, content: bytes, pattern_text: str) -> None:
+    """Match a content; it is not told, as it may not be meant for who reads the failure.
+
+    Raises:
+        _FailedError: It is too long or does not match.
+        PatternError: There is no such pattern.
+    """
+    if len(content) > CONTENT_MAX:
+        raise _FailedError(f"{path}: is larger than {CONTENT_MAX // 1024} KiB")
+    text = content.decode("utf-8", "replace").removesuffix("\n")
+    if pattern.fullmatch(pattern_text, text) is None:
+        raise _FailedError(f"{path}: its content does not match {pattern_text!r}")

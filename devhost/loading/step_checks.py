@@ -1,0 +1,83 @@
+"""Whether health checks and steps before a start can be done at all."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from devhost import pattern
+from devhost.loading.finding import Finding
+from devhost.loading.template_checks import check_path, check_template, variables_of
+from devhost.loading.yamltree import Path
+from devhost.model.config import HealthChecks, Probe, Resource, Step
+from devhost.pattern import PatternError
+from devhost.template import Template
+
+PRE_START_MAX_S: Final = 28.0  # the kubelet gives up at 30 s (pkg/kubelet/cm/devicemanager)
+_INTERVAL_MIN_S: Final = 0.1
+
+
+def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Yield what is wrong with ``health`` and ``preStart``."""
+    known = variables_of(resource)
+    if known is None:
+        return
+    if resource.health is not None:
+        yield from _health((*path, "health"), resource.health, known - {"index", "count"}, known)
+    total = 0.0
+    for index, step in enumerate(resource.pre_start):
+        yield from _step((*path, "preStart", index), step, known)
+        if step.run and step.every == "holder" and resource.replicas > 1:
+            message = (
+                "a device that is shared (replicas) may be in use by another pod when this one "
+                "starts: say `every: start` of what does no harm then"
+            )
+            yield "error", (*path, "preStart", index), message, True
+        total += step.timeout
+    if total > PRE_START_MAX_S:
+        message = (
+            f"the steps' timeouts are {total:g}s together, but kubelet gives a start 30s: "
+            f"devhost ends it after {PRE_START_MAX_S:g}s"
+        )
+        yield "warning", (*path, "preStart"), message, True
+
+
+def _health(
+    path: Path, health: HealthChecks, allowed: frozenset[str], known: frozenset[str]
+) -> Iterator[Finding]:
+    if not health.checks:
+        yield "error", path, "names no checks: readable, writable, file or exec", True
+    if health.interval < _INTERVAL_MIN_S:
+        yield "error", (*path, "interval"), "should be at least 100ms", False
+    if health.timeout <= 0:
+        yield "error", (*path, "timeout"), "should be more than 0s", False
+    for index, check in enumerate(health.checks):
+        if not isinstance(check, Probe):
+            continue
+        base = (*path, "checks", index)
+        yield from _arguments((*base, "exec"), check.exec or (), allowed, known)
+        if check.file is not None:
+            where = (*base, "file", "path")
+            yield from check_template(where, check.file.path, allowed, known)
+            yield from check_path(where, check.file.path)
+            try:
+                pattern.group_names(check.file.matches)
+            except PatternError as error:
+                yield "error", (*base, "file", "matches"), str(error), False
+
+
+def _step(path: Path, step: Step, known: frozenset[str]) -> Iterator[Finding]:
+    if not 0 < step.timeout <= PRE_START_MAX_S:
+        message = f"should be at most {PRE_START_MAX_S:g}s: kubelet gives up after 30s"
+        yield "error", (*path, "timeout"), message, False
+    yield from _arguments((*path, "run"), step.run or (), known, known)
+    if step.wait_for is not None:
+        yield from check_template((*path, "waitFor"), step.wait_for, known, known)
+        yield from check_path((*path, "waitFor"), step.wait_for)
+
+
+def _arguments(
+    path: Path, texts: tuple[Template, ...], allowed: frozenset[str], known: frozenset[str]
+) -> Iterator[Finding]:
+    for index, text in enumerate(texts):
+        yield from check_template((*path, index), text, allowed, known)
+    if texts and not texts[0].parts:
+        yield "error", (*path, 0), "the command has no name", False

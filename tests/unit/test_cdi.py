@@ -1,0 +1,239 @@
+"""CDI names, and the file that runtimes read; tests/host/test_cdi_oracle.py asks their library."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from devhost import cdi
+from devhost.cdi import CdiDevice, CdiNode
+from devhost.kubelet.instances import Instances
+from devhost.model import names
+from devhost.model.answer import MountSpec
+
+T = "example.com/serial"
+NULL = CdiNode("/dev/null", "/dev/null", "c", 1, 3)
+MOVED = CdiNode("/dev/it", "/dev/null", "c", 1, 3)
+MOUNT = MountSpec("/host", "/container", read_only=True)
+
+RESOURCE_NAMES = st.builds(
+    "{}/{}".format,
+    st.sampled_from(("example.com", "a", "a.b", "devhost.a", "0.1")),
+    st.from_regex(r"\A([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]\Z"),
+)
+# Half of the texts are nearly device names; among the rest is what is not even UTF-8.
+DEVICE_IDS = st.one_of(
+    st.text(alphabet="aZ0-_.:@/ é", min_size=1, max_size=63),
+    st.text(st.characters(codec=None), min_size=1, max_size=63),
+)
+
+
+# ── names ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("resource", "kind"),
+    [
+        ("example.com/serial", "devhost.example.com/serial"),
+        ("example.com/UP_per-1", "devhost.example.com/UP_per-1"),
+        ("0.1/a", "devhost.0.1/a"),
+        ("example.com/gpu.shared", "devhost.example.com/gpu_shared-2afd0da457"),
+        ("example.com/3090", "devhost.example.com/r3090-e1ff7d9997"),
+    ],
+)
+def test_a_kind_is_as_near_to_the_resource_as_cdi_allows(resource: str, kind: str) -> None:
+    assert cdi.kind(resource) == kind
+
+
+@pytest.mark.parametrize(
+    ("device_id", "name"),
+    [
+        ("ttyUSB0", "ttyUSB0"),
+        ("0", "0"),
+        ("1-1.4:1.0", "1-1.4:1.0"),
+        ("usb@1:2", "usb_1:2-18fb2972b4"),
+        ("_x_", "x_-f1f6bd62c1"),
+        ("@@", "d-3330e5ba53"),
+    ],
+)
+def test_a_device_keeps_its_id_where_that_is_legal(device_id: str, name: str) -> None:
+    assert cdi.device_name(device_id) == name
+
+
+@given(RESOURCE_NAMES, DEVICE_IDS)
+@example("a/0.0", "-")
+def test_names_are_always_legal(resource: str, device_id: str) -> None:
+    assert names.resource_name_problem(resource) is None
+    qualified = cdi.qualified_name(resource, cdi.device_name(device_id))
+    assert names.cdi_name_problem(qualified) is None
+    assert "." not in cdi.kind(resource).partition("/")[2]
+
+
+@given(st.sets(DEVICE_IDS, min_size=2))
+def test_no_two_devices_have_one_name(ids: set[str]) -> None:
+    ids |= {cdi.device_name(one) for one in ids}  # IDs that are the names made for others
+    assert len({cdi.device_name(one) for one in ids}) == len(ids)
+
+
+@given(st.sets(RESOURCE_NAMES, min_size=2))
+def test_no_two_resources_have_one_kind_or_file(resources: set[str]) -> None:
+    made = {cdi.kind(one) for one in resources}
+    resources |= {kind.removeprefix(cdi.VENDOR_PREFIX) for kind in made}
+    assert len({cdi.kind(one) for one in resources}) == len(resources)
+    assert len({cdi.file_name(one) for one in resources}) == len(resources)
+
+
+@given(RESOURCE_NAMES)
+@example("a" * 244 + "/" + "b" * 63)
+def test_the_name_of_a_file_fits_and_tells_its_resource(resource: str) -> None:
+    name = cdi.file_name(resource)
+    assert len(name) <= 255
+    assert "/" not in name
+    assert name.endswith(".json")
+    assert cdi.hash_in(name) == cdi.resource_hash(resource)
+
+
+def test_a_file_s_name_can_be_read() -> None:
+    assert cdi.file_name(T) == "devhost_a6cc823d71086d3a_example.com_serial.json"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.json",
+        "devhost_notes.json",
+        "devhost_a6cc823d71086d3a_a.yaml",
+        "xdevhost_a6cc823d71086d3a_a.json",
+    ],
+)
+def test_a_foreign_file_s_name_has_no_hash(name: str) -> None:
+    assert cdi.hash_in(name) is None
+
+
+def test_a_socket_s_name_begins_with_the_same_hash(tmp_path: Any) -> None:
+    """So that whoever knows the living sockets can say whether a file's resource is served."""
+    socket = Instances(tmp_path).fresh_name(T)
+    assert socket.split("-")[1] == cdi.resource_hash(T)[:12]
+
+
+# ── the file ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_whole_file() -> None:
+    device = CdiDevice(
+        "u0",
+        nodes=(
+            CdiNode("/dev/z", "/dev/z", "b", 8, 0),
+            CdiNode("/dev/u", "/dev/ttyUSB0", "c", 188, 0, "rwm", 0, 20, 0o660),
+        ),
+        mounts=(
+            MountSpec("/host/b", "/b", read_only=False),
+            MountSpec("/host/a", "/a", read_only=True),
+        ),
+        envs={"Z": "1", "A": "x=y"},
+    )
+    assert cdi.spec(T, [device]) == {
+        "cdiVersion": "0.5.0",
+        "kind": "devhost.example.com/serial",
+        "devices": [
+            {
+                "name": "u0",
+                "containerEdits": {
+                    "env": ["A=x=y", "Z=1"],
+                    "deviceNodes": [
+                        {
+                            "path": "/dev/u",
+                            "hostPath": "/dev/ttyUSB0",
+                            "type": "c",
+                            "major": 188,
+                            "minor": 0,
+                            "permissions": "rwm",
+                            "uid": 0,
+                            "gid": 20,
+                            "fileMode": 432,
+                        },
+                        {
+                            "path": "/dev/z",
+                            "type": "b",
+                            "major": 8,
+                            "minor": 0,
+                            "permissions": "rw",
+                        },
+                    ],
+                    "mounts": [
+                        {
+                            "hostPath": "/host/a",
+                            "containerPath": "/a",
+                            "type": "bind",
+                            "options": ["rbind", "rprivate", "ro"],
+                        },
+                        {
+                            "hostPath": "/host/b",
+                            "containerPath": "/b",
+                            "type": "bind",
+                            "options": ["rbind", "rprivate", "rw"],
+                        },
+                    ],
+                },
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "version"),
+    [
+        ([CdiDevice("a", envs={"A": "1"})], "0.3.0"),
+        ([CdiDevice("a", [NULL])], "0.3.0"),
+        ([CdiDevice("a", [NULL]), CdiDevice("b", mounts=[MOUNT])], "0.4.0"),
+        ([CdiDevice("0", [NULL])], "0.5.0"),
+        ([CdiDevice("a", [MOVED])], "0.5.0"),
+        ([CdiDevice("a", [NULL]), CdiDevice("0")], "0.3.0"),
+    ],
+    ids=["env", "node", "mount", "digit", "host path", "digit of an empty one"],
+)
+def test_the_version_is_the_least_that_has_all(devices: list[CdiDevice], version: str) -> None:
+    content = cdi.spec(T, devices)
+    assert content is not None
+    assert content["cdiVersion"] == version
+
+
+def test_what_brings_nothing_has_no_entry() -> None:
+    content = cdi.spec(T, [CdiDevice("a"), CdiDevice("b", [NULL])])
+    assert content is not None
+    assert [entry["name"] for entry in content["devices"]] == ["b"]  # type: ignore[attr-defined]
+    assert CdiDevice("a").empty
+
+
+@pytest.mark.parametrize("devices", [[], [CdiDevice("a")]], ids=["no device", "an empty one"])
+def test_there_is_no_file_without_entries(devices: list[CdiDevice]) -> None:
+    assert cdi.spec(T, devices) is None
+    assert cdi.serialize(T, devices) is None
+
+
+@given(st.permutations(["a", "b", "c", "0"]), st.permutations(["A", "B", "C"]))
+def test_the_content_does_not_depend_on_any_order(devices: list[str], envs: list[str]) -> None:
+    def content(devices: list[str], envs: list[str]) -> bytes | None:
+        return cdi.serialize(
+            T, [CdiDevice(n, [NULL], envs=dict.fromkeys(envs, n)) for n in devices]
+        )
+
+    assert content(devices, envs) == content(sorted(devices), sorted(envs))
+
+
+def test_the_content_is_for_people_too() -> None:
+    content = cdi.serialize(T, [CdiDevice("a", envs={"A": "1"})])
+    assert content is not None
+    assert content.startswith(b'{\n  "cdiVersion": "0.3.0",\n')
+    assert content.endswith(b"}\n")
+
+
+@given(st.text())
+@example("\x85\u2028\ufeff\x7f\U0001f600")
+def test_any_text_survives_as_json(value: str) -> None:
+    content = cdi.serialize(T, [CdiDevice("a", envs={"A": value})])
+    assert content is not None
+    [device] = json.loads(content)["devices"]
+    assert device["containerEdits"]["env"] == [f"A={value}"]
