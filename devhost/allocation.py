@@ -133,13 +133,19 @@ def _namespace(rule: Rule) -> str:
 # ── for a container ────────────────────────────────────────────────────────────────────
 
 
-def allocate(rules: Rules, devices: Iterable[Device], advertised_ids: Iterable[str]) -> Allocation:
+def allocate(
+    rules: Rules,
+    devices: Iterable[Device],
+    advertised_ids: Iterable[str],
+    only: Callable[[Rule], bool] = lambda _: True,
+) -> Allocation:
     """Put together what one container receives.
 
     Args:
         rules: The resource's rules, bound.
         devices: The distinct devices, each rendered.
         advertised_ids: The IDs that the kubelet asked for.
+        only: Which rules count.
 
     Raises:
         AllocationError: The devices cannot be in one container together.
@@ -147,15 +153,16 @@ def allocate(rules: Rules, devices: Iterable[Device], advertised_ids: Iterable[s
     ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
     collector = _Collector()
     count = str(len(ordered))
-    constants = ((rule, (Piece(rule.key, rule.value),)) for rule in rules if not rule.per_device)
-    collector.add_all(constants, {"count": count})
+    constants = [rule for rule in rules if not rule.per_device and only(rule)]
+    pieces = ((rule, (Piece(rule.key, rule.value),)) for rule in constants)
+    collector.add_all(pieces, {"count": count})
     for index, device in enumerate(ordered):
         if device.answer is None:
             raise AllocationError(f"device {device.id}: {device.reason}")
         collector.device = device.id
-        collector.add_all(
-            zip(rules, device.answer.pieces, strict=True), {"index": str(index), "count": count}
-        )
+        results = zip(rules, device.answer.pieces, strict=True)
+        chosen = ((rule, pieces) for rule, pieces in results if only(rule))
+        collector.add_all(chosen, {"index": str(index), "count": count})
     return collector.allocation(tuple(names.natural(advertised_ids)))
 
 

@@ -209,7 +209,7 @@ def _grown_nodes(
         # Of nodes that each would do, the one with the fewest devices leaves the fewest over.
         node = min(some, key=lambda one: (-gain[one], -min(more[one], missing), more[one], one))
         best.add(node)
-        missing = max(0, missing - more[node])
+        missing -= more[node]
         offered, fixed = _without(node, offered), _without(node, fixed)
     return frozenset(best)
 

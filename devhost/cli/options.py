@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -59,27 +60,74 @@ def trust_options(command: Command) -> Command:
     return paths(execs(command))
 
 
+def kubelet_options(command: Command) -> Command:
+    """Add where the kubelet, the runtimes and this process keep what is theirs."""
+    for option in reversed(
+        (
+            click.option(
+                "--plugin-dir",
+                default="/var/lib/kubelet/device-plugins",
+                envvar="DEVHOST_PLUGIN_DIR",
+                show_envvar=True,
+                show_default=True,
+                type=click.Path(path_type=Path),
+                help="The kubelet's plugin directory.",
+            ),
+            click.option(
+                "--state-dir",
+                envvar="DEVHOST_STATE_DIR",
+                show_envvar=True,
+                type=click.Path(path_type=Path, file_okay=False),
+                help="What outlives the process: the last good configuration, for a start with one "
+                "that is not valid, and which pod a device was prepared for.",
+            ),
+            click.option(
+                "--pod-resources",
+                envvar="DEVHOST_POD_RESOURCES",
+                show_envvar=True,
+                type=click.Path(path_type=Path, dir_okay=False),
+                metavar="SOCKET",
+                help="The kubelet's pod-resources socket, which tells the pods that hold devices: "
+                "/var/lib/kubelet/pod-resources/kubelet.sock.",
+            ),
+            click.option(
+                "--cdi-dir",
+                default="/var/run/cdi",
+                envvar="DEVHOST_CDI_DIR",
+                show_envvar=True,
+                show_default=True,
+                type=click.Path(path_type=Path, file_okay=False),
+                help="Where container runtimes look for CDI specs.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def host_options(command: Command) -> Command:
     """Add what ``run`` and ``try`` share."""
-    for option in (
-        root_option,
-        node_name_option,
-        trust_options,
-        click.option(
-            "--log-format",
-            type=click.Choice(["json", "text"]),
-            envvar="DEVHOST_LOG_FORMAT",
-            show_envvar=True,
-            help="text for people, json for machines; by what stderr is unless told.",
-        ),
-        click.option(
-            "--log-level",
-            type=click.Choice(["debug", "info", "warning", "error"]),
-            default="info",
-            envvar="DEVHOST_LOG_LEVEL",
-            show_envvar=True,
-            show_default=True,
-        ),
+    for option in reversed(
+        (
+            root_option,
+            node_name_option,
+            trust_options,
+            click.option(
+                "--log-format",
+                type=click.Choice(["json", "text"]),
+                envvar="DEVHOST_LOG_FORMAT",
+                show_envvar=True,
+                help="text for people, json for machines; by what stderr is unless told.",
+            ),
+            click.option(
+                "--log-level",
+                type=click.Choice(["debug", "info", "warning", "error"]),
+                default="info",
+                envvar="DEVHOST_LOG_LEVEL",
+                show_envvar=True,
+                show_default=True,
+            ),
+        )
     ):
         command = option(command)
     return command

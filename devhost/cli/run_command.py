@@ -20,27 +20,14 @@ if TYPE_CHECKING:
 
 @click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage.")
 @options.config_argument
-@click.option(
-    "--plugin-dir",
-    default="/var/lib/kubelet/device-plugins",
-    envvar="DEVHOST_PLUGIN_DIR",
-    show_envvar=True,
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="The kubelet's plugin directory.",
-)
-@click.option(
-    "--state-dir",
-    envvar="DEVHOST_STATE_DIR",
-    show_envvar=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where the last good configuration is kept, for a start with one that is not valid.",
-)
+@options.kubelet_options
 @options.host_options
 def command(
     config: str,
     plugin_dir: Path,
     state_dir: Path | None,
+    pod_resources: Path | None,
+    cdi_dir: Path,
     root: str,
     node_name: str,
     allow_paths: tuple[str, ...],
@@ -69,7 +56,15 @@ def command(
     first = _first(source)
     raise_descriptor_limit(len(first.resources))
     files = HostFiles(options.real_root(root))
-    settings = Settings(_usable(plugin_dir), node_name, files, policy)
+    settings = Settings(
+        _usable(plugin_dir),
+        node_name,
+        files,
+        policy,
+        state_dir=state_dir,
+        pod_resources=pod_resources,
+        cdi_dir=cdi_dir,
+    )
     host = Host(first, settings, source)
     try:
         asyncio.run(until_signal(host.run(), source.look_again))

@@ -49,7 +49,16 @@ def command(
         if problem := path_length_problem(Path(directory)):
             output.fail(f"TMPDIR: {problem}")
         files = HostFiles(options.real_root(root))
-        settings = Settings(Path(directory), node_name, files, policy)
+        place = Path(directory)
+        settings = Settings(
+            place,
+            node_name,
+            files,
+            policy,
+            state_dir=place / "state",
+            pod_resources=place / "pod-resources.sock",
+            cdi_dir=place / "cdi",
+        )
         trial = Trial(loaded.config, settings, source)
         if once:
             shown = asyncio.run(trial.once())

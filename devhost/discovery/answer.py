@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from devhost import allocation
 from devhost.discovery.host_paths import HostPaths
+from devhost.discovery.injection import cdi_devices, cdi_names, in_spec
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, DeviceSpec, MountSpec
@@ -44,11 +45,22 @@ def hand_out(scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, 
         elif not spec.optional:
             of = f"device {spec.device}: " if spec.device else ""
             raise AllocationError(f"{scanner.resource.name}: {of}{problem}")
+    if scanner.resource.inject == "cdi":
+        return _by_cdi(scanner, devices, whole)
     return replace(
         whole,
         devices=tuple(spec for spec in kept if isinstance(spec, DeviceSpec)),
         mounts=tuple(spec for spec in kept if isinstance(spec, MountSpec)),
     )
+
+
+def _by_cdi(scanner: "Scanner", devices: list[Device], whole: Allocation) -> Allocation:
+    """Name what stands in the CDI spec, and give what does not; never both."""
+    rest = allocation.allocate(
+        scanner.rules, devices, whole.device_ids, only=lambda rule: not in_spec(rule)
+    )
+    found = cdi_devices(scanner, Snapshot({device.id: device for device in devices}), {})
+    return replace(rest, cdi_devices=(*cdi_names(scanner, found), *rest.cdi_devices))
 
 
 def _check_shares(scanner: "Scanner", advertised_ids: tuple[str, ...]) -> None:
@@ -72,7 +84,10 @@ def _present(scanner: "Scanner", device: Device) -> None:
         except OSError as error:
             reason = f"{node.path}: {error.strerror or error}"
         else:
-            if state is not None and state.kind is node.state.kind:
+            if state is None or state.kind is not node.state.kind:
+                reason = f"{node.path} is not there any more"
+            elif scanner.resource.inject == "cdi" and state.number != node.state.number:
+                reason = f"{node.path} is another device than its CDI spec says: look again"
+            else:
                 continue
-            reason = f"{node.path} is not there any more"
         raise AllocationError(f"{scanner.resource.name}: device {device.id}: {reason}")

@@ -30,7 +30,9 @@ _POLITELY: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
 # It is there, and somebody uses it, exclusively (sound devices say EAGAIN).
 _IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
-_ACCESS: Final = "devhost's container needs access to it, by securityContext.privileged or by a device of its own"
+_ACCESS: Final = (
+    "devhost's container needs access to it: securityContext.privileged, or the device itself"
+)
 _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
 

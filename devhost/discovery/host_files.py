@@ -100,7 +100,8 @@ class HostFiles:
         if kind is None:  # a link: to itself, or made this very moment
             return None
         number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
-        return FileState(realpath, kind, number, (found.st_dev, found.st_ino, found.st_ctime_ns))
+        stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
+        return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode))
 
     def is_link(self, path: str) -> bool:
         """Whether the path itself is a symbolic link."""

@@ -50,6 +50,11 @@ class Scanner:
         return cls(resource, rules, files, policy, node_name, hold_s)
 
     @property
+    def pre_start_required(self) -> bool:
+        """Whether the resource prepares its devices before a container starts."""
+        return bool(self.resource.pre_start)
+
+    @property
     def constants(self) -> Mapping[str, str]:
         """The variables that are not of a device."""
         return {"resource": self.resource.name, "nodeName": self.node_name}

@@ -1,33 +1,64 @@
-"""Puts together what containers receive, beside the event loop; a sick filesystem owes few."""
+"""What the kubelet asks of a resource, answered beside the event loop."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
+from devhost.host.preparation import Preparation
+from devhost.host.publisher import Publisher
+from devhost.kubelet.listing import Listing
 from devhost.model.answer import Allocation
 from devhost.model.device import Snapshot
 from devhost.threads import in_thread
 
+_CHANGE_WAIT_S: Final = 1.0
 _STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
 
 
 class Handout:
-    """The answers of one resource, with those that nobody waits for any more."""
+    """The backend of one resource's servicer; a sick filesystem owes it few answers."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, publisher: Publisher, up_to_date: asyncio.Event, preparation: Preparation
+    ) -> None:
+        self._publisher, self._up_to_date = publisher, up_to_date
+        self._preparation = preparation
         self._stuck = 0
 
-    async def allocate(
-        self, scanner: Scanner, snapshot: Snapshot, advertised_ids: Sequence[str]
-    ) -> Allocation:
-        """Return what a container receives for devices of a snapshot.
+    @property
+    def name(self) -> str:
+        """The resource's name."""
+        return self._publisher.scanner.resource.name
+
+    @property
+    def listing(self) -> Listing:
+        """The list that streams send."""
+        return self._publisher.listing
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether the resource prepares its devices before a container starts."""
+        return self._publisher.scanner.pre_start_required
+
+    async def _current(self) -> tuple[Scanner, Snapshot]:
+        """Return what is advertised; a change of the configuration counts at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CHANGE_WAIT_S):
+                await self._up_to_date.wait()
+        return self._publisher.scanner, self._publisher.snapshot
+
+    async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
+        """Return what a container receives for devices of the current snapshot.
 
         Raises:
             AllocationError: A device is gone or refused; the text names it.
         """
+        scanner, snapshot = await self._current()
         name, ids = scanner.resource.name, tuple(advertised_ids)
+        await self._preparation.allocated(scanner.resource, ids)
         if self._stuck >= _STUCK_MAX:
             raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
         answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
@@ -37,6 +68,25 @@ class Handout:
             self._stuck += 1
             answer.add_done_callback(self._unstuck)
             raise
+
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Return which IDs a container should get; none to leave it to the kubelet."""
+        scanner, snapshot = await self._current()
+        return await in_thread(
+            f"prefer {self.name}",
+            lambda: scanner.preferred(snapshot, available, must_include, size),
+        )
+
+    async def pre_start(self, advertised_ids: Sequence[str]) -> None:
+        """Prepare devices for a container that starts.
+
+        Raises:
+            PreStartError: The container must not start; the text says why.
+        """
+        scanner, snapshot = await self._current()
+        await self._preparation.prepare(scanner.resource, snapshot.devices, advertised_ids)
 
     def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
         self._stuck -= 1

@@ -1,9 +1,9 @@
 """The last good configuration, kept where a node finds it again after a reboot."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Final
+
+from devhost.host.state_files import write_atomically
 
 _NAME: Final = "last-good.yaml"
 
@@ -25,20 +25,7 @@ class LastGood:
         """Replace the copy, whole or not at all.
 
         Raises:
-            OSError: It cannot be written; the former copy is still there.
+            OSError: As of `write_atomically`.
         """
-        if self.read() == raw:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        for left in self.path.parent.glob(f".{_NAME}.*"):  # by a process that was killed
-            left.unlink(missing_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{_NAME}.", dir=self.path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(raw)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(name).replace(self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        if self.read() != raw:
+            write_atomically(self.path, raw)

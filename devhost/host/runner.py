@@ -1,71 +1,74 @@
 """One resource's life: look, publish, serve, hand out; change, drain, end."""
 
 import asyncio
-import contextlib
 import functools
-import logging
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.host import advertising
-from devhost.host.changes import log_changes
-from devhost.host.claims import Claims, Offers
+from devhost.host.cdi_injection import CdiInjection
+from devhost.host.claims import Offers
 from devhost.host.handout import Handout
+from devhost.host.health import HealthMonitor
+from devhost.host.preparation import Preparation
+from devhost.host.publisher import Publisher
+from devhost.host.shared import Shared
 from devhost.host.standing import Standing
 from devhost.host.surveyor import Surveyor
-from devhost.kubelet import wire
-from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.listing import Listing
+from devhost.kubelet.podresources import HeldBy
 from devhost.kubelet.registration import Registration
-from devhost.model.answer import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State, Status
 from devhost.threads import in_thread
-from devhost.watch import Watcher
 from devhost.watch_spots import Spot
 
 RESCAN_S: Final = 30.0
 POLL_S: Final = 5.0  # where watching is not possible
 _WATCH_WAIT_S: Final = 1.0
-_CHANGE_WAIT_S: Final = 1.0
 _BURST_S: Final = 0.005
 _STEP_S: Final = 0.2  # while IDs are leaving
+_FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
-_LOG: Final = logging.getLogger(__name__)
+_DRAINING: Final = "removed from the configuration"
 
 
 class Runner:
-    """Serves one resource; the backend of its servicer."""
+    """Serves one resource."""
 
-    def __init__(
-        self,
-        scanner: Scanner,
-        *,
-        directory: PluginDirectory,
-        watcher: Watcher,
-        claims: Claims,
-        leave_after: float,
-    ) -> None:
-        self._scanner, self._watcher, self._claims = scanner, watcher, claims
-        self._claim = claims.add(scanner.resource.name, self.look_again)
+    def __init__(self, scanner: Scanner, shared: Shared) -> None:
+        name = scanner.resource.name
+        self._scanner, self._shared = scanner, shared
+        self._watcher, self._claims = shared.watcher, shared.claims
+        self._claim = shared.claims.add(name, self.look_again)
         self._claim.shares = scanner.resource.overlap == "allow"
         self.draining = False
         self._due = asyncio.Event()
         self._due.set()
         self._looking: asyncio.Task[Snapshot] | None = None
         self._surveyor = Surveyor(self.look_again)
-        self._found = Snapshot()
-        self.snapshot = Snapshot()
-        self._published = scanner
+        self._health = HealthMonitor(name, self.look_again)
+        self._injection = CdiInjection(shared.cdi_files)
+        self.listing = Listing(shared.leave_after)
+        self.listing.held = self._held
+        judges = [self._health.verdicts, self._injection.judged]
+        self._publisher = Publisher(scanner, self.listing, shared.claims, self._claim, judges)
         self._up_to_date = asyncio.Event()
         self._offers: tuple[Offers, Offers] = ({}, {})  # of others, when it was looked and judged
-        self._handout = Handout()
-        self._left_out = 0
-        self._listing = Listing(leave_after)
-        self._standing = Standing(scanner.resource.name)
-        self._registration = Registration(self, directory, self._standing.tell)
+        self._preparation = Preparation(
+            name,
+            node_name=scanner.node_name,
+            files=scanner.files,
+            policy=scanner.policy,
+            holders=shared.holders.now if shared.holders.asked else None,
+            state_dir=shared.state_dir,
+        )
+        self._declared: Scanner | None = None
+        handout = Handout(self._publisher, self._up_to_date, self._preparation)
+        self._standing = Standing(name)
+        self._registration = Registration(handout, shared.directory, self._standing.tell)
         self._watched: Scanner | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -80,23 +83,18 @@ class Runner:
         return self._scanner.resource
 
     @property
+    def snapshot(self) -> Snapshot:
+        """What is advertised."""
+        return self._publisher.snapshot
+
+    @property
     def status(self) -> Status:
         """Its state, why, and since when."""
         return self._standing.status
 
     @property
-    def listing(self) -> Listing:
-        """The list that streams send."""
-        return self._listing
-
-    @property
-    def pre_start_required(self) -> bool:
-        """Whether the resource prepares its devices before a container starts."""
-        return bool(self._scanner.resource.pre_start)
-
-    @property
     def _drained(self) -> bool:
-        return self.draining and self._listing.drained
+        return self.draining and self.listing.drained
 
     # ── what may be asked of it ──
 
@@ -108,7 +106,8 @@ class Runner:
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
         self.draining = False
-        self._found = carried_over(self._found, self._scanner.resource, scanner.resource)
+        publisher = self._publisher
+        publisher.found = carried_over(publisher.found, self._scanner.resource, scanner.resource)
         self._scanner = scanner
         self._claims.share(self._claim, scanner.resource.overlap == "allow")
         self._turn()
@@ -118,7 +117,7 @@ class Runner:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
         self._turn()
-        self._standing.cover(State.DRAINING, "removed from the configuration")
+        self._standing.cover(State.DRAINING, _DRAINING)
 
     def _turn(self) -> None:
         self._up_to_date.clear()
@@ -130,12 +129,15 @@ class Runner:
         """Look and serve until cancelled, or until drained."""
         self._standing.tell(State.DISCOVERING)
         self._due.set()
+        self._shared.holders.subscribe(self._held_changed)
         registering: asyncio.Task[None] | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 while not self._drained:
                     await self._discover()
                     if registering is None and self._up_to_date.is_set() and not self._drained:
+                        await self._health.first_round(_FIRST_ROUND_S)
+                        self._publish(self._publisher.found)
                         work = self._registration.run()
                         registering = tasks.create_task(work, name=f"register {self.name}")
                 if registering is not None:
@@ -146,15 +148,19 @@ class Runner:
                     task.cancel()
             self._watched = None
             self._watcher.unwatch(self)
+            self._shared.holders.unsubscribe(self._held_changed)
+            self._health.close()
             self._standing.tell(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
         """Say that it has ended by a mistake of ours, and is started again soon."""
         self._standing.tell(State.BACKING_OFF, f"failed: {error!r}")
 
-    def close(self) -> None:
-        """Give up the claims of a resource that has ended."""
+    async def close(self) -> None:
+        """Give up what a resource that has ended had on this node."""
         self._claims.remove(self._claim)
+        await self._injection.remove(self.name)
+        await self._preparation.ended()
 
     # ── discovery ──
 
@@ -177,7 +183,15 @@ class Runner:
             self._looking.cancel()
         if scanner is not self._scanner:
             return  # it has changed after the look had ended
-        self._published = scanner
+        if not self.draining:
+            self._health.watch(scanner, found)
+            await self._injection.write(scanner, found)
+            if self._declared is not scanner:
+                self._declared = scanner
+                await self._preparation.declared(scanner.resource)
+        if scanner is not self._scanner:
+            return
+        self._publisher.scanner = scanner
         self._publish(found)
         if not self.draining and self._claims.outdated(self._claim, *self._offers):
             self.look_again()
@@ -212,27 +226,28 @@ class Runner:
         """Wait for an event, the slow rescan, or the time of something that was put off."""
         clock = asyncio.get_running_loop().time
         pause = POLL_S if self._watcher.degraded else RESCAN_S
-        if self._found.again_at is not None:
-            pause = min(pause, max(0.0, self._found.again_at - clock()))
+        if (again_at := self._publisher.found.again_at) is not None:
+            pause = min(pause, max(0.0, again_at - clock()))
         until = clock() + pause
         while not self._due.is_set() and clock() < until:
             if self._drained:
                 return
-            busy = self.draining or self._listing.leaving
+            held = self._held()
+            busy = self.listing.leaving - held or (self.draining and not held)
             step = min(until - clock(), _STEP_S) if busy else until - clock()
             try:
                 async with asyncio.timeout(max(step, 0.0)):
                     await self._due.wait()
             except TimeoutError:
-                if self._listing.prune(clock()):
-                    self._publish(self._found)
+                if self._publisher.prune():
+                    self._registration.notify()
         if not self._due.is_set():
             self._watched = None  # the slow rescan repairs what events cannot tell
         self._due.clear()
 
     async def _look(self, scanner: Scanner) -> Snapshot:
         clock = asyncio.get_running_loop().time
-        previous = advertising.without_left(self._found, self._listing.leaving)
+        previous = advertising.without_left(self._publisher.found, self.listing.leaving)
         if self.draining:
             return advertising.withdrawn(previous, _REMOVED, clock())
         looked = self._claims.offers(self._claim)
@@ -247,42 +262,24 @@ class Runner:
     # ── publishing ──
 
     def _publish(self, found: Snapshot) -> None:
-        listing, replicas = self._listing, self._published.resource.replicas
-        before = listing.entries
-        found = advertising.without_left(found, before)
-        snapshot = advertising.held_back(
-            found,
-            replicas,
-            before,
-            lambda key: self._claims.listed(self._claim, key),
-        )
-        wanted = advertising.entries(snapshot, replicas)
-        listed = wire.truncated(wanted, listing)
-        left_out, self._left_out = self._left_out, len(wanted) - len(listed)
-        if self._left_out and self._left_out != left_out:
-            fields = {"resource": self.name, "left_out": self._left_out}
-            _LOG.warning("list truncated", extra={"fields": fields})
-        listing.update(listed)
-        listing.prune(asyncio.get_running_loop().time())
-        if before.keys() - listing.entries.keys():
-            self._publish(found)  # what has waited for the IDs that left need wait no more
-            return
+        self._publisher.publish(self._publisher.scanner, found)
         self._registration.notify()
-        self._found = advertising.without_left(found, listing.leaving)
-        former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
-        log_changes(self.name, former, self.snapshot)
-        offered = advertising.keys(self.snapshot, leaving=False)
-        self._claims.set(self._claim, offered, advertising.keys(self.snapshot, leaving=True))
+        if self.draining:
+            pods = {pod for pods in self._held_by().values() for pod in pods}
+            held = f"; held by {', '.join(sorted(pods))}" if pods else ""
+            self._standing.cover(State.DRAINING, _DRAINING + held)
 
-    # ── handing out ──
+    # ── who holds what ──
 
-    async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
-        """Return what a container receives for devices of the current snapshot.
+    def _held_by(self) -> HeldBy:
+        listed = self.listing.entries
+        holders = self._shared.holders.of(self.name)
+        return {one: pods for one, pods in holders.items() if one in listed}
 
-        Raises:
-            AllocationError: A device is gone or refused; the text names it.
-        """
-        with contextlib.suppress(TimeoutError):  # a change of the configuration counts at once
-            async with asyncio.timeout(_CHANGE_WAIT_S):
-                await self._up_to_date.wait()
-        return await self._handout.allocate(self._published, self.snapshot, advertised_ids)
+    def _held(self) -> AbstractSet[str]:
+        """The listed IDs that pods hold, as far as that is known."""
+        return self._held_by().keys()
+
+    def _held_changed(self) -> None:
+        if self.listing.leaving:
+            self.look_again()

@@ -10,17 +10,22 @@ from devhost import plan
 from devhost.discovery.candidates import HOLD_S
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
+from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.config_source import ConfigSource
+from devhost.host.holders import Holders
 from devhost.host.runner import Runner
+from devhost.host.shared import Shared
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
+from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Config, Resource
 from devhost.plan import Action
 from devhost.trust import Policy
 from devhost.watch import Watcher
 from devhost.watch_spots import Spot
 
+CDI_DIR: Final = Path("/var/run/cdi")
 _CRASH_PAUSE_S: Final = 1.0
 _CRASH_PAUSE_MAX_S: Final = 60.0
 _DONE: Final = {
@@ -41,6 +46,9 @@ class Settings:
         node_name: The value of ``${nodeName}``.
         files: Where the host's files are seen.
         policy: What answers may name.
+        state_dir: What outlives this process; ``None`` where nothing does.
+        pod_resources: The socket of the kubelet's pod-resources API, where it may be asked.
+        cdi_dir: Where container runtimes look for CDI specs.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         hold_s: Seconds that a node waits for an earlier source to name it.
     """
@@ -51,6 +59,9 @@ class Settings:
     policy: Policy = field(default_factory=Policy)
     leave_after: float = LEAVE_AFTER_S
     hold_s: float = HOLD_S
+    state_dir: Path | None = None
+    pod_resources: Path | None = None
+    cdi_dir: Path = CDI_DIR
 
 
 class Host:
@@ -67,9 +78,16 @@ class Host:
         self._first = config
         self._config: Config | None = None
         self._runners: dict[str, Runner] = {}
-        self._claims = Claims()
-        self._directory = PluginDirectory(settings.plugin_dir)
-        self._watcher = Watcher()
+        socket = settings.pod_resources
+        self._shared = Shared(
+            directory=PluginDirectory(settings.plugin_dir),
+            watcher=Watcher(),
+            claims=Claims(),
+            holders=Holders(PodResources(socket) if socket else None),
+            cdi_files=CdiFiles(settings.cdi_dir),
+            state_dir=settings.state_dir,
+            leave_after=settings.leave_after,
+        )
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -85,13 +103,16 @@ class Host:
         Raises:
             DirectoryGoneError: The plugin directory was removed for good.
         """
-        directory = self._directory
+        shared = self._shared
+        directory = shared.directory
         try:
-            async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
+            async with shared.watcher as watcher, asyncio.TaskGroup() as self._tasks:
                 spots = frozenset({Spot(str(directory.path))})
                 await watcher.watch(directory, spots, directory.look_again)
                 self._tasks.create_task(directory.run(), name="plugin directory")
+                self._tasks.create_task(shared.holders.run(), name="holders")
                 self.apply(self._first)
+                self._tasks.create_task(self._clear_cdi(), name="stale CDI specs")
                 if self.source:
                     work = self.source.run(watcher, self.apply)
                     self._tasks.create_task(work, name="configuration")
@@ -117,16 +138,10 @@ class Host:
                 self._start(change.resource)
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
-        self._claims.arrange([resource.name for resource in config.resources])
+        self._shared.claims.arrange([resource.name for resource in config.resources])
 
     def _start(self, resource: Resource) -> None:
-        runner = Runner(
-            self._scanner(resource),
-            directory=self._directory,
-            watcher=self._watcher,
-            claims=self._claims,
-            leave_after=self._settings.leave_after,
-        )
+        runner = Runner(self._scanner(resource), self._shared)
         self._runners[resource.name] = runner
         assert self._tasks is not None  # noqa: S101 (only while running)
         self._tasks.create_task(self._kept_alive(runner), name=runner.name)
@@ -140,6 +155,18 @@ class Host:
             settings.node_name,
             hold_s=settings.hold_s,
         )
+
+    async def _clear_cdi(self) -> None:
+        """Remove the CDI specs of resources that are declared no more."""
+        instances = self._shared.directory.instances
+        try:
+            removed = await self._shared.cdi_files.remove_stale(self._runners, instances.serves)
+        except OSError as error:
+            reason = {"fields": {"reason": str(error)}}
+            _LOG.warning("stale CDI specs could not be looked for", extra=reason)
+        else:
+            if removed:
+                _LOG.info("stale CDI specs removed", extra={"fields": {"files": removed}})
 
     async def _kept_alive(self, runner: Runner) -> None:
         """Start a runner again when it fails: one resource's failure never touches another."""
@@ -160,5 +187,5 @@ class Host:
                 if runner.draining:
                     break  # else it was added again while its socket was closed
         del self._runners[runner.name]
-        runner.close()
+        await runner.close()
         _LOG.info("resource ended", extra={"fields": {"resource": runner.name}})

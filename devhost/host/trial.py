@@ -20,7 +20,7 @@ class Trial:
     def __init__(
         self, config: Config, settings: Settings, source: ConfigSource | None = None
     ) -> None:
-        self.kubelet = SimulatedKubelet(settings.plugin_dir)
+        self.kubelet = SimulatedKubelet(settings.plugin_dir, settings.pod_resources)
         self.host = Host(config, settings, source)
         self.names = [
             resource.name

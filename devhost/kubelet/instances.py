@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 PREFIX: Final = "devhost-"
+_HASH_LENGTH: Final = 12
 _NAME: Final = re.compile(rf"{PREFIX}([0-9a-f]{{12}})-([0-9a-f]{{20}})-[0-9]+\.sock")
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its end
 
@@ -134,6 +135,15 @@ class Instances:
             self._others[_hash(resource)] = set(living.values())
         return {name for name, one in living.items() if one < self._own and self.speaks(name)}
 
+    def serves(self, resource_hash: str) -> bool:
+        """Whether any living instance serves a resource, told the SHA-256 of its name in hex."""
+        prefix = f"{PREFIX}{resource_hash[:_HASH_LENGTH]}-"
+        return any(
+            connected(self._directory / name) == 0
+            for name in self._names()
+            if name.startswith(prefix) and _NAME.fullmatch(name)
+        )
+
     def speaks(self, name: str) -> bool:
         """Whether the owner of a socket lives and has not said that it is quiet."""
         path = self._directory / name
@@ -171,4 +181,4 @@ def connected(path: Path) -> int:
 
 
 def _hash(resource: str) -> str:
-    return hashlib.sha256(resource.encode()).hexdigest()[:12]
+    return hashlib.sha256(resource.encode()).hexdigest()[:_HASH_LENGTH]

@@ -4,10 +4,11 @@ Since 1.34 the kubelet dereferences nil and dies if an ID that it has picked van
 the list during Allocate or GetPreferredAllocation (k8s.io/kubernetes v1.37.1
 pkg/kubelet/cm/devicemanager/manager.go, allocateContainerResources). So an ID leaves only
 when its Unhealthy was sent long enough ago on every open stream, and no call that began
-before that is still running.
+before that is still running. Nor does one leave that a pod holds: the kubelet would call it
+healthy (UpdateAllocatedResourcesStatus, in the same file).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,7 +38,12 @@ class Call:
 
 
 class Listing:
-    """The list of one resource, with the IDs that are about to leave it."""
+    """The list of one resource, with the IDs that are about to leave it.
+
+    Attributes:
+        held: Tells the IDs that pods hold, as far as that is known.
+        version: Goes up when the list changes.
+    """
 
     def __init__(self, leave_after: float = LEAVE_AFTER_S) -> None:
         self._leave_after = leave_after
@@ -47,6 +53,7 @@ class Listing:
         self._told = False  # that there are devices
         self._streams: set[Stream] = set()
         self._calls: set[Call] = set()
+        self.held: Callable[[], Collection[str]] = tuple
         self.version = 0
 
     @property
@@ -97,6 +104,8 @@ class Listing:
         return True
 
     def _may_leave(self, advertised_id: str, now: float) -> bool:
+        if advertised_id in self.held():
+            return False
         times = [stream.unhealthy_since.get(advertised_id) for stream in self._streams]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):

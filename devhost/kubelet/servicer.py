@@ -1,22 +1,25 @@
 """The five calls of a device plugin, over whatever serves a resource."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import wire
 from devhost.kubelet.listing import Listing
 from devhost.model.answer import Allocation
+from devhost.model.names import printable
 
 ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
 _DIGEST_S: Final = 0.5
 WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
+_TAKEN_OVER: Final = "a newer instance of devhost takes over"
 _LOG: Final = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
@@ -42,6 +45,16 @@ class Backend(Protocol):
 
     async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
         """Return what a container receives; raise `AllocationError`."""
+        ...
+
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Return which IDs a container should get; none to leave it to the kubelet."""
+        ...
+
+    async def pre_start(self, advertised_ids: Sequence[str]) -> None:
+        """Prepare devices for a container that starts; raise `PreStartError`."""
         ...
 
 
@@ -131,16 +144,28 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, request: pb.AllocateRequest, context: Context
     ) -> pb.AllocateResponse:
         """Answer each container request separately."""
-
-        async def answer() -> pb.AllocateResponse:
-            return pb.AllocateResponse(
-                container_responses=[
-                    wire.container_response(await self._allocate(list(one.devices_ids)))
-                    for one in request.container_requests
-                ]
-            )
-
-        return await self._guarded(answer, context)
+        name = self._backend.name
+        if self.quiet:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}")
+        try:
+            with self._counted():
+                async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
+                    return pb.AllocateResponse(
+                        container_responses=[
+                            wire.container_response(await self._allocate(list(one.devices_ids)))
+                            for one in request.container_requests
+                        ]
+                    )
+        except AllocationError as error:
+            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+        except TimeoutError:
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
+            text = f"{name}: the host did not answer in {ALLOCATE_TIMEOUT_S:.0f} s"
+        except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
+            _LOG.exception("allocation failed unexpectedly")
+            code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
+        await context.abort(code, printable(text))
+        raise AssertionError("abort raises")
 
     async def _allocate(self, advertised_ids: list[str]) -> Allocation:
         for advertised_id in advertised_ids:
@@ -151,46 +176,58 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context
     ) -> pb.PreferredAllocationResponse:
-        """Leave the choice to the kubelet: an empty answer for each container."""
-        return pb.PreferredAllocationResponse(
-            container_responses=[
-                pb.ContainerPreferredAllocationResponse() for _ in request.container_requests
-            ]
-        )
+        """Choose for each container; what cannot be chosen is left to the kubelet.
+
+        Never an error, which would fail the pod for good.
+        """
+        with self._counted():
+            return pb.PreferredAllocationResponse(
+                container_responses=[
+                    pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(one))
+                    for one in request.container_requests
+                ]
+            )
+
+    async def _preferred(self, one: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
+        available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
+        if self.quiet:
+            return ()
+        try:
+            async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
+                return await self._backend.preferred(available, must, one.allocation_size)
+        except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
+            _LOG.exception("no preference", extra={"fields": {"resource": self._backend.name}})
+            return ()
 
     async def PreStartContainer(  # noqa: N802
-        self, _request: pb.PreStartContainerRequest, _context: Context
+        self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
-        """Do nothing: no resource asks for it."""
-        return pb.PreStartContainerResponse()
+        """Prepare the devices of a container that starts; an error makes the kubelet try again."""
+        name = self._backend.name
+        try:
+            await self._backend.pre_start(list(request.devices_ids))
+        except PreStartError as error:
+            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+        except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
+            _LOG.exception("preparing failed unexpectedly")
+            code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
+        else:
+            return pb.PreStartContainerResponse()
+        await context.abort(code, printable(text))
+        raise AssertionError("abort raises")
 
-    async def _guarded(
-        self, work: Callable[[], Awaitable[pb.AllocateResponse]], context: Context
-    ) -> pb.AllocateResponse:
-        """Bound a call in time, keep its IDs in the list, and put errors into words."""
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Keep the IDs that a call works with in the list while it runs."""
         listing, clock = self._backend.listing, asyncio.get_running_loop().time
-        if self.quiet:
-            text = f"{self._backend.name}: a newer instance of devhost takes over"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
         call = listing.begin(clock())
         self._calls += 1
         self._idle.clear()
         try:
-            async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
-                return await work()
-        except AllocationError as error:
-            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
-        except TimeoutError:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED
-            text = f"{self._backend.name}: the host did not answer in {ALLOCATE_TIMEOUT_S:.0f} s"
-        except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
-            _LOG.exception("allocation failed unexpectedly")
-            code, text = grpc.StatusCode.INTERNAL, f"{self._backend.name}: internal error"
+            yield
         finally:
             listing.end(call)
             self._calls -= 1
             self._ended = clock()
             if not self._calls:
                 self._idle.set()
-        await context.abort(code, text)
-        raise AssertionError("abort raises")

@@ -7,33 +7,28 @@ The tests run the same scenarios against the real device manager.
 import asyncio
 import contextlib
 import logging
-import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from typing import Any, Final
 
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
+from devhost.kubelet import simulator_answer as answers
 from devhost.kubelet import simulator_state as state
-from devhost.kubelet.simulator_state import AdmissionError, Answer, RefusedError, in_go
+from devhost.kubelet.simulator_answer import Answer
+from devhost.kubelet.simulator_podresources import PodResourcesLister
+from devhost.kubelet.simulator_sockets import ask, clear_of_sockets, endpoint_of, greet, serve
+from devhost.kubelet.simulator_state import AdmissionError, RefusedError, in_go
 
 __all__ = ["AdmissionError", "Answer", "SimulatedKubelet"]
 
 _LOG: Final = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _Context = grpc.aio.ServicerContext[pb2.RegisterRequest, pb2.Empty]
 _Work = Coroutine[Any, Any, None]
 
-_DIAL_S: Final = 10.0
 _PRE_START_S: Final = 30.0
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.default_authority", "localhost"),
-    # Else a registration shares connection and back-off with an earlier one to its socket.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 class SimulatedKubelet(pb2_grpc.RegistrationServicer):
@@ -41,18 +36,20 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     Attributes:
         plugin_dir: Where ``kubelet.sock`` and the plugins' sockets are.
+        pod_resources: The socket of the pod-resources API, which tells what the pods hold.
         on_change: Called after each list, registration and disconnection.
         registrations: The resource name of every Register call, in order, refused ones included.
         panics: What would have crashed a real kubelet.
     """
 
-    def __init__(self, plugin_dir: Path) -> None:
+    def __init__(self, plugin_dir: Path, pod_resources: Path | None = None) -> None:
         self.plugin_dir = plugin_dir
+        self.pod_resources = pod_resources
         self.on_change: Callable[[], None] | None = None
         self.registrations: list[str] = []
         self.panics: list[str] = []
         self._socket = plugin_dir.absolute() / "kubelet.sock"
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._endpoints = state.Endpoints()
         self._ledger = state.Ledger()
@@ -60,38 +57,44 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._admission = asyncio.Lock()
 
     async def start(self) -> None:
-        """Clear the directory of sockets, bind ``kubelet.sock`` and serve registrations."""
-        if self._server is not None:
+        """Clear the directory of sockets, bind ``kubelet.sock`` and serve registrations.
+
+        The socket of the pod-resources API, if there is to be one, replaces what was there.
+        """
+        if self._servers:
             raise RuntimeError("the kubelet is already running")
-        _clear_of_sockets(self._socket.parent)
-        server = grpc.aio.server()
-        pb2_grpc.add_RegistrationServicer_to_server(self, server)
+        clear_of_sockets(self._socket.parent)
         try:
-            # grpc unlinks the path that it bound when it stops. The public name must outlive
-            # it (SIGKILL), and appear by a creation, not a rename, as watchers know it.
-            bound = self._socket.with_name(".kubelet.new")
-            server.add_insecure_port(f"unix:{quote(str(bound))}")
-            await server.start()
-            self._socket.hardlink_to(bound)
-            bound.unlink()
+            registrations = grpc.aio.server()
+            pb2_grpc.add_RegistrationServicer_to_server(self, registrations)
+            await serve(registrations, self._socket)
+            self._servers.append(registrations)
+            if self.pod_resources is not None:
+                self.pod_resources.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+                self.pod_resources.unlink(missing_ok=True)
+                lister = PodResourcesLister.server(self._ledger)
+                await serve(lister, self.pod_resources.absolute())
+                self._servers.append(lister)
         except BaseException:
-            await server.stop(None)
+            await self.stop()
             raise
-        self._server = server
 
     async def stop(self) -> None:
-        """End all connections and remove ``kubelet.sock``; without effect if not running."""
-        if self._server is not None:
+        """End all connections and remove the sockets; without effect if not running."""
+        if self._servers:
             await self.kill()
             self._socket.unlink(missing_ok=True)
+            if self.pod_resources is not None:
+                self.pod_resources.unlink(missing_ok=True)
 
     async def kill(self) -> None:
-        """End as by SIGKILL: all connections are gone, ``kubelet.sock`` stays as a dead file."""
-        server, self._server = self._server, None
-        if server is None:
+        """End as by SIGKILL: all connections are gone, the sockets stay as dead files."""
+        servers, self._servers = self._servers, []
+        if not servers:
             return
-        # First the server: while it lives, a cancelled handler leaves its caller without answer.
-        await server.stop(None)
+        # First the servers: while one lives, a cancelled handler leaves its caller without answer.
+        for server in servers:
+            await server.stop(None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -143,7 +146,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self.registrations.append(request.resource_name)
         try:
             state.check(request)
-            endpoint = _endpoint(request, self._socket.parent)
+            endpoint = endpoint_of(request, self._socket.parent)
             await self._spawn(self._connect(endpoint, context.time_remaining), "connect", endpoint)
         except RefusedError as refusal:
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
@@ -158,7 +161,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     async def _connect(self, endpoint: state.Endpoint, left: Callable[[], float | None]) -> None:
         self._endpoints.watched.append(endpoint)
         try:
-            await _greet(endpoint, left)
+            await greet(endpoint, left)
             self._endpoints.connect(endpoint)
         except BaseException:
             self._endpoints.unwatch(endpoint)
@@ -181,9 +184,23 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             self._notify()
 
     async def admit(
-        self, pod: str, containers: Mapping[str, Mapping[str, int]]
+        self,
+        pod: str,
+        containers: Mapping[str, Mapping[str, int]],
+        *,
+        init: Collection[str] = (),
+        sidecars: Collection[str] = (),
+        start: bool = True,
     ) -> dict[str, Answer]:
-        """Admit a pod and start its containers (name to resource to the number of devices).
+        """Admit a pod and start its containers.
+
+        Args:
+            pod: Its name; its namespace is ``default``.
+            containers: Name to resource to the number of devices.
+            init: The ordinary init containers: they end before the others start. They and the
+                sidecars come first, in the order of `containers`.
+            sidecars: The init containers that go on running.
+            start: Start the containers too; else nothing is returned.
 
         Raises:
             AdmissionError: The kubelet or a plugin refused; the pod holds nothing then.
@@ -192,46 +209,68 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             undo.callback(self._ledger.pods.pop, pod, None)
             try:
                 async with self._admission:  # one pod at a time, as in the kubelet's main loop
-                    for container, requests in containers.items():
-                        await self._allocate(pod, container, requests)
+                    reusable: dict[str, state.Ids] = {}
+                    active = self._ledger.activate(pod, containers, init, sidecars)
+                    order = [name for name in active.containers if name in containers]
+                    for name in order:
+                        await self._allocate(pod, name, containers[name], reusable)
             except AdmissionError as error:
                 text = f"Allocate failed due to {error}, which is unexpected"
                 raise AdmissionError(text) from error
-            answers = {name: await self.start_container(pod, name) for name in containers}
+            started = {name: await self.start_container(pod, name) for name in order if start}
             undo.pop_all()
-        return answers
+        return started
 
-    async def _allocate(self, pod: str, container: str, requests: Mapping[str, int]) -> None:
-        held = self._ledger.container(pod, container)
+    async def _allocate(
+        self, pod: str, name: str, requests: Mapping[str, int], reusable: dict[str, state.Ids]
+    ) -> None:
+        active = self._ledger.pods[pod]
+        held = active.containers[name]
         for resource in state.shuffled(requests):
             count = requests[resource]
-            available = self._ledger.available(pod, container, resource, count)
-            if not available:
+            if not self._ledger.needs(pod, name, resource, count):
                 continue
-            preferred = await self._preferred(resource, available, count)
-            ids = state.choose(available, preferred, count)
+            ids = await self._choose(resource, count, reusable.get(resource, state.Ids()))
             entry = pb2.ContainerAllocateRequest(devices_ids=state.shuffled(ids))
             request = pb2.AllocateRequest(container_requests=[entry])
-            response = await _ask(self._endpoints.stub(resource).Allocate(request))
+            response = await ask(self._endpoints.stub(resource).Allocate(request))
             if not response.container_responses:
                 raise AdmissionError("no containers return in allocation response")
             self._check_listed(resource, ids)
-            held[resource] = state.Allocation(ids, response.container_responses[0])
+            first = response.container_responses[0]
+            held[resource] = self._ledger.allocation(resource, ids, first)
+        for resource, its in held.items():
+            before = reusable.get(resource, state.Ids())
+            reusable[resource] = before | its.ids if name in active.init else before - its.ids
 
-    async def _preferred(self, resource: str, available: state.Ids, count: int) -> state.Ids:
+    async def _choose(self, resource: str, count: int, reusable: state.Ids) -> state.Ids:
+        """Choose devices: first those of the pod's ordinary init containers, in whatever health."""
+        reused = state.choose(reusable, state.Ids(), count)
+        needed = count - len(reused)
+        if not needed:
+            return reused
+        free = self._ledger.free(resource, needed)
+        preferred = await self._preferred(resource, free | reused, reused, count)
+        return reused | state.choose(free, preferred, needed)
+
+    async def _preferred(
+        self, resource: str, available: state.Ids, fixed: state.Ids, count: int
+    ) -> state.Ids:
         if not self._endpoints.options(resource).get_preferred_allocation_available:
             return frozenset()
         entry = pb2.ContainerPreferredAllocationRequest(
-            available_deviceIDs=state.shuffled(available), allocation_size=count
+            available_deviceIDs=state.shuffled(available),
+            must_include_deviceIDs=state.shuffled(fixed),
+            allocation_size=count,
         )
         request = pb2.PreferredAllocationRequest(container_requests=[entry])
         call = self._endpoints.stub(resource).GetPreferredAllocation(request)
-        response = await _ask(call, "device plugin GetPreferredAllocation rpc failed with err: ")
+        response = await ask(call, "device plugin GetPreferredAllocation rpc failed with err: ")
         return frozenset(*(first.deviceIDs for first in response.container_responses[:1]))
 
     def _check_listed(self, resource: str, ids: state.Ids) -> None:
         gone = ids - self.devices(resource).keys()
-        if gone and self._server is not None:
+        if gone and self._servers:
             self.panics.append(f"{resource}: {', '.join(sorted(gone))} left the list in Allocate")
             raise RuntimeError(f"kubelet panic: {self.panics[-1]}")
 
@@ -241,13 +280,13 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         Raises:
             AdmissionError: A plugin refused or could not be asked; the pod keeps its devices.
         """
-        for resource, held in tuple(self._ledger.pods[pod][container].items()):
+        for resource, held in tuple(self._ledger.pods[pod].containers[container].items()):
             if self._endpoints.options(resource).pre_start_required:
                 request = pb2.PreStartContainerRequest(devices_ids=state.shuffled(held.ids))
                 stub = self._endpoints.stub(resource)
                 call = stub.PreStartContainer(request, timeout=_PRE_START_S)
-                await _ask(call, "device plugin PreStartContainer rpc failed with err: ")
-        return self._ledger.answer(pod, container)
+                await ask(call, "device plugin PreStartContainer rpc failed with err: ")
+        return answers.merged(self._ledger.pods[pod].containers[container])
 
     async def free(self, pod: str) -> None:
         """Let a pod end: its devices are free again."""
@@ -256,45 +295,3 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return container, resource and ID to ``Healthy`` or ``Unhealthy``."""
         return self._ledger.health(pod)
-
-
-def _endpoint(request: pb2.RegisterRequest, directory: Path) -> state.Endpoint:
-    # As Go joins paths: an absolute endpoint is below the directory too, ".." leaves it.
-    socket = Path(os.path.normpath(f"{directory}/{request.endpoint}"))
-    channel = grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=_CHANNEL_OPTIONS)
-    plugin = pb2_grpc.DevicePluginStub(channel)
-    return state.Endpoint(request.resource_name, socket, channel, plugin)
-
-
-async def _greet(endpoint: state.Endpoint, left: Callable[[], float | None]) -> None:
-    """Reach a plugin and ask for its options, in what remains of its own call's time."""
-    try:
-        async with asyncio.timeout(_DIAL_S):
-            await endpoint.channel.channel_ready()
-        call = endpoint.stub.GetDevicePluginOptions(pb2.Empty(), timeout=left())
-        endpoint.options = await call
-    except TimeoutError:
-        raise RefusedError("failed to dial device plugin: context deadline exceeded") from None
-    except grpc.aio.AioRpcError as error:
-        raise RefusedError(f"failed to get device plugin options: {in_go(error)}") from error
-
-
-async def _ask(call: Awaitable[_T], prefix: str = "") -> _T:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise AdmissionError(prefix + in_go(error)) from error
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # The call was cancelled, not the task: its channel was closed.
-        reason = "rpc error: code = Canceled desc = grpc: the client connection is closing"
-        raise AdmissionError(prefix + reason) from None
-
-
-def _clear_of_sockets(directory: Path) -> None:
-    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-    for entry in directory.iterdir():
-        if entry.is_socket():
-            entry.unlink(missing_ok=True)  # its owner may be quicker

@@ -5,11 +5,10 @@ pod_devices.go, plugin/v1beta1/handler.go).
 """
 
 import random
-from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final
 
 import grpc
 
@@ -19,6 +18,7 @@ from devhost.model.names import resource_name_problem
 
 _VERSION: Final = "v1beta1"
 _HEALTHY: Final = "Healthy"
+_NO_NUMA_NODE: Final = -1
 # Go's maps and sets have no order; an order of ours would be relied on.
 _RANDOM: Final = random.SystemRandom()
 
@@ -27,33 +27,6 @@ Ids = frozenset[str]
 
 class AdmissionError(Exception):
     """A pod that the kubelet refused; the text is what its user would see."""
-
-
-class Mount(TypedDict):
-    """A path of the host in a container."""
-
-    hostPath: str
-    containerPath: str
-    readOnly: bool
-
-
-class DeviceNode(TypedDict):
-    """A device node of the host in a container."""
-
-    hostPath: str
-    containerPath: str
-    permissions: str
-
-
-class Answer(TypedDict):
-    """What a container receives, merged over its resources."""
-
-    deviceIds: dict[str, list[str]]
-    envs: dict[str, str]
-    mounts: list[Mount]
-    devices: list[DeviceNode]
-    annotations: dict[str, str]
-    cdiDevices: list[str]
 
 
 class RefusedError(Exception):
@@ -137,20 +110,30 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTable:
-    """The devices of one resource: ID to health as last listed, and how each ID counts."""
+    """The devices of one resource: ID to health as last listed, and how each ID counts.
+
+    `numa_nodes` has the IDs that were listed with a topology.
+    """
 
     listed: Mapping[str, str] = field(default_factory=dict)
     healthy: Ids = frozenset()
     unhealthy: Ids = frozenset()
+    numa_nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, devices: Iterable[pb2.Device]) -> "DeviceTable":
         """Build the table of a list message; an ID listed twice can count as both."""
-        pairs = [(device.ID, device.health) for device in devices]
+        every = tuple(devices)
+        pairs = [(device.ID, device.health) for device in every]
         return cls(
             dict(pairs),
             frozenset(device for device, health in pairs if health == _HEALTHY),
             frozenset(device for device, health in pairs if health != _HEALTHY),
+            {
+                device.ID: tuple(node.ID for node in device.topology.nodes)
+                for device in every
+                if device.HasField("topology")
+            },
         )
 
     def counts(self) -> tuple[int, int]:
@@ -160,10 +143,38 @@ class DeviceTable:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The devices of one resource that a container holds, and the plugin's answer for them."""
+    """The devices of one resource that a container holds, and the plugin's answer for them.
 
-    ids: Ids
+    Each device has the NUMA nodes that it had at that moment.
+    """
+
+    devices: Mapping[str, tuple[int, ...]]
     response: pb2.ContainerAllocateResponse
+
+    @property
+    def ids(self) -> Ids:
+        """The devices, as kubelet and plugin name them."""
+        return frozenset(self.devices)
+
+
+@dataclass(slots=True)
+class Pod:
+    """An active pod: what each of its containers holds, by resource.
+
+    Attributes:
+        containers: In the order in which the kubelet admits and starts them.
+        init: The ordinary init containers: what they hold is handed to later containers too.
+        sidecars: The init containers that go on running, with devices of their own.
+    """
+
+    containers: dict[str, dict[str, Allocation]] = field(default_factory=dict)
+    init: Ids = frozenset()
+    sidecars: Ids = frozenset()
+
+    @property
+    def listed(self) -> dict[str, dict[str, Allocation]]:
+        """The containers that the pod-resources API shows."""
+        return {name: held for name, held in self.containers.items() if name not in self.init}
 
 
 @dataclass(slots=True)
@@ -171,7 +182,7 @@ class Ledger:
     """The device tables, and which container of which pod holds what."""
 
     tables: dict[str, DeviceTable] = field(default_factory=dict)
-    pods: dict[str, dict[str, dict[str, Allocation]]] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
 
     def table(self, resource: str) -> DeviceTable:
         """Return a resource's table, an empty one if it is unknown."""
@@ -185,15 +196,25 @@ class Ledger:
         """Count all devices as unhealthy: the resource's last plugin has gone."""
         table = self.table(resource)
         every = table.healthy | table.unhealthy
-        self.tables[resource] = DeviceTable(table.listed, unhealthy=every)
+        self.tables[resource] = DeviceTable(
+            table.listed, unhealthy=every, numa_nodes=table.numa_nodes
+        )
 
-    def container(self, pod: str, container: str) -> dict[str, Allocation]:
-        """Return what a container holds; it becomes known by this."""
-        return self.pods.setdefault(pod, {}).setdefault(container, {})
+    def activate(
+        self, name: str, containers: Iterable[str], init: Collection[str], sidecars: Collection[str]
+    ) -> Pod:
+        """Make a pod known, init containers first; one that is known keeps what it holds."""
+        pod = self.pods.setdefault(name, Pod())
+        pod.sidecars = frozenset(sidecars)
+        pod.init = frozenset(init) - pod.sidecars
+        first = pod.init | pod.sidecars
+        for container in sorted(containers, key=lambda one: one not in first):
+            pod.containers.setdefault(container, {})
+        return pod
 
-    def available(self, pod: str, container: str, resource: str, count: int) -> Ids:
-        """Return the devices to choose from; none if the container needs no further ones."""
-        held = self.container(pod, container).get(resource)
+    def needs(self, pod: str, container: str, resource: str, count: int) -> bool:
+        """Whether a container has yet to be given devices of a resource."""
+        held = self.pods[pod].containers[container].get(resource)
         if held and len(held.ids) != count:
             raise AdmissionError(
                 f'pod "{pod}" container "{container}" changed request for resource '
@@ -207,9 +228,11 @@ class Ledger:
             raise AdmissionError(f"no healthy devices present; {reason}")
         if held and not held.ids <= table.healthy:
             raise AdmissionError(f"previously allocated devices are no longer healthy; {reason}")
-        free = table.healthy - self._in_use(resource)
-        if held or not count:
-            return frozenset()
+        return not held and count > 0
+
+    def free(self, resource: str, count: int) -> Ids:
+        """Return the devices of which `count` are to be chosen."""
+        free = self.table(resource).healthy - self._in_use(resource)
         if len(free) < count:
             raise AdmissionError(
                 f"requested number of devices unavailable for {resource}. "
@@ -218,56 +241,37 @@ class Ledger:
         return free
 
     def _in_use(self, resource: str) -> Ids:
-        holders = (held for pod in self.pods.values() for held in pod.values())
+        holders = (held for pod in self.pods.values() for held in pod.containers.values())
         ids = (held[resource].ids for held in holders if resource in held)
         return Ids().union(*ids)
 
+    def allocation(
+        self, resource: str, ids: Ids, response: pb2.ContainerAllocateResponse
+    ) -> Allocation:
+        """Return what the kubelet stores of a plugin's answer."""
+        nodes = self.table(resource).numa_nodes
+        devices = {
+            device: tuple(node for node in nodes.get(device, ()) if node != _NO_NUMA_NODE)
+            for device in ids
+        }
+        return Allocation(devices, response)
+
     def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Return container, resource and ID to health; what is not listed counts as healthy."""
+        """Return container, resource and ID to health; what is not listed counts as healthy.
+
+        A pod's status has it of app containers only.
+        """
+        active = self.pods[pod]
         return {
             container: {name: self._health(name, it.ids) for name, it in held.items()}
-            for container, held in self.pods[pod].items()
+            for container, held in active.listed.items()
+            if container not in active.sidecars
         }
 
     def _health(self, resource: str, ids: Ids) -> dict[str, str]:
         listed = self.table(resource).listed
         healthy = {device: listed.get(device, _HEALTHY) == _HEALTHY for device in sorted(ids)}
         return {device: _HEALTHY if well else "Unhealthy" for device, well in healthy.items()}
-
-    def answer(self, pod: str, container: str) -> Answer:
-        """Merge the stored answers of a container's resources; the first value of a key wins."""
-        held = self.pods[pod][container]
-        responses = [held[resource].response for resource in shuffled(held)]
-        mounts: dict[str, Mount] = {}
-        nodes: dict[str, DeviceNode] = {}
-        for response in responses:
-            for mount in response.mounts:
-                mounts.setdefault(mount.container_path, _mount(mount))
-            for node in response.devices:
-                nodes.setdefault(node.container_path, _device_node(node))
-        return Answer(
-            deviceIds={resource: sorted(held[resource].ids) for resource in sorted(held)},
-            envs=_first_wins(response.envs for response in responses),
-            mounts=list(mounts.values()),
-            devices=list(nodes.values()),
-            annotations=_first_wins(response.annotations for response in responses),
-            cdiDevices=list(dict.fromkeys(c.name for r in responses for c in r.cdi_devices)),
-        )
-
-
-def _first_wins(maps: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    # Copies, because looking up a key in a protobuf map creates it.
-    return dict(ChainMap(*(dict(each) for each in maps)))
-
-
-def _mount(wire: pb2.Mount) -> Mount:
-    host, container = wire.host_path, wire.container_path
-    return Mount(hostPath=host, containerPath=container, readOnly=wire.read_only)
-
-
-def _device_node(wire: pb2.DeviceSpec) -> DeviceNode:
-    host, container = wire.host_path, wire.container_path
-    return DeviceNode(hostPath=host, containerPath=container, permissions=wire.permissions)
 
 
 def shuffled(values: Iterable[str]) -> list[str]:

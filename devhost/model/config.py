@@ -71,7 +71,7 @@ class HealthChecks(Model):
     interval: Duration = 30.0
     """Between two rounds."""
     timeout: Duration = 5.0
-    """For one check."""
+    """For one round of all checks of a device."""
     failures: Positive = 1
     """So many failed rounds make a device unhealthy."""
     recoveries: Positive = 1

@@ -34,12 +34,14 @@ class FileState:
         kind: What it leads to.
         number: A device node's major and minor.
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
+        mode: Its permission bits.
     """
 
     realpath: str
     kind: FileKind
     number: tuple[int, int] | None
     stamp: tuple[int, int, int]
+    mode: int = 0
 
 
 @dataclass(frozen=True, slots=True)

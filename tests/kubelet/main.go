@@ -1,7 +1,7 @@
 // Command kubelet runs the device manager of a real kubelet, and nothing else of
 // it, in any directory and without privileges: the registration server, the
-// ListAndWatch client, the checkpoint, allocation and device health. Tests drive
-// it with JSON lines; see protocol.go.
+// ListAndWatch client, the checkpoint, allocation, device health and the
+// pod-resources API. Tests drive it with JSON lines; see protocol.go.
 //
 // A kubelet crash is the driver killing this process, which leaves a dead
 // kubelet.sock behind, and starting another one in the same directory. A panic
@@ -34,6 +34,12 @@ type deviceManager interface {
 	containerOptions(pod *v1.Pod, container *v1.Container) (containerAnswer, error)
 	freeInactivePods()
 	updateHealth(pod *v1.Pod, status *v1.PodStatus)
+	// hints are what the topology manager would choose from, for each resource.
+	hints(pod *v1.Pod, container *v1.Container) map[string][]hintAnswer
+	// setAffinity is the topology manager's choice for a container not yet admitted.
+	setAffinity(container containerRef, nodes []int) error
+	// servePodResources serves at a path until the function that it returns is called.
+	servePodResources(path string, activePods func() []*v1.Pod) (stop func(), err error)
 	// expire ends the five minutes for which the resource of an ended plugin is kept.
 	expire(resource string) error
 }
@@ -46,6 +52,8 @@ type containerRef struct {
 func main() {
 	klog.InitFlags(nil) // -v and its kin; logs go to stderr
 	dir := flag.String("dir", "", "the device-plugins directory; kubelet.sock is made in it")
+	podResources := flag.String("pod-resources", "", "the socket of the pod-resources API; none if empty")
+	numaNodes := flag.Int("numa-nodes", 0, "how many NUMA nodes the machine has")
 	flag.Parse()
 	if *dir == "" || flag.NArg() > 0 {
 		flag.Usage()
@@ -57,7 +65,11 @@ func main() {
 	}
 	replies := os.Stdout
 	os.Stdout = os.Stderr // nothing else may print between the replies
-	serve(newKubelet(filepath.Join(absolute, "kubelet.sock")), os.Stdin, replies)
+	serve(&kubelet{
+		socketPath:   filepath.Join(absolute, "kubelet.sock"),
+		podResources: *podResources,
+		numaNodes:    *numaNodes,
+	}, os.Stdin, replies)
 }
 
 // serve answers the requests of in on out until in ends. It ends without a word

@@ -16,16 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/kubernetes/pkg/kubelet/cm/admission"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
-	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 )
-
-// noAffinity is the topology manager's side of an allocation under its default
-// policy, "none": no hint, so the devices' NUMA nodes have no say. GetAffinity is
-// in the file of the version.
-type noAffinity struct{}
-
-func (noAffinity) GetPolicy() topologymanager.Policy { return topologymanager.NewNonePolicy() }
-func (noAffinity) Name() string                      { return "container" }
 
 // sources tells the manager whether the kubelet has heard from the API server.
 type sources bool
@@ -35,7 +26,8 @@ func (sources) AddSource(string) {}
 
 // manager is the deviceManager of this kubelet version.
 type manager struct {
-	impl managerImpl
+	impl       managerImpl
+	affinities *affinities
 }
 
 // newDeviceManager uses the kubelet's unexported constructor, newManagerImpl, which
@@ -45,10 +37,20 @@ type manager struct {
 // The linker does not compare signatures: look at the original on each version
 // bump. The topology is a []cadvisor.Node there. It is always nil here, so the
 // element type does not matter, and naming it would drag the cadvisor module of
-// one version into the module files of all the others.
-func newDeviceManager(socketPath string) (deviceManager, error) {
-	impl, err := newImpl(socketPath)
-	return manager{impl}, err
+// one version into the module files of all the others. The constructor takes no
+// more from it than the nodes' ids, which are set here instead.
+func newDeviceManager(socketPath string, numaNodes int) (deviceManager, error) {
+	affinities := newAffinities()
+	impl, err := newImpl(socketPath, affinities)
+	if err != nil {
+		return nil, err
+	}
+	field := reflect.ValueOf(impl.ManagerImpl).Elem().FieldByName("numaNodes")
+	known := (*[]int)(field.Addr().UnsafePointer())
+	for id := range numaNodes {
+		*known = append(*known, id)
+	}
+	return manager{impl, affinities}, nil
 }
 
 func (m manager) start(activePods func() []*v1.Pod, ready bool, running []containerRef) error {
@@ -127,6 +129,25 @@ func (m manager) freeInactivePods() {
 
 func (m manager) updateHealth(pod *v1.Pod, status *v1.PodStatus) {
 	m.impl.UpdateAllocatedResourcesStatus(pod, status)
+}
+
+func (m manager) hints(pod *v1.Pod, container *v1.Container) map[string][]hintAnswer {
+	answer := map[string][]hintAnswer{}
+	for resource, hints := range m.impl.GetTopologyHints(pod, container) {
+		answer[resource] = nil // the kubelet tells nil, any node will do, from empty, none will
+		if hints != nil {
+			answer[resource] = []hintAnswer{}
+		}
+		for _, hint := range hints {
+			answer[resource] = append(answer[resource],
+				hintAnswer{hint.NUMANodeAffinity.GetBits(), hint.Preferred})
+		}
+	}
+	return answer
+}
+
+func (m manager) setAffinity(container containerRef, nodes []int) error {
+	return m.affinities.set(container, nodes)
 }
 
 // expire does what five minutes would do, which the kubelet has as a constant: it

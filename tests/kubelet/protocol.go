@@ -24,6 +24,8 @@ import (
 //	                 allocatable, timeout           -        until the counts are so; none = absent
 //	devices          resource                       devices  the healthy ones
 //	admit            pod                            -        as if the pod came from the API server
+//	hints            pod                            hints    for its containers; not admitted by it
+//	affinity         uid, container, nodes          -        NUMA nodes for it, before admit; none = any
 //	start_container  uid, container                 container
 //	free             uid                            -        as if the pod had ended
 //	status           uid                            health
@@ -41,20 +43,22 @@ type request struct {
 	Pod          podSpec   `json:"pod"`
 	UID          string    `json:"uid"`
 	Container    string    `json:"container"`
+	Nodes        []int     `json:"nodes"`
 }
 
 type podSpec struct {
 	UID        string          `json:"uid"`
 	Name       string          `json:"name"`
 	Namespace  string          `json:"namespace"`
-	Running    bool            `json:"running"` // all its containers run; only for "pods"
+	Running    bool            `json:"running"` // its containers run; only for "pods"
 	Containers []containerSpec `json:"containers"`
 }
 
 type containerSpec struct {
-	Name   string           `json:"name"`
-	Limits map[string]int64 `json:"limits"`
-	Init   bool             `json:"init"`
+	Name    string           `json:"name"`
+	Limits  map[string]int64 `json:"limits"`
+	Init    bool             `json:"init"`
+	Sidecar bool             `json:"sidecar"` // an init container that goes on running
 }
 
 // reply is a line of stdout. Fields that a command does not answer are left out.
@@ -67,6 +71,7 @@ type reply struct {
 	Devices   *[]deviceAnswer  `json:"devices,omitempty"`
 	Container *containerAnswer `json:"container,omitempty"`
 	Health    healthAnswer     `json:"health,omitempty"`
+	Hints     hintsAnswer      `json:"hints,omitempty"`
 }
 
 type capacityAnswer struct {
@@ -105,6 +110,17 @@ type deviceNodeAnswer struct {
 // healthAnswer is container → resource → device id → health.
 type healthAnswer map[string]map[string]map[string]string
 
+// hintsAnswer is container → resource → hints: null if any NUMA node will do, empty
+// if there are not enough devices.
+type hintsAnswer map[string]map[string][]hintAnswer
+
+// hintAnswer is a set of NUMA nodes whose devices would do; the smallest sets that
+// could ever do are preferred.
+type hintAnswer struct {
+	Nodes     []int `json:"nodes"`
+	Preferred bool  `json:"preferred"`
+}
+
 // newContainerAnswer makes an answer whose empty fields are written as {} and [].
 func newContainerAnswer() containerAnswer {
 	return containerAnswer{
@@ -119,7 +135,9 @@ func newContainerAnswer() containerAnswer {
 
 // kubelet is the device manager and the pods of its node.
 type kubelet struct {
-	socketPath string
+	socketPath   string
+	podResources string // the path of another socket, or none
+	numaNodes    int
 
 	// admission lets one pod in at a time, as a kubelet does: its device
 	// manager counts on that.
@@ -129,10 +147,7 @@ type kubelet struct {
 	manager deviceManager
 	pods    []*v1.Pod // the active ones
 	running []containerRef
-}
-
-func newKubelet(socketPath string) *kubelet {
-	return &kubelet{socketPath: socketPath}
+	unserve func() // ends the pod-resources API; nil if it is not served
 }
 
 func (k *kubelet) answer(r request) reply {
@@ -169,6 +184,10 @@ func (k *kubelet) run(r request) (reply, error) {
 		return reply{Devices: &devices}, nil
 	case "admit":
 		return reply{}, k.admit(manager, r.Pod.pod())
+	case "hints":
+		return reply{Hints: k.hints(manager, r.Pod.pod())}, nil
+	case "affinity":
+		return reply{}, manager.setAffinity(containerRef{r.UID, r.Container}, r.Nodes)
 	case "start_container":
 		answer, err := k.startContainer(manager, r.UID, r.Container)
 		return reply{Container: &answer}, err
@@ -184,7 +203,7 @@ func (k *kubelet) run(r request) (reply, error) {
 	case "expire":
 		return reply{}, manager.expire(r.Resource)
 	case "stop":
-		return reply{}, manager.stop()
+		return reply{}, k.stop(manager)
 	}
 	return reply{}, fmt.Errorf("no such command: %q", r.Cmd)
 }
@@ -199,7 +218,7 @@ func (k *kubelet) setPods(specs []podSpec) error {
 	for _, spec := range specs {
 		k.pods = append(k.pods, spec.pod())
 		for _, c := range spec.Containers {
-			if spec.Running {
+			if spec.Running && (c.Sidecar || !c.Init) { // others have done their work
 				k.running = append(k.running, containerRef{spec.UID, c.Name})
 			}
 		}
@@ -208,7 +227,7 @@ func (k *kubelet) setPods(specs []podSpec) error {
 }
 
 func (k *kubelet) start(sourcesReady bool) error {
-	manager, err := newDeviceManager(k.socketPath)
+	manager, err := newDeviceManager(k.socketPath, k.numaNodes)
 	if err != nil {
 		return err
 	}
@@ -220,7 +239,28 @@ func (k *kubelet) start(sourcesReady bool) error {
 	k.manager = manager
 	running := k.running
 	k.mutex.Unlock()
-	return manager.start(k.activePods, sourcesReady, running)
+	if err := manager.start(k.activePods, sourcesReady, running); err != nil {
+		return err
+	}
+	if k.podResources == "" {
+		return nil
+	}
+	unserve, err := manager.servePodResources(k.podResources, k.activePods)
+	k.mutex.Lock()
+	k.unserve = unserve
+	k.mutex.Unlock()
+	return err
+}
+
+func (k *kubelet) stop(manager deviceManager) error {
+	k.mutex.Lock()
+	unserve := k.unserve
+	k.unserve = nil
+	k.mutex.Unlock()
+	if unserve != nil {
+		unserve()
+	}
+	return manager.stop()
 }
 
 // admit allocates the devices of all containers of a pod, in the kubelet's
@@ -229,18 +269,26 @@ func (k *kubelet) start(sourcesReady bool) error {
 func (k *kubelet) admit(manager deviceManager, pod *v1.Pod) error {
 	k.admission.Lock()
 	defer k.admission.Unlock()
-	uid := string(pod.UID)
-	k.removePod(uid) // a restarted kubelet admits the pods it knows once more
-	k.mutex.Lock()
-	k.pods = append(k.pods, pod)
-	k.mutex.Unlock()
+	k.addPod(pod)
 	for _, c := range containersOf(pod) {
 		if err := manager.allocate(pod, c); err != nil {
-			k.removePod(uid)
+			k.removePod(string(pod.UID))
 			return err
 		}
 	}
 	return nil
+}
+
+// hints asks for all containers of a pod, as of now: to allocate one of them may
+// change the hints for the next.
+func (k *kubelet) hints(manager deviceManager, pod *v1.Pod) hintsAnswer {
+	k.admission.Lock() // hints are part of an admission
+	defer k.admission.Unlock()
+	answer := hintsAnswer{}
+	for _, c := range containersOf(pod) {
+		answer[c.Name] = manager.hints(pod, c)
+	}
+	return answer
 }
 
 func (k *kubelet) startContainer(m deviceManager, uid, name string) (containerAnswer, error) {
@@ -296,6 +344,21 @@ func (k *kubelet) pod(uid string) (*v1.Pod, error) {
 	return nil, fmt.Errorf("no active pod with uid %q", uid)
 }
 
+// addPod makes a pod active. A restarted kubelet admits the pods it knows once more;
+// such a pod stays active throughout, or else it would lose its devices to whoever
+// asks for the list of pods meanwhile.
+func (k *kubelet) addPod(pod *v1.Pod) {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	for i := range k.pods {
+		if k.pods[i].UID == pod.UID {
+			k.pods[i] = pod
+			return
+		}
+	}
+	k.pods = append(k.pods, pod)
+}
+
 // removePod takes a pod off the active ones and tells whether it was there.
 func (k *kubelet) removePod(uid string) bool {
 	k.mutex.Lock()
@@ -320,7 +383,11 @@ func (s podSpec) pod() *v1.Pod {
 			// The API server makes the requests of extended resources equal to the limits.
 			Resources: v1.ResourceRequirements{Limits: list, Requests: list},
 		}
-		if c.Init {
+		if c.Sidecar {
+			always := v1.ContainerRestartPolicyAlways
+			container.RestartPolicy = &always
+		}
+		if c.Init || c.Sidecar {
 			pod.Spec.InitContainers = append(pod.Spec.InitContainers, container)
 		} else {
 			pod.Spec.Containers = append(pod.Spec.Containers, container)

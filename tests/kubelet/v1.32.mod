@@ -16,8 +16,9 @@
 // kube-scheduler of this release could not be had from the module registry; theirs
 // of 1.33 stand in, with the cri-api that cri-client needs. The device manager
 // uses none of the four: they come with the scheduler and the container runtime's
-// client that other packages import. They also ask for newer modules than the
-// release has, so the one that matters here, grpc, is held at the release's own.
+// client that other packages import; ours is only how cri-client makes a socket.
+// They also ask for newer modules than the release has, so the one that matters
+// here, grpc, is held at the release's own.
 module devhost.test/kubelet
 
 go 1.24.0
@@ -25,9 +26,12 @@ go 1.24.0
 godebug default=go1.23
 
 require (
+	google.golang.org/grpc v1.68.1
 	k8s.io/api v0.33.13
 	k8s.io/apimachinery v0.33.13
+	k8s.io/cri-client v0.0.0
 	k8s.io/klog/v2 v2.130.1
+	k8s.io/kubelet v0.32.13
 	k8s.io/kubernetes v1.32.13
 )
 
@@ -115,7 +119,6 @@ require (
 	golang.org/x/time v0.9.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20241209162323-e6fa225c2576 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20241209162323-e6fa225c2576 // indirect
-	google.golang.org/grpc v1.68.1 // indirect
 	google.golang.org/protobuf v1.36.5 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.12.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
@@ -129,13 +132,11 @@ require (
 	k8s.io/component-helpers v0.32.13 // indirect
 	k8s.io/controller-manager v0.32.13 // indirect
 	k8s.io/cri-api v0.33.13 // indirect
-	k8s.io/cri-client v0.0.0 // indirect
 	k8s.io/csi-translation-lib v0.0.0 // indirect
 	k8s.io/dynamic-resource-allocation v0.0.0 // indirect
 	k8s.io/kms v0.32.13 // indirect
 	k8s.io/kube-openapi v0.0.0-20250318190949-c8a335a9a2ff // indirect
 	k8s.io/kube-scheduler v0.0.0 // indirect
-	k8s.io/kubelet v0.32.13 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	k8s.io/utils v0.0.0-20241104100929-3ea5e8cea738 // indirect
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.31.0 // indirect

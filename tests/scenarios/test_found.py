@@ -112,6 +112,14 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
             raise NotImplementedError
 
+        async def preferred(
+            self, available: Sequence[str], must_include: Sequence[str], size: int
+        ) -> Sequence[str]:
+            raise NotImplementedError
+
+        async def pre_start(self, advertised_ids: Sequence[str]) -> None:
+            raise NotImplementedError
+
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     before = asyncio.all_tasks()

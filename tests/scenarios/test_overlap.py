@@ -287,7 +287,7 @@ async def test_the_older_is_about_to_register(started: Kubelet, start: Start) ->
     """The newer waits for the end of its call: the kubelet prefers who came last."""
     go = asyncio.Event()
     older = start(tokens("old", t=3))
-    directory = older.host._directory
+    directory = older.host._shared.directory
     register = directory.register
 
     async def slowly(resource: str, endpoint: str) -> None:
@@ -299,7 +299,7 @@ async def test_the_older_is_about_to_register(started: Kubelet, start: Start) ->
     newer = start(tokens("new", t=5))
     await newer.until(T, State.SERVING)
     async with asyncio.timeout(10):
-        while not older.host._directory.instances.newer(T):
+        while not older.host._shared.directory.instances.newer(T):
             await asyncio.sleep(0.005)
     assert newer.status(T).state is State.SERVING
     go.set()
@@ -335,7 +335,7 @@ async def test_a_newer_one_comes_while_the_older_is_backing_off(
 ) -> None:
     """The older waits then, and registers when the newer has gone."""
     older = start(tokens("old", t=3))
-    directory = older.host._directory
+    directory = older.host._shared.directory
     register = directory.register
 
     async def failing(resource: str, endpoint: str) -> None:
@@ -362,7 +362,7 @@ async def test_a_flapping_newer_one(started: Kubelet, start: Start, directory: P
         if number % 2:
             await newer.until(T, State.REGISTERED)
         else:
-            own = newer.host._directory.instances.fresh_name(T).rpartition("-")[0]
+            own = newer.host._shared.directory.instances.fresh_name(T).rpartition("-")[0]
             async with asyncio.timeout(10):
                 while not any(name.startswith(own) for name in sockets(directory)):
                     await asyncio.sleep(0)

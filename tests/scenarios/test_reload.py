@@ -318,7 +318,7 @@ async def test_added_preparation_registers_anew(
         await started.wait(B, 1, 1)
         config = running.host._config
         assert config is not None
-        step = {"run": ["true"]}
+        step = {"waitFor": "/", "every": "start"}
         resources = [
             one.model_validate({"name": A, "sources": [{"static": 1}], "preStart": [step]})
             if one.name == A

@@ -131,7 +131,7 @@ resources:
         """Another client asks without a pause, for what is there and for what is not."""
         while self.on:
             await asyncio.sleep(0.05)
-            for path in self.host._directory.path.glob("devhost-*.sock"):
+            for path in self.host._shared.directory.path.glob("devhost-*.sock"):
                 async with plugin(path) as stub:
                     for _ in range(5):
                         await self._ask(stub)

@@ -11,9 +11,9 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import pytest
 
@@ -59,14 +59,39 @@ class KubeletDied(Exception):  # noqa: N818 - what happened, not a kind of error
     """The process ended, with the last lines of its log: a panic shows here."""
 
 
-class RealKubelet:
-    """A kubelet in a directory of its own, which outlives its kills and restarts."""
+class Hint(NamedTuple):
+    """NUMA nodes whose devices would do for a container."""
 
-    def __init__(self, binary: Path, plugin_dir: Path) -> None:
+    nodes: tuple[int, ...]
+    preferred: bool  # no smaller set of nodes could ever do
+
+
+class RealKubelet:
+    """A kubelet in a directory of its own, which outlives its kills and restarts.
+
+    With ``pod_resources``, the path of a socket, it serves the kubelet's own pod-resources API
+    there while it runs. A kill leaves a dead socket behind, as a kubelet's end does.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        plugin_dir: Path,
+        *,
+        pod_resources: Path | None = None,
+        numa_nodes: int = 0,
+    ) -> None:
         self.plugin_dir = plugin_dir
+        self.pod_resources = pod_resources
         self.version = binary_version(binary)  # for what has changed between versions
-        self._binary = binary
+        self._command = [str(binary), "--dir", str(plugin_dir), "-v", "4"]
+        if pod_resources is not None:
+            self._command += ["--pod-resources", str(pod_resources)]
+        if numa_nodes:
+            self._command += ["--numa-nodes", str(numa_nodes)]
         self._pods: dict[str, dict[str, Any]] = {}  # the active ones, by name
+        self._started: dict[str, set[str]] = {}  # the containers of each that were started
+        self._new_uids: dict[str, str] = {}  # of pods that were spoken of and are not admitted yet
         self._uids = itertools.count(1)
         self._ids = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
@@ -96,9 +121,8 @@ class RealKubelet:
             raise RuntimeError("the kubelet was started already")
         self._log.clear()
         pipe = asyncio.subprocess.PIPE
-        command = [str(self._binary), "--dir", str(self.plugin_dir), "-v", "4"]
         self._process = process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_LINE
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_LINE
         )
         self._readers = [
             asyncio.create_task(self._read_replies(process)),
@@ -169,34 +193,48 @@ class RealKubelet:
         return {device["id"]: device["numaNodes"] for device in reply["devices"]}
 
     async def admit(
-        self, pod: str, containers: Mapping[str, Mapping[str, int]]
+        self,
+        pod: str,
+        containers: Mapping[str, Mapping[str, int]],
+        *,
+        init: Collection[str] = (),
+        sidecars: Collection[str] = (),
+        start: bool = True,
     ) -> dict[str, Answer]:
         """Admit a pod and start its containers; tell what the container runtime would get.
 
         A pod that is active already is admitted once more, as a restarted kubelet does.
 
+        Args:
+            pod: Its name.
+            containers: The limits of each container, by its name.
+            init: The containers that run before the others and end. They and the sidecars come
+                first, in the order of ``containers``.
+            sidecars: The init containers that go on running.
+            start: Start the containers too; if not, the answer is empty.
+
         Raises:
             AdmissionError: The kubelet refused it, or to start it; the pod is gone then.
         """
-        known = self._pods.get(pod)
-        spec = self._pods[pod] = {
-            "uid": known["uid"] if known else f"{pod}-{next(self._uids)}",
-            "name": pod,
-            "namespace": "default",
-            "containers": [{"name": name, "limits": dict(n)} for name, n in containers.items()],
-        }
+        spec = self._spec(pod, containers, init, sidecars)
+        self._pods[pod], self._started[pod] = spec, set()
+        self._new_uids.pop(pod, None)
         try:
             await self._call("admit", pod=spec)
         except KubeletError as error:
-            del self._pods[pod]
+            del self._pods[pod], self._started[pod]
             raise AdmissionError(str(error)) from None
+        if not start:
+            return {}
+        first = [name for name in containers if name in init or name in sidecars]
         try:
-            answers = {name: await self.start_container(pod, name) for name in containers}
+            return {
+                name: await self.start_container(pod, name)
+                for name in dict.fromkeys([*first, *containers])
+            }
         except AdmissionError:  # a kubelet would try again and again
             await self.free(pod)
             raise
-        spec["running"] = True  # what a restarted kubelet finds
-        return answers
 
     async def start_container(self, pod: str, container: str) -> Answer:
         """Start a container of an admitted pod, the first time or again.
@@ -204,16 +242,47 @@ class RealKubelet:
         Raises:
             AdmissionError: The kubelet refused; the pod keeps its devices.
         """
+        spec, started = self._pods[pod], self._started[pod]
         try:
-            reply = await self._call("start_container", uid=self._uid(pod), container=container)
+            reply = await self._call("start_container", uid=spec["uid"], container=container)
         except KubeletError as error:
             raise AdmissionError(str(error)) from None
+        started.add(container)
+        if started.issuperset(each["name"] for each in spec["containers"]):
+            spec["running"] = True  # what a restarted kubelet finds
         return cast("Answer", reply["container"])
 
     async def free(self, pod: str) -> None:
         """End a pod: its devices are free again."""
         await self._call("free", uid=self._uid(pod))
-        del self._pods[pod]
+        del self._pods[pod], self._started[pod]
+
+    async def hints(
+        self, pod: str, containers: Mapping[str, Mapping[str, int]]
+    ) -> dict[str, dict[str, list[Hint] | None]]:
+        """Tell the hints of each container and resource, and do not admit the pod.
+
+        They are None if any NUMA node will do, since the devices have none, and empty if there
+        are not enough devices.
+        """
+        reply = await self._call("hints", pod=self._spec(pod, containers))
+        return {
+            container: {
+                resource: hints and [Hint(tuple(h["nodes"]), h["preferred"]) for h in hints]
+                for resource, hints in of_container.items()
+            }
+            for container, of_container in reply["hints"].items()
+        }
+
+    async def affinity(self, pod: str, container: str, nodes: Iterable[int]) -> None:
+        """Choose the NUMA nodes of a container of a pod that will be admitted.
+
+        The topology manager would, but it is not here: without this, or with no nodes, there is
+        no say. A restarted kubelet does not know the choice any more.
+        """
+        await self._call(
+            "affinity", uid=self._uid(pod, new=True), container=container, nodes=list(nodes)
+        )
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Tell what the pod's status says: container, resource, device, health."""
@@ -224,7 +293,26 @@ class RealKubelet:
         """Let the five minutes be over for which the resource of an ended plugin is kept."""
         await self._call("expire", resource=resource)
 
-    def _uid(self, pod: str) -> str:
+    def _spec(
+        self,
+        pod: str,
+        containers: Mapping[str, Mapping[str, int]],
+        init: Collection[str] = (),
+        sidecars: Collection[str] = (),
+    ) -> dict[str, Any]:
+        specs: list[dict[str, Any]] = []
+        for name, limits in containers.items():
+            specs.append({"name": name, "limits": dict(limits)})
+            if name in sidecars:
+                specs[-1]["sidecar"] = True
+            elif name in init:
+                specs[-1]["init"] = True
+        uid = self._uid(pod, new=True)
+        return {"uid": uid, "name": pod, "namespace": "default", "containers": specs}
+
+    def _uid(self, pod: str, *, new: bool = False) -> str:
+        if new and pod not in self._pods:
+            return self._new_uids.setdefault(pod, f"{pod}-{next(self._uids)}")
         return str(self._pods[pod]["uid"])
 
     @property

@@ -173,6 +173,23 @@ def test_a_call_that_began_before_holds_the_id() -> None:
     assert listing.prune(100.0)
 
 
+def test_an_id_that_a_pod_holds_stays() -> None:
+    """It leaves when the last pod has let it go, without a further wait; others leave as ever."""
+    listing, stream = served("a", "b")
+    held = {"a"}
+    listing.held = lambda: held
+    listing.update({})
+    listing.sent(stream, listing.entries, 1.0)
+    assert listing.prune(100.0)
+    assert listing.entries == {"a": DOWN}
+    assert listing.leaving == {"a"}
+    assert not listing.drained
+    held.clear()
+    assert listing.prune(100.0)
+    listing.sent(stream, listing.entries, 100.0)
+    assert listing.drained
+
+
 def test_the_same_list_again_is_no_change() -> None:
     """An update that changes nothing keeps the version."""
     listing, _ = served("a")

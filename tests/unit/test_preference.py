@@ -313,14 +313,23 @@ def test_distinct_devices_go_before_numa() -> None:
     assert ask("numa", shares(a="01", b="01"), 2, replicas=2, numa=numa) == "a::0 b::0"
 
 
+def test_numa_has_nothing_to_say_once_all_devices_are_in_the_answer() -> None:
+    """Their nodes are in it, wherever second shares are taken; no node still comes last."""
+    free = shares(a="01", b="01", c="01")
+    numa = {"a": (0,), "b": (1,), "c": (1,)}
+    assert ask("numa", free, 5, replicas=2, numa=numa) == "a::0 a::1 b::0 b::1 c::0"
+    del numa["a"]
+    assert ask("numa", free, 5, replicas=2, numa=numa) == "a::0 b::0 b::1 c::0 c::1"
+
+
 def test_with_many_nodes_the_set_is_grown() -> None:
-    """Node 7 has three devices; with two wanted, node 3 has just them."""
+    """Node 2 has three devices; with two wanted, node 7 has just them."""
     numa: dict[str, tuple[int, ...]] = {f"d{node}": (node,) for node in range(12)}
-    numa |= {"e1": (7,), "e2": (7,), "f": (3,)}
-    assert ask("numa", numa, 3, numa=numa) == "d7 e1 e2"
-    assert ask("numa", numa, 2, numa=numa) == "d3 f"
+    numa |= {"e1": (2,), "e2": (2,), "f": (7,)}
+    assert ask("numa", numa, 3, numa=numa) == "d2 e1 e2"
+    assert ask("numa", numa, 2, numa=numa) == "d7 f"
     assert ask("numa", numa, 1, numa=numa) == "d0"
-    assert ask("numa", numa, 3, must="d3", numa=numa) == "d0 d3 f"
+    assert ask("numa", numa, 3, must="d7", numa=numa) == "d0 d7 f"
     assert ask("numa", [*numa, "a"], 16, numa=numa) == " ".join(natural([*numa, "a"]))
 
 

@@ -1,0 +1,97 @@
+"""What devices bring into containers by CDI, as it is on the host at this moment."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from devhost import allocation, cdi
+from devhost.cdi import CdiDevice, CdiNode
+from devhost.discovery.host_paths import HostPaths
+from devhost.errors import AllocationError
+from devhost.model.answer import DeviceSpec, MountSpec
+from devhost.model.device import Device, FileKind, Snapshot
+from devhost.rules import LATE_VARIABLES, Rule
+
+if TYPE_CHECKING:
+    from devhost.discovery.scan import Scanner
+
+
+def in_spec(rule: Rule) -> bool:
+    """Whether an entry stands in the CDI spec: it is the same whatever else a container gets."""
+    if rule.target == "env":
+        return not rule.joined and not (rule.key.names | rule.value.names) & LATE_VARIABLES
+    return rule.target in ("devices", "mounts")
+
+
+def cdi_devices(
+    scanner: "Scanner", snapshot: Snapshot, before: Mapping[str, CdiDevice]
+) -> dict[str, CdiDevice]:
+    """Return what each device brings, by its ID. Blocks.
+
+    Args:
+        scanner: The declaration.
+        snapshot: What was found.
+        before: What was returned the last time: what is not there now stays as it was, because
+            a container that has it may start again.
+    """
+    host_paths = HostPaths(scanner.files, scanner.policy)
+    found: dict[str, CdiDevice] = {}
+    for device_id, device in snapshot.devices.items():
+        present = device.missing_since is None and not device.replaced
+        brought = _brought(scanner, device, host_paths) if present else None
+        if brought is None:
+            brought = before.get(device_id)
+        if brought is not None:
+            found[device_id] = brought
+    return found
+
+
+def cdi_names(scanner: "Scanner", devices: Mapping[str, CdiDevice]) -> tuple[str, ...]:
+    """Return the fully qualified names of devices that bring something."""
+    name = scanner.resource.name
+    return tuple(cdi.qualified_name(name, one.name) for one in devices.values() if not one.empty)
+
+
+def _brought(scanner: "Scanner", device: Device, host_paths: HostPaths) -> CdiDevice | None:
+    if device.answer is None:
+        return None
+    try:
+        whole = allocation.allocate(scanner.rules, [device], [device.id], only=in_spec)
+        specs = [
+            part
+            for spec in whole.specs
+            if host_paths.problem(spec) is None
+            for part in host_paths.parts(spec)
+        ]
+    except (AllocationError, OSError):  # it is unhealthy for that, or will be
+        return None
+    return CdiDevice(
+        cdi.device_name(device.id),
+        tuple(
+            node
+            for spec in specs
+            if isinstance(spec, DeviceSpec) and (node := _node(spec, host_paths)) is not None
+        ),
+        tuple(
+            replace(spec, host_path=scanner.files.resolve(spec.host_path))
+            for spec in specs
+            if isinstance(spec, MountSpec)
+        ),
+        whole.envs,
+    )
+
+
+def _node(spec: DeviceSpec, host_paths: HostPaths) -> CdiNode | None:
+    state = host_paths.state(spec.host_path)
+    if state is None or state.number is None:
+        return None
+    return CdiNode(
+        spec.container_path,
+        state.realpath,
+        "b" if state.kind is FileKind.BLOCK else "c",
+        *state.number,
+        permissions=spec.permissions,
+        uid=spec.uid,
+        gid=spec.gid,
+        file_mode=state.mode if spec.mode is None else spec.mode,
+    )

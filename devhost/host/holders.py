@@ -1,0 +1,107 @@
+"""Who holds what: the last list that the kubelet's pod-resources API gave, for all resources."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from devhost.errors import KubeletError
+from devhost.kubelet.podresources import HeldBy, PodResources
+
+POLL_S: Final = 10.0
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Holders:
+    """One per process. A list that could not be had leaves the one before in force."""
+
+    def __init__(self, pod_resources: PodResources | None) -> None:
+        self._pod_resources = pod_resources
+        self._last: Mapping[str, HeldBy] = {}
+        self._failure: str | None = None
+        # Calls are numbered from 1. One that was cancelled has begun and does not end.
+        self._begun = self._ended = 0
+        self._calling = asyncio.Lock()
+        self._callbacks: set[Callable[[], None]] = set()
+        self._wanted = asyncio.Event()
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is a socket to ask."""
+        return self._pod_resources is not None
+
+    @property
+    def known(self) -> bool:
+        """Whether the last try gave a list; never without a socket."""
+        return self._ended > 0 and self._failure is None
+
+    def of(self, resource: str) -> HeldBy:
+        """Return device ID to the pods that hold it (``namespace/name``), as last listed."""
+        return self._last.get(resource, {})
+
+    async def refresh(self) -> None:
+        """Ask anew, or share the answer to a question that is under way.
+
+        Raises:
+            KubeletError: The list could not be had, or there is no socket to ask.
+        """
+        await self._ask_after(self._ended)
+
+    async def now(self, resource: str) -> HeldBy:
+        """Return what `of` does, from a question that is asked after this moment.
+
+        Raises:
+            KubeletError: The list could not be had, or there is no socket to ask.
+        """
+        await self._ask_after(self._begun)
+        return self.of(resource)
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Have a callback called when what the list says has changed; `run` polls from now on."""
+        self._callbacks.add(callback)
+        self._wanted.set()
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        """Undo `subscribe`."""
+        self._callbacks.discard(callback)
+        if not self._callbacks:
+            self._wanted.clear()
+
+    async def run(self) -> None:
+        """Ask every `POLL_S` while there is a subscriber, for ever; without a socket, return."""
+        if self._pod_resources is None:
+            return
+        while True:
+            await self._wanted.wait()
+            with contextlib.suppress(KubeletError):  # logged; it is asked again
+                await self.refresh()
+            await asyncio.sleep(POLL_S)
+
+    async def _ask_after(self, number: int) -> None:
+        """See that a call with a higher number has ended; whoever waits makes it if need be."""
+        if self._pod_resources is None:
+            raise KubeletError("devhost runs without --pod-resources")
+        async with self._calling:
+            if self._ended <= number:
+                await self._ask(self._pod_resources)
+            if self._failure is not None:
+                raise KubeletError(self._failure)
+
+    async def _ask(self, pod_resources: PodResources) -> None:
+        self._begun += 1
+        before, failure = self._last, None
+        try:
+            self._last = await pod_resources.holders()
+        except KubeletError as error:
+            failure = str(error)
+        self._ended = self._begun
+        if failure != self._failure:
+            self._failure = failure
+            if failure is not None:
+                _LOG.warning("who holds what is not known", extra={"fields": {"reason": failure}})
+            else:
+                _LOG.info("who holds what is known again")
+        if self._last != before:
+            for callback in tuple(self._callbacks):
+                callback()

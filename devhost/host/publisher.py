@@ -1,0 +1,79 @@
+"""From what was found to the list that the kubelet is sent, and to what is claimed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from devhost.discovery.scan import Scanner
+from devhost.host import advertising
+from devhost.host.changes import log_changes
+from devhost.host.claims import Claim, Claims
+from devhost.kubelet import wire
+from devhost.kubelet.listing import Advertised, Listing
+from devhost.model.device import Snapshot
+
+_LOG: Final = logging.getLogger(__name__)
+
+Judge = Callable[[Snapshot], Snapshot]
+
+
+class Publisher:
+    """Keeps one resource's list in step with what was found.
+
+    Attributes:
+        listing: What the kubelet is sent.
+        found: What the last look found, before it was judged.
+        snapshot: What is advertised.
+        scanner: The declaration by which that was found.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        listing: Listing,
+        claims: Claims,
+        claim: Claim,
+        judges: Sequence[Judge],
+    ) -> None:
+        self.scanner, self.listing = scanner, listing
+        self._claims, self._claim, self._judges = claims, claim, judges
+        self.found = self.snapshot = Snapshot()
+        self._left_out = 0
+
+    def publish(self, scanner: Scanner, found: Snapshot) -> None:
+        """Set the list by what was found; IDs leave it when they may."""
+        self.scanner = scanner
+        listing, replicas = self.listing, scanner.resource.replicas
+        before = listing.entries
+        found = advertising.without_left(found, before)
+        snapshot = advertising.held_back(
+            found, replicas, before, lambda key: self._claims.listed(self._claim, key)
+        )
+        for judge in self._judges:
+            snapshot = judge(snapshot)
+        listing.update(self._fitting(advertising.entries(snapshot, replicas)))
+        listing.prune(asyncio.get_running_loop().time())
+        if before.keys() - listing.entries.keys():
+            self.publish(scanner, found)  # what has waited for the IDs that left need wait no more
+            return
+        self.found = advertising.without_left(found, listing.leaving)
+        former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
+        log_changes(scanner.resource.name, former, self.snapshot)
+        offered = advertising.keys(self.snapshot, leaving=False)
+        self._claims.set(self._claim, offered, advertising.keys(self.snapshot, leaving=True))
+
+    def prune(self) -> bool:
+        """Let IDs leave whose time has come; return whether any did."""
+        if not self.listing.prune(asyncio.get_running_loop().time()):
+            return False
+        self.publish(self.scanner, self.found)
+        return True
+
+    def _fitting(self, wanted: dict[str, Advertised]) -> dict[str, Advertised]:
+        listed = wire.truncated(wanted, self.listing)
+        left_out, self._left_out = self._left_out, len(wanted) - len(listed)
+        if self._left_out and self._left_out != left_out:
+            fields = {"resource": self.scanner.resource.name, "left_out": self._left_out}
+            _LOG.warning("list truncated", extra={"fields": fields})
+        return listed

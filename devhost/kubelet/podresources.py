@@ -1,0 +1,92 @@
+"""A client of the kubelet's pod-resources API: which pod holds which device.
+
+The API is v1 of k8s.io/kubelet v0.37.0, pkg/apis/podresources/v1. What its List shows is
+decided in k8s.io/kubernetes v1.37.1, pkg/kubelet/apis/podresources/server_v1.go: active pods,
+those that are being admitted included, with their app containers and sidecars. Ordinary init
+containers are not shown, though they hold devices.
+"""
+
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import grpc
+
+from devhost.api.podresources.v1 import podresources_pb2 as pb
+from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
+from devhost.errors import KubeletError
+from devhost.kubelet.instances import connected
+
+LIST_TIMEOUT_S: Final = 2.0
+_RECEIVE_BYTES_MAX: Final = 16 * 1024 * 1024  # the kubelet sets no limit to what it sends
+_REASONS: Final = {
+    errno.ENOENT: "no such socket",
+    errno.ECONNREFUSED: "connection refused",
+    errno.EACCES: "permission denied",
+}
+
+HeldBy = Mapping[str, frozenset[str]]
+
+
+class PodResources:
+    """The API on one socket; each question is a connection of its own."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+
+    async def holders(self) -> Mapping[str, HeldBy]:
+        """Ask who holds what, at most for `LIST_TIMEOUT_S`.
+
+        Returns:
+            Resource name to advertised device ID to the pods that hold it (``namespace/name``).
+
+        Raises:
+            KubeletError: There is no such list; the text names the socket and says why.
+        """
+        # A channel that has failed waits before it connects again, and the kubelet restarts.
+        async with grpc.aio.insecure_channel(
+            f"unix:{quote(str(self.socket))}",
+            options=[
+                ("grpc.default_authority", "localhost"),
+                ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        ) as channel:
+            stub = pb_grpc.PodResourcesListerStub(channel)
+            try:
+                listed = await stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                raise KubeletError(f"{self.socket}: {self._reason(error)}") from None
+        if listed is None:  # what gRPC makes of bytes that are no such message
+            raise KubeletError(f"{self.socket}: the answer cannot be read")
+        return _by_resource(listed)
+
+    def _reason(self, error: grpc.aio.AioRpcError) -> str:
+        details = error.details() or error.code().name.lower()
+        match error.code():
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return f"did not answer in {LIST_TIMEOUT_S:g} s"
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return f"not the kubelet's pod-resources API: {details}"
+            case grpc.StatusCode.UNAVAILABLE:
+                # gRPC's text wraps the reason in others, and is not the same in all versions.
+                return _REASONS.get(connected(self.socket), details)
+            case _:
+                return details
+
+
+def _by_resource(listed: pb.ListPodResourcesResponse) -> Mapping[str, HeldBy]:
+    found: dict[str, dict[str, set[str]]] = {}
+    for pod in listed.pod_resources:
+        name = f"{pod.namespace}/{pod.name}"
+        for container in pod.containers:
+            for entry in container.devices:
+                holders = found.setdefault(entry.resource_name, {})
+                for device_id in entry.device_ids:
+                    holders.setdefault(device_id, set()).add(name)
+    return {
+        resource: {device_id: frozenset(names) for device_id, names in holders.items()}
+        for resource, holders in found.items()
+    }

@@ -1,0 +1,494 @@
+"""Verdicts on devices: hysteresis, checks that do not return, devices and declarations that change."""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
+from devhost.host import health
+from devhost.host.health import HealthMonitor
+from devhost.loading.loader import loads
+from devhost.model.config import HealthChecks
+from devhost.model.device import Checked, Device, FileKind, FileState, Node, Snapshot
+from devhost.trust import Policy
+
+CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
+UNANSWERED = "check failed: did not answer in 0.05 s"
+
+
+class Answers:
+    """Stands in for the checks: each round waits for an answer, in its own thread."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Device, HealthChecks]] = []
+        self._queues: dict[str, queue.Queue[Checked | None]] = defaultdict(queue.Queue)
+        self._over = threading.Event()
+
+    def good(self, device_id: str, unknown: str | None = None) -> None:
+        self._queues[device_id].put(Checked(datetime.now(UTC), unknown=unknown))
+
+    def bad(self, device_id: str, failure: str) -> None:
+        self._queues[device_id].put(Checked(datetime.now(UTC), failure=failure))
+
+    def mistake(self, device_id: str) -> None:
+        self._queues[device_id].put(None)
+
+    def check(
+        self,
+        checks: HealthChecks,
+        device: Device,
+        files: HostFiles,
+        constants: Mapping[str, str],
+        *,
+        allow: Policy,
+    ) -> Checked:
+        assert constants == {"resource": "example.com/a", "nodeName": "node"}
+        self.asked.append((device, checks))
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Empty):
+                answer = self._queues[device.id].get(timeout=0.05)
+                if answer is None:
+                    raise ZeroDivisionError("oops")
+                return answer
+        return Checked(datetime.now(UTC))
+
+    def times(self, device_id: str) -> int:
+        return sum(device.id == device_id for device, _ in self.asked)
+
+    def end(self) -> None:
+        self._over.set()
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    answers = Answers()
+    monkeypatch.setattr(health, "check", answers.check)
+    yield answers
+    answers.end()
+
+
+class Bench:
+    """A monitor, and the last look that it was told of."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._changed = asyncio.Event()
+        self.monitor = HealthMonitor("example.com/a", self._on_change)
+        self.found = Snapshot()
+
+    def _on_change(self) -> None:
+        self.changes += 1
+        self._changed.set()
+
+    def watch(self, scanner: Scanner, *devices: Device) -> None:
+        self.found = Snapshot({device.id: device for device in devices})
+        self.monitor.watch(scanner, self.found)
+
+    def reasons(self) -> dict[str, str | None]:
+        devices = self.monitor.verdicts(self.found).devices
+        return {device_id: device.reason for device_id, device in devices.items()}
+
+    def last(self, device_id: str) -> Checked | None:
+        return self.monitor.verdicts(self.found).devices[device_id].checked
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait for a change of verdicts after which something holds."""
+        async with asyncio.timeout(20):
+            while not reached():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_reason(self, device_id: str, reason: str | None) -> None:
+        await self.until(lambda: self.reasons()[device_id] == reason)
+
+    async def until_failed(self, device_id: str, failure: str | None) -> None:
+        """Wait for the last round's failure."""
+        await self.until(
+            lambda: (last := self.last(device_id)) is not None and last.failure == failure
+        )
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.monitor.close()
+
+
+def scanner(**options: Any) -> Scanner:
+    """A scanner with health checks; rounds follow each other at once unless told."""
+    told = {"checks": ["readable"], "interval": "50ms", "timeout": "30s", **options}
+    return without_health(HealthChecks.model_validate(told))
+
+
+def without_health(checks: HealthChecks | None = None) -> Scanner:
+    resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
+    return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
+
+
+def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 1) -> Device:
+    path = f"/dev/{device_id}"
+    state = FileState(path, FileKind.CHAR, (240, minor), (5, inode, changed))
+    return Device(device_id, (Node(path, state, 0, device_id),))
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for something that happens in a thread."""
+    async with asyncio.timeout(20):
+        while not reached():
+            await asyncio.sleep(0.005)
+
+
+# ── rounds ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_device_is_unhealthy_until_it_has_been_checked(
+    bench: Bench, answers: Answers
+) -> None:
+    """Its first check is at once; one good round is enough, whatever `recoveries` says."""
+    bench.watch(scanner(interval="1h", recoveries=5), device())
+    assert bench.reasons() == {"a": "not checked yet"}
+    assert bench.last("a") is None
+    answers.good("a")
+    await bench.until_reason("a", None)
+    assert bench.last("a") is not None
+    assert bench.changes == 1
+
+
+async def test_a_first_round_that_fails_decides_alone(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h", failures=5), device())
+    answers.bad("a", "readable: /dev/a: Input/output error")
+    await bench.until_reason("a", "check failed: readable: /dev/a: Input/output error")
+
+
+async def test_a_healthy_device_needs_failures_in_a_row(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(failures=2, recoveries=3), device())
+    answers.good("a")
+    await bench.until_reason("a", None)
+    answers.bad("a", "1")
+    await bench.until_failed("a", "1")
+    assert bench.reasons() == {"a": None}
+    answers.good("a")
+    await bench.until_failed("a", None)
+    answers.bad("a", "2")
+    await bench.until_failed("a", "2")
+    assert bench.reasons() == {"a": None}
+    answers.bad("a", "3")
+    await bench.until_reason("a", "check failed: 3")
+
+
+async def test_an_unhealthy_device_needs_good_rounds_in_a_row(
+    bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(recoveries=3), device())
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+    answers.good("a")
+    await bench.until_reason("a", "recovering: 1 of 3 good rounds")
+    answers.bad("a", "2")
+    await bench.until_reason("a", "check failed: 2")
+    for count in (1, 2):
+        answers.good("a")
+        await bench.until_reason("a", f"recovering: {count} of 3 good rounds")
+    answers.good("a")
+    await bench.until_reason("a", None)
+
+
+async def test_only_changes_are_told(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(), device())
+    for _ in range(4):
+        answers.good("a")
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+    assert answers.times("a") >= 5
+    assert bench.changes == 2
+
+
+async def test_what_cannot_be_checked_is_a_good_round(bench: Bench, answers: Answers) -> None:
+    """And stays to be seen; another text is a change."""
+    bench.watch(scanner(), device())
+    answers.good("a", unknown="may not")
+    await bench.until_reason("a", None)
+    last = bench.last("a")
+    assert last is not None
+    assert last.unknown == "may not"
+    answers.good("a")
+    await bench.until(lambda: bench.changes == 2)
+
+
+async def test_a_mistake_of_ours_is_that_devices_failure(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h"), device("a"), device("b"))
+    answers.mistake("a")
+    answers.good("b")
+    await bench.until(lambda: "not checked yet" not in bench.reasons().values())
+    assert bench.reasons() == {
+        "a": "check failed: checking failed: ZeroDivisionError('oops')",
+        "b": None,
+    }
+
+
+async def test_no_thread_to_be_had_is_a_failed_round(
+    bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(health, "in_thread", refuse)
+    bench.watch(scanner(interval="1h"), device())
+    await bench.until_reason("a", "check failed: can't start new thread")
+
+
+async def test_not_all_devices_are_checked_at_one_instant(bench: Bench, answers: Answers) -> None:
+    names = [f"d{number}" for number in range(20)]
+    bench.watch(scanner(interval="1h"), *map(device, names))
+    await until(lambda: len(answers.asked) == health.AT_ONCE)
+    for name in names[1:]:
+        answers.good(name)
+    await bench.until(lambda: list(bench.reasons().values()).count(None) == 19)
+    assert bench.reasons()["d0"] == "not checked yet"
+    assert len(answers.asked) == 20
+
+
+# ── what does not return ───────────────────────────────────────────────────────────────
+
+
+async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
+    bench: Bench, answers: Answers
+) -> None:
+    """It gets no second thread; when it returns, it is asked anew, and what it says is old."""
+    bench.watch(scanner(timeout="50ms", failures=2), device("a"), device("b"))
+    for _ in range(3):
+        answers.good("b")
+    await bench.until_reason("a", UNANSWERED)
+    assert answers.times("a") == 1
+    await until(lambda: answers.times("b") >= 3)
+    assert answers.times("a") == 1
+    answers.bad("a", "old")
+    await until(lambda: answers.times("a") == 2)
+    assert bench.reasons()["a"] == UNANSWERED
+    for _ in range(20):
+        answers.good("a")
+    await bench.until_reason("a", None)
+
+
+async def test_rounds_that_do_not_return_count_each(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(timeout="50ms", failures=3), device())
+    answers.good("a")
+    await bench.until_reason("a", None)
+    await bench.until_reason("a", UNANSWERED)
+    assert answers.times("a") == 2
+
+
+async def test_beyond_so_many_threads_that_hang_none_is_started(
+    bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those that have timed out keep the places of others: one place is enough."""
+    monkeypatch.setattr(health, "HANGING_MAX", 2)
+    monkeypatch.setattr(health, "AT_ONCE", 1)
+    crowded = Bench()
+    crowded.watch(scanner(timeout="50ms"), *map(device, "abc"))
+    await crowded.until_reason("b", UNANSWERED)
+    refused = "check failed: not tried, as 2 other checks of the resource do not return"
+    await crowded.until_reason("c", refused)
+    assert answers.times("c") == 0
+    for name in "abc" * 20:  # the first two return late and are asked anew
+        answers.good(name)
+    await crowded.until(lambda: crowded.reasons() == dict.fromkeys("abc"))
+    crowded.monitor.close()
+
+
+# ── devices that change ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("other", [device(inode=2), device(minor=2)])
+async def test_another_node_behind_the_same_id_has_never_been_checked(
+    other: Device, bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(interval="1h", recoveries=5), device())
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+    bench.watch(scanner(interval="1h", recoveries=5), other)
+    assert bench.reasons() == {"a": "not checked yet"}
+    answers.good("a")
+    await bench.until_reason("a", None)
+
+
+async def test_an_outcome_for_the_former_node_says_nothing(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h"), device())
+    await until(lambda: answers.times("a") == 1)
+    bench.watch(scanner(interval="1h"), device(inode=2))
+    answers.good("a")
+    await until(lambda: answers.times("a") == 2)
+    assert bench.reasons() == {"a": "not checked yet"}
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+
+
+async def test_a_node_that_was_touched_is_checked_at_once_and_keeps_its_verdict(
+    bench: Bench, answers: Answers
+) -> None:
+    """Such as by `chmod`, which a step of `preStart` may do."""
+    bench.watch(scanner(interval="1h"), device())
+    answers.good("a")
+    await bench.until_reason("a", None)
+    bench.watch(scanner(interval="1h"), device())
+    assert answers.times("a") == 1
+    bench.watch(scanner(interval="1h"), device(changed=2))
+    assert bench.reasons() == {"a": None}
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+
+
+async def test_a_device_that_is_missing_is_not_checked_and_comes_back_anew(
+    bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(interval="1h"), device())
+    answers.good("a")
+    await bench.until_reason("a", None)
+    missing = replace(device(), reason="not found any more", missing_since=1.0)
+    bench.watch(scanner(interval="1h"), missing)
+    assert bench.monitor.verdicts(bench.found) == bench.found
+    bench.watch(scanner(interval="1h"), device())
+    assert bench.reasons() == {"a": "not checked yet"}
+    answers.good("a")
+    await bench.until_reason("a", None)
+
+
+async def test_a_device_that_comes_back_waits_for_its_former_thread(
+    bench: Bench, answers: Answers
+) -> None:
+    """Each time that it comes there would be another that hangs."""
+    for inode in range(1, 5):
+        bench.watch(scanner(interval="1h"), device(inode=inode))
+        await until(lambda: answers.times("a") == 1)
+        bench.watch(scanner(interval="1h"))
+    bench.watch(scanner(interval="1h"), device(inode=5))
+    answers.good("a")
+    await until(lambda: answers.times("a") == 2)
+    assert bench.reasons() == {"a": "not checked yet"}
+    answers.good("a")
+    await bench.until_reason("a", None)
+
+
+async def test_other_reasons_are_kept(bench: Bench, answers: Answers) -> None:
+    """A device with a reason is not checked; one that is to go is not blamed."""
+    unfit = replace(device("b"), reason="no")
+    leaving = replace(device("c"), replaced=True)
+    bench.watch(scanner(interval="1h"), device("a"), unfit, leaving, Device("d", ()))
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+    assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}
+    held = replace(device("a"), reason="held back")
+    assert bench.monitor.verdicts(Snapshot({"a": held})).devices["a"].reason == "held back"
+    assert {device.id for device, _ in answers.asked} == {"a"}
+
+
+async def test_a_device_that_is_not_watched_yet_is_not_checked_yet(
+    bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(interval="1h"))
+    later = bench.monitor.verdicts(Snapshot({"a": device()}))
+    assert later.devices["a"].reason == "not checked yet"
+
+
+# ── declarations that change ───────────────────────────────────────────────────────────
+
+
+async def test_without_checks_nothing_changes(bench: Bench, answers: Answers) -> None:
+    bench.watch(without_health(), device())
+    await bench.monitor.first_round(10)
+    assert bench.monitor.verdicts(bench.found) is bench.found
+    assert answers.asked == []
+
+
+async def test_new_checks_decide_from_the_next_round_on(bench: Bench, answers: Answers) -> None:
+    """It is due at once; a round of the old checks that ends now says nothing."""
+    bench.watch(scanner(failures=2), device())
+    answers.good("a")
+    await bench.until_reason("a", None)
+    answers.bad("a", "1")
+    await bench.until_failed("a", "1")
+    await until(lambda: answers.times("a") == 3)
+    changed = scanner(checks=["writable"], failures=2)
+    bench.watch(changed, device())
+    assert bench.reasons() == {"a": None}
+    answers.bad("a", "old")
+    answers.bad("a", "2")
+    await bench.until_failed("a", "2")
+    assert bench.reasons() == {"a": None}  # the first of the new checks
+    answers.bad("a", "3")
+    await bench.until_reason("a", "check failed: 3")
+    assert all(checks == changed.resource.health for _, checks in answers.asked[3:])
+
+
+async def test_checks_that_are_removed_drop_their_verdicts(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h"), device())
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+    bench.watch(without_health(), device())
+    assert bench.monitor.verdicts(bench.found) is bench.found
+
+
+async def test_checks_that_are_added_blame_nobody_before_the_first_round(
+    bench: Bench, answers: Answers
+) -> None:
+    """What was on offer stays; what is new, also behind the same ID, is to be checked first."""
+    bench.watch(without_health(), device("a"), device("b"))
+    bench.watch(scanner(interval="1h"), device("a"), device("b", inode=2), device("c"))
+    assert bench.reasons() == {"a": None, "b": "not checked yet", "c": "not checked yet"}
+    answers.bad("a", "1")
+    await bench.until_reason("a", "check failed: 1")
+
+
+# ── beginning and end ──────────────────────────────────────────────────────────────────
+
+
+async def test_the_first_round_is_waited_for(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h"), device("a"), device("b"))
+    answers.good("a")
+    answers.bad("b", "1")
+    await bench.monitor.first_round(20)
+    assert bench.reasons() == {"a": None, "b": "check failed: 1"}
+
+
+async def test_the_first_round_is_not_waited_for_for_ever(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h"), device("a"), device("b"))
+    answers.good("a")
+    await bench.until_reason("a", None)
+    await bench.monitor.first_round(0.01)
+    assert bench.reasons() == {"a": None, "b": "not checked yet"}
+
+
+async def test_a_device_that_goes_is_not_waited_for(bench: Bench, answers: Answers) -> None:
+    bench.watch(scanner(interval="1h"), device("a"))
+    waiting = asyncio.create_task(bench.monitor.first_round(60))
+    await asyncio.sleep(0)
+    bench.watch(scanner(interval="1h"))
+    async with asyncio.timeout(20):
+        await waiting
+
+
+async def test_a_closed_monitor_leaves_nothing_behind(bench: Bench, answers: Answers) -> None:
+    """Also while a check hangs; and it can go on as if it were new."""
+    bench.watch(scanner(interval="1h"), device("a"), device("b"))
+    answers.good("a")
+    await bench.until_reason("a", None)
+    bench.monitor.close()
+    assert bench.monitor.verdicts(bench.found) is bench.found
+    async with asyncio.timeout(20):
+        while asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)
+    answers.good("b")
+    assert bench.changes == 1
+    bench.watch(scanner(interval="1h"), device("a"))
+    answers.good("a")
+    await bench.until_reason("a", None)

@@ -1,0 +1,398 @@
+"""One step for one device: commands, modes, and paths that have to appear."""
+
+import asyncio
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.errors import PreStartError
+from devhost.host.steps import Beside, Start, refuse_in_use, run_step
+from devhost.model.config import Step
+from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.trust import Policy
+from tests.support.mounts import hung
+
+ALL: Final = Policy(("*",), allow_exec=True, enforced=True)
+CONSTANTS: Final = {
+    "resource": "example.com/disk",
+    "nodeName": "node-1",
+    "index": "0",
+    "count": "1",
+}
+
+
+def node(path: str, files: HostFiles | None = None) -> Node:
+    return Node(path, (files or HostFiles()).look(path), 0, path.rpartition("/")[2])
+
+
+def start_of(*nodes: Node, policy: Policy = ALL, root: str = "/", **more: Any) -> Start:
+    return Start(
+        resource="example.com/disk",
+        device=Device("X", nodes or (Node("", None, 0, "X"),)),
+        constants=CONSTANTS,
+        files=HostFiles(root),
+        policy=policy,
+        deadline=asyncio.get_running_loop().time() + 60,
+        **more,
+    )
+
+
+def step(**options: Any) -> Step:
+    return Step.model_validate({"timeout": "50s", **options})
+
+
+async def run(start: Start, **options: Any) -> None:
+    await run_step(0, step(**options), start)
+
+
+async def failure(start: Start, **options: Any) -> str:
+    with pytest.raises(PreStartError) as caught:
+        await run(start, **options)
+    return str(caught.value)
+
+
+def shell(script: str, *arguments: str) -> list[str]:
+    return ["sh", "-c", script.replace("$", "$$"), "sh", *arguments]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what no event tells."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# ── run ──
+
+
+async def test_a_command_has_its_arguments_and_environment(tmp_path: Path) -> None:
+    out, disk = tmp_path / "out", tmp_path / "disk"
+    disk.touch()
+    script = (
+        f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$DEVHOST_POD" "$PWD" > {out}'
+    )
+    texts = ["${path}", "${id} ${index}/${count}", "${resource}", "${nodeName}"]
+    await run(start_of(node(str(disk)), pod="ns/pod-0"), run=shell(script, *texts))
+    assert out.read_text().split("|")[:-1] == [
+        str(disk),
+        "X 0/1",
+        "example.com/disk",
+        "node-1",
+        "example.com/disk",
+        "X",
+        "ns/pod-0",
+        "/",
+    ]
+
+
+async def test_a_command_has_nothing_of_our_environment_but_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEVHOST_SECRET", "s")
+    program = (
+        f"import os, sys; open({str(tmp_path / 'out')!r}, 'w').write(repr((sorted(os.environ), "
+        "sys.stdin.read(), os.getsid(0) == os.getpid())))"
+    )
+    await run(start_of(), run=[sys.executable, "-IBSc", program])
+    names, stdin, leads = eval((tmp_path / "out").read_text())
+    assert {"DEVHOST_DEVICE", "DEVHOST_RESOURCE", "PATH"} <= set(names)
+    assert not {"DEVHOST_POD", "DEVHOST_SECRET", "HOME"} & set(names)
+    assert (stdin, leads) == ("", True)
+
+
+async def test_a_command_runs_for_each_node_and_equal_ones_once(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).touch()
+    start = start_of(node(str(tmp_path / "a")), node(str(tmp_path / "b")))
+    await run(start, run=shell(f"echo $1 >> {tmp_path}/each", "${name}"))
+    await run(start, run=shell(f"echo $1 >> {tmp_path}/once", "${id}"))
+    assert (tmp_path / "each").read_text() == "a\nb\n"
+    assert (tmp_path / "once").read_text() == "X\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (["false"], "(run false) of device X: exited with 1"),
+        (
+            shell("echo first; echo last >&2; exit 3"),
+            "(run sh) of device X: exited with 3: first; last",
+        ),
+        (shell("kill -9 $$"), "(run sh) of device X: was killed by signal 9"),
+        (shell("seq 20; exit 1"), "exited with 1: 16; 17; 18; 19; 20"),
+        (shell(r"printf '\033[31mred\377\n\n'; exit 1"), r"exited with 1: \x1b[31mred�"),
+        (["/bin/no-such", "x"], "(run no-such) of device X: there is no program /bin/no-such"),
+        (["/etc/passwd"], "there is no program /etc/passwd, or it may not be executed"),
+        (["sh", "${minor}"], "(run sh) of device X: ${minor} has no value"),
+    ],
+)
+async def test_a_command_that_fails_says_why(argv: list[str], reason: str) -> None:
+    text = await failure(start_of(), run=argv)
+    assert text.startswith("preStart[0] (run ")
+    assert text.endswith(reason) or reason in text
+
+
+async def test_a_file_that_is_no_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\x7fELF")
+    (tmp_path / "x").chmod(0o755)
+    text = await failure(start_of(), run=[str(tmp_path / "x")])
+    assert text.startswith("preStart[0] (run x) of device X: cannot be run: ")
+
+
+async def test_a_flood_of_output_neither_blocks_nor_fills_the_memory() -> None:
+    text = await failure(start_of(), run=shell("head -c 3000000 /dev/zero | tr '\\0' x; exit 1"))
+    assert 4000 < len(text) < 5000
+
+
+async def test_a_command_that_does_not_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    script = f"echo so far; sleep 1000 & echo $! > {tmp_path}/child; wait"
+    text = await failure(start_of(), run=shell(script), timeout="1s")
+    assert text == "preStart[0] (run sh) of device X: did not end within 1s: so far"
+    child = int((tmp_path / "child").read_text())
+    await until(lambda: not alive(child))
+
+
+async def test_the_deadline_of_the_start_counts_too() -> None:
+    deadline = asyncio.get_running_loop().time() + 0.2
+    text = await failure(replace(start_of(), deadline=deadline), run=["sleep", "1000"])
+    assert "did not end within 0.2s" in text
+    text = await failure(replace(start_of(), deadline=deadline - 1), run=["sleep", "1000"])
+    assert "within 0s" in text
+
+
+async def test_nothing_of_a_command_is_left_when_it_ends(tmp_path: Path) -> None:
+    """What goes on in the background would change the device under the container."""
+    script = f"sleep 1000 & echo $! > {tmp_path}/child"
+    await run(start_of(), run=shell(script))
+    child = int((tmp_path / "child").read_text())
+    await until(lambda: not alive(child))
+
+
+async def test_who_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    """Also one that has left the process group on purpose."""
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/child; exec sleep 1000' & until [ -s {tmp_path}/child ]; do :; done"
+    await run(start_of(), run=shell(script))
+    child = int((tmp_path / "child").read_text())
+    assert alive(child)
+    os.kill(child, 9)
+
+
+async def test_a_cancelled_command_is_killed_before_the_cancellation_goes_on(
+    tmp_path: Path,
+) -> None:
+    script = f"sleep 1000 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; wait"
+    running = asyncio.ensure_future(run(start_of(), run=shell(script)))
+    await until((tmp_path / "pids").exists)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    shell_pid, child = map(int, (tmp_path / "pids").read_text().split())
+    assert not alive(shell_pid)
+    await until(lambda: not alive(child))
+
+
+async def test_commands_need_the_flag() -> None:
+    """Where the policy is enforced; elsewhere a warning has said so."""
+    text = await failure(start_of(policy=Policy(("*",), enforced=True)), run=["true"])
+    assert text == "preStart[0] (run true) of device X: commands need --allow-exec"
+    await run(start_of(policy=Policy()), run=["true"])
+
+
+async def test_a_program_on_a_filesystem_that_never_answers_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    with hung(tmp_path):
+        text = await failure(start_of(), run=[f"{tmp_path}/mkfs"], timeout="500ms")
+    assert text.endswith("the host did not answer within 0.5s")
+
+
+async def test_a_filesystem_owes_few_threads(tmp_path: Path) -> None:
+    beside = Beside()
+    with hung(tmp_path):
+        for _ in range(8):
+            await failure(start_of(beside=beside), waitFor=f"{tmp_path}/x", timeout="1ms")
+        text = await failure(start_of(beside=beside), waitFor=f"{tmp_path}/x")
+        assert text.endswith("the host did not answer the last 8 looks")
+    while beside._stuck:  # it has answered
+        await asyncio.sleep(0.01)
+    await run(start_of(beside=beside), waitFor="/")
+
+
+async def test_below_a_root_a_command_is_led_to_what_the_host_has(tmp_path: Path) -> None:
+    """An absolute link would lead it out of the root, perhaps to another disk."""
+    (tmp_path / "dev/by-id").mkdir(parents=True)
+    (tmp_path / "dev/sda").touch()
+    (tmp_path / "dev/by-id/relative").symlink_to("../sda")
+    (tmp_path / "dev/by-id/absolute").symlink_to("/dev/sda")
+    files = HostFiles(str(tmp_path))
+    for name in ("relative", "absolute"):
+        start = start_of(node(f"/dev/by-id/{name}", files), root=str(tmp_path))
+        await run(start, run=shell('readlink -f "$1" >> "$2"/$3', "${path}", str(tmp_path), name))
+        assert (tmp_path / name).read_text() == f"{tmp_path}/dev/sda\n"
+
+
+# ── mode ──
+
+
+@pytest.fixture
+def terminal() -> Iterator[str]:
+    """A character device of our own."""
+    leader, follower = os.openpty()
+    yield os.ttyname(follower)
+    os.close(leader)
+    os.close(follower)
+
+
+def mode_of(path: str | Path) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+async def test_a_mode_is_given_to_the_device_nodes_only(terminal: str, tmp_path: Path) -> None:
+    secret, link = tmp_path / "secret", tmp_path / "link"
+    secret.touch(0o600)
+    link.symlink_to(terminal)
+    await run(start_of(node(str(link)), node(str(secret))), mode="0612")
+    assert mode_of(terminal) == 0o612
+    assert mode_of(secret) == 0o600
+
+
+async def test_without_a_device_node_there_is_no_mode_to_change(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    for start in (start_of(node(str(secret))), start_of()):
+        text = await failure(start, mode="0666")
+        assert text.startswith("preStart[0] (mode 0666) of device X: the device has no device node")
+    assert mode_of(secret) == 0o600
+
+
+async def test_a_node_that_has_become_a_file_is_not_touched(terminal: str, tmp_path: Path) -> None:
+    secret, link = tmp_path / "secret", tmp_path / "link"
+    secret.touch(0o600)
+    link.symlink_to(terminal)
+    start = start_of(node(str(link)))
+    link.unlink()
+    text = await failure(start, mode="0666")
+    assert text.endswith(f"{link} is no char device any more")
+    link.symlink_to(secret)
+    assert await failure(start, mode="0666") == text
+    assert mode_of(secret) == 0o600
+
+
+async def test_a_file_that_takes_the_place_of_a_node_is_not_touched(
+    terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the change."""
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    start = start_of(node(terminal))
+    state = HostFiles().look(terminal)
+    assert state is not None
+    for place in (secret, Path("/dev/null")):
+        swapped = replace(state, realpath=str(place))
+        monkeypatch.setattr(HostFiles, "look", lambda *_, swapped=swapped: swapped)
+        before = mode_of(place)
+        assert (await failure(start, mode="0640")).endswith(f"{place} has become another file")
+        assert mode_of(place) == before
+    link = tmp_path / "link"
+    link.symlink_to(terminal)
+    monkeypatch.setattr(HostFiles, "look", lambda *_: replace(state, realpath=str(link)))
+    assert (await failure(start, mode="0640")).endswith("has become another file")
+
+
+async def test_what_may_not_be_handed_out_keeps_its_mode(terminal: str) -> None:
+    """All or nothing, where the policy is enforced."""
+    memory = Node("/dev/mem", FileState("/dev/mem", FileKind.CHAR, (1, 1), (0, 0, 0)), 0, "mem")
+    found = HostFiles().look(terminal)
+    assert found is not None
+    states = {terminal: found, "/dev/mem": memory.state}
+    before = mode_of(terminal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostFiles, "look", lambda _, path: states[path])
+        start = start_of(node(terminal), memory, policy=Policy(enforced=True))
+        text = await failure(start, mode="0666")
+    assert text.endswith("access to memory and ports by /dev/mem need --allow-path '/dev/mem'")
+    assert mode_of(terminal) == before
+
+
+# ── waitFor ──
+
+
+async def test_a_path_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "root/sys").mkdir(parents=True)
+    files = HostFiles(str(tmp_path / "root"))
+    (tmp_path / "root/link").symlink_to("/sys")
+    start = start_of(Node("/dev/x", None, 0, "x"), root=files.root)
+    waiting = asyncio.ensure_future(run(start, waitFor="/link/${id}-${count}"))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    (tmp_path / "root/sys/X-1").symlink_to("/nowhere")
+    (tmp_path / "root/nowhere").touch()
+    await waiting
+
+
+async def test_a_path_that_does_not_appear_is_named(tmp_path: Path) -> None:
+    text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="150ms")
+    assert text == (
+        f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear within 0.15s"
+    )
+    text = await failure(start_of(), waitFor="${id}")
+    assert text.endswith("of device X: 'X' is not an absolute path: begin it with '/'")
+
+
+async def test_a_path_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
+    with hung(tmp_path):
+        text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="150ms")
+    assert text.endswith(f"{tmp_path}/x did not appear within 0.15s")
+
+
+# ── in use ──
+
+
+async def refused(start: Start, number: int) -> str | None:
+    """Why a device is refused that the kernel does not let us open for the reason `number`."""
+    real = os.open
+
+    def fail(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if path not in start.device.paths:
+            return real(path, flags, *more, **options)
+        assert flags & os.O_EXCL
+        raise OSError(number, os.strerror(number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        try:
+            await refuse_in_use(start)
+        except PreStartError as error:
+            return str(error)
+    return None
+
+
+async def test_only_block_nodes_can_be_in_use(terminal: str) -> None:
+    start = start_of(node(terminal), Node("", None, 0, "token"))
+    assert await refused(start, errno.EBUSY) is None
+
+
+async def test_a_block_node_that_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else keeps it from being opened is for the command to say."""
+    disk = FileState("/dev/sdx", FileKind.BLOCK, (8, 240), (0, 0, 0))
+    monkeypatch.setattr(HostFiles, "look", lambda *_: disk)
+    start = start_of(Node("/dev/sdx", disk, 0, "x"))
+    assert await refused(start, errno.EBUSY) == (
+        "device X: /dev/sdx is in use (mounted, or held by another): it is not prepared again"
+    )
+    for number in (errno.EPERM, errno.EACCES, errno.ENXIO, errno.ENOMEDIUM):
+        assert await refused(start, number) is None

@@ -1,0 +1,359 @@
+"""The pod-resources API: the stand-in's server, and devhost's client against it."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from devhost.api.podresources.v1 import podresources_pb2 as pb
+from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
+from devhost.api.v1beta1 import deviceplugin_pb2 as plugin_pb
+from devhost.errors import KubeletError
+from devhost.kubelet import podresources
+from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from tests.kubelet_standin.test_simulator import COLA, TEA, Node, a_node, healthy, unhealthy
+
+Topology = list[int] | None
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pod-resources" / "kubelet.sock"
+
+
+@pytest.fixture
+async def node(tmp_path: Path, path: Path) -> AsyncIterator[Node]:
+    async with a_node(tmp_path / "plugins", path) as node:
+        yield node
+
+
+@pytest.fixture
+def client(path: Path) -> PodResources:
+    return PodResources(path)
+
+
+@asynccontextmanager
+async def stub(path: Path) -> AsyncIterator["pb_grpc.PodResourcesListerAsyncStub"]:
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        yield pb_grpc.PodResourcesListerStub(channel)
+
+
+def at(device: str, *nodes: int) -> plugin_pb.Device:
+    topology = plugin_pb.TopologyInfo(nodes=[plugin_pb.NUMANode(ID=node) for node in nodes])
+    return plugin_pb.Device(ID=device, health="Healthy", topology=topology)
+
+
+def entries(devices: Iterable[pb.ContainerDevices]) -> list[tuple[str, list[str], Topology]]:
+    return sorted(
+        (
+            each.resource_name,
+            list(each.device_ids),
+            [node.ID for node in each.topology.nodes] if each.HasField("topology") else None,
+        )
+        for each in devices
+    )
+
+
+async def listed(path: Path) -> dict[str, dict[str, list[tuple[str, list[str], Topology]]]]:
+    async with stub(path) as lister:
+        reply = await lister.List(pb.ListPodResourcesRequest())
+    assert {pod.namespace for pod in reply.pod_resources} <= {"default"}
+    return {
+        pod.name: {container.name: entries(container.devices) for container in pod.containers}
+        for pod in reply.pod_resources
+    }
+
+
+# What the kubelet shows
+
+
+async def test_each_device_is_an_entry_and_so_is_each_of_its_numa_nodes(
+    node: Node, path: Path
+) -> None:
+    devices = [at("a", 0, 1), at("b", 1), at("c", -1), at("d"), *healthy("e")]
+    plugin = await node.registered(*devices)
+    await node.kubelet.admit("pod", {"main": {COLA: 5}, "idle": {}})
+    held = {
+        "main": [
+            (COLA, ["a"], [0]),
+            (COLA, ["a"], [1]),
+            (COLA, ["b"], [1]),
+            (COLA, ["c"], None),
+            (COLA, ["d"], None),
+            (COLA, ["e"], None),
+        ],
+        "idle": [],
+    }
+    assert await listed(path) == {"pod": held}
+    plugin.list(at("a", 7))  # what is allocated keeps the nodes of its time
+    await node.kubelet.wait(COLA, 1, 1)
+    assert await listed(path) == {"pod": held}
+
+
+async def test_ordinary_init_containers_are_not_shown_but_sidecars_are(
+    node: Node, path: Path, client: PodResources
+) -> None:
+    await node.registered(*healthy("a"))
+    await node.registered(*healthy("t"), resource=TEA)
+    pod = {"first": {COLA: 1}, "side": {TEA: 1}, "main": {}}
+    await node.kubelet.admit("pod", pod, init=["first"], sidecars=["side"])
+    assert await listed(path) == {"pod": {"side": [(TEA, ["t"], None)], "main": []}}
+    assert await client.holders() == {TEA: {"t": {"default/pod"}}}
+
+
+async def test_a_pod_is_shown_while_it_is_admitted_and_not_when_it_was_refused(
+    node: Node, path: Path
+) -> None:
+    plugin = await node.registered(*healthy("a"))
+    seen = []
+
+    async def look() -> None:
+        seen.append(await listed(path))
+
+    plugin.before_allocate = look
+    pod = {"first": {COLA: 1}, "main": {COLA: 1}, "last": {COLA: 1}}
+    with pytest.raises(AdmissionError, match="Available: 0"):
+        await node.kubelet.admit("pod", pod, init=["first"])
+    assert seen == [{"pod": {"main": [], "last": []}}] * 2
+    assert await listed(path) == {}
+
+
+async def test_only_the_healthy_devices_are_allocatable_whoever_holds_them(
+    node: Node, path: Path
+) -> None:
+    plugin = await node.registered(at("a", 0, 1), *healthy("b"), *unhealthy("c"))
+    await node.kubelet.admit("pod", {"main": {COLA: 1}})
+    async with stub(path) as lister:
+        reply = await lister.GetAllocatableResources(pb.AllocatableResourcesRequest())
+        assert entries(reply.devices) == [
+            (COLA, ["a"], [0]),
+            (COLA, ["a"], [1]),
+            (COLA, ["b"], None),
+        ]
+        plugin.hang_up()
+        await node.kubelet.wait(COLA, 3, 0)
+        reply = await lister.GetAllocatableResources(pb.AllocatableResourcesRequest())
+        assert list(reply.devices) == []
+
+
+async def test_one_pod_can_be_asked_for(node: Node, path: Path) -> None:
+    await node.registered(*healthy("a"))
+    await node.kubelet.admit("pod", {"main": {COLA: 1}})
+    async with stub(path) as lister:
+        request = pb.GetPodResourcesRequest(pod_name="pod", pod_namespace="default")
+        found = (await lister.Get(request)).pod_resources
+        assert (found.namespace, found.name) == ("default", "pod")
+        assert entries(found.containers[0].devices) == [(COLA, ["a"], None)]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await lister.Get(pb.GetPodResourcesRequest(pod_name="pod", pod_namespace="kube"))
+    assert caught.value.code() is grpc.StatusCode.UNKNOWN
+    assert caught.value.details() == "pod pod in namespace kube not found"
+
+
+# What the client makes of it
+
+
+async def test_nobody_holds_anything_at_first(node: Node, client: PodResources) -> None:
+    await node.registered(*healthy("a"))
+    assert await client.holders() == {}
+
+
+async def test_holders_are_known_by_resource_and_id(node: Node, client: PodResources) -> None:
+    await node.registered(at("a", 0, 1))
+    await node.registered(*healthy("a", "b"), resource=TEA)
+    await node.kubelet.admit("one", {"main": {COLA: 1, TEA: 1}})
+    await node.kubelet.admit("two", {"main": {TEA: 1}, "idle": {}})
+    holders = await client.holders()
+    assert holders[COLA] == {"a": {"default/one"}}
+    assert sorted(holders[TEA]) == ["a", "b"]
+    assert frozenset().union(*holders[TEA].values()) == {"default/one", "default/two"}
+    await node.kubelet.free("one")
+    assert COLA not in await client.holders()
+
+
+async def answering(path: Path, answer: bytes) -> grpc.aio.Server:
+    """A server that gives the same bytes to whatever it is asked."""
+
+    class Any_(grpc.GenericRpcHandler):  # noqa: N801
+        def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
+            async def reply(request: bytes, context: object) -> bytes:
+                return answer
+
+            return grpc.unary_unary_rpc_method_handler(reply)
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Any_(),))
+    path.parent.mkdir()
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    return server
+
+
+async def test_two_containers_and_two_pods_may_hold_one_device(
+    path: Path, client: PodResources
+) -> None:
+    """An init container's device goes to a later container; a replica of it to another pod."""
+    entry = pb.ContainerDevices(resource_name=COLA, device_ids=["a", "b"])
+    pods = [
+        pb.PodResources(
+            name=name,
+            namespace="ns",
+            containers=[pb.ContainerResources(name=each, devices=[entry]) for each in "xy"],
+        )
+        for name in ("one", "two")
+    ]
+    answer = pb.ListPodResourcesResponse(pod_resources=pods)
+    server = await answering(path, answer.SerializeToString())
+    both = {"ns/one", "ns/two"}
+    assert await client.holders() == {COLA: {"a": both, "b": both}}
+    await server.stop(None)
+
+
+async def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
+    odd = tmp_path / "50% ü?#" / "kubelet.sock"
+    kubelet = SimulatedKubelet(tmp_path / "plugins", odd)
+    await kubelet.start()
+    assert await PodResources(odd).holders() == {}
+    await kubelet.stop()
+
+
+async def refused(client: PodResources) -> str:
+    with pytest.raises(KubeletError) as caught:
+        await client.holders()
+    where, _, reason = str(caught.value).partition(": ")
+    assert where == str(client.socket)
+    return reason
+
+
+async def test_a_socket_that_is_not_there_is_said_so(client: PodResources) -> None:
+    assert await refused(client) == "no such socket"
+
+
+async def test_a_socket_that_may_not_be_used_is_said_so(
+    client: PodResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podresources, "connected", lambda _: errno.EACCES)  # root may use all
+    assert await refused(client) == "permission denied"
+
+
+async def test_an_api_that_does_not_answer_is_given_up(
+    path: Path, client: PodResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podresources, "LIST_TIMEOUT_S", 0.05)
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        assert await refused(client) == "did not answer in 0.05 s"
+
+
+async def test_the_wrong_socket_is_recognised(node: Node) -> None:
+    reason = await refused(PodResources(node.kubelet.plugin_dir / "kubelet.sock"))
+    assert reason.startswith("not the kubelet's pod-resources API: ")
+
+
+async def test_an_answer_that_cannot_be_read_is_an_error(path: Path, client: PodResources) -> None:
+    server = await answering(path, b"\xff\xff\xff")
+    assert await refused(client) == "the answer cannot be read"
+    await server.stop(None)
+
+
+def one_pod(*, named: str) -> bytes:
+    entry = pb.ContainerDevices(resource_name=COLA, device_ids=["a"])
+    container = pb.ContainerResources(devices=[entry])
+    pod = pb.PodResources(name=named, namespace="ns", containers=[container])
+    return pb.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
+
+
+async def test_a_list_may_be_long(path: Path, client: PodResources) -> None:
+    name = "x" * 15_000_000
+    server = await answering(path, one_pod(named=name))
+    assert await client.holders() == {COLA: {"a": {f"ns/{name}"}}}
+    await server.stop(None)
+
+
+async def test_a_list_of_more_than_sixteen_mebibytes_is_an_error(
+    path: Path, client: PodResources
+) -> None:
+    server = await answering(path, one_pod(named="x" * 16 * 1024 * 1024))
+    assert "larger than max" in await refused(client)
+    await server.stop(None)
+
+
+async def test_a_cancelled_question_is_cancelled(path: Path, client: PodResources) -> None:
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        mute.setblocking(False)
+        asking = asyncio.create_task(client.holders())
+        connection, _ = await asyncio.get_running_loop().sock_accept(mute)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        connection.close()
+
+
+# The kubelet's life
+
+
+def identity(path: Path) -> tuple[int, int, bool]:
+    found = path.stat()
+    return found.st_ino, found.st_ctime_ns, path.is_socket()
+
+
+@pytest.fixture
+def in_the_way(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+async def test_a_killed_kubelet_leaves_a_dead_socket_and_its_successor_knows_the_pods(
+    node: Node, path: Path, client: PodResources
+) -> None:
+    await node.registered(at("a", 1))
+    await node.kubelet.admit("pod", {"main": {COLA: 1}})
+    before, held = identity(path), await listed(path)
+    await node.kubelet.kill()
+    assert identity(path) == before
+    assert await refused(client) == "connection refused"
+    await node.kubelet.start()
+    assert await client.holders() == {COLA: {"a": {"default/pod"}}}  # and no back-off
+    assert await listed(path) == held == {"pod": {"main": [(COLA, ["a"], [1])]}}
+
+
+async def test_a_stopped_kubelet_leaves_nothing(
+    node: Node, path: Path, client: PodResources
+) -> None:
+    assert [each.name for each in path.parent.iterdir()] == ["kubelet.sock"]
+    await node.kubelet.stop()
+    assert list(path.parent.iterdir()) == []
+    assert await refused(client) == "no such socket"
+
+
+async def test_a_kill_ends_the_connections(node: Node, path: Path) -> None:
+    async with stub(path) as lister:
+        await lister.List(pb.ListPodResourcesRequest())
+        await node.kubelet.kill()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await lister.List(pb.ListPodResourcesRequest())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_start_that_cannot_serve_it_leaves_nothing_running(
+    tmp_path: Path, in_the_way: Path
+) -> None:
+    kubelet = SimulatedKubelet(tmp_path / "plugins", in_the_way)
+    with pytest.raises(OSError, match=r"kubelet\.sock"):
+        await kubelet.start()
+    assert list((tmp_path / "plugins").iterdir()) == []
+    kubelet.pod_resources = None
+    await kubelet.start()
+    await kubelet.stop()

@@ -1,0 +1,90 @@
+"""What a runtime makes of CDI files: the Go program in tests/cdi, built once.
+
+    python -m tests.support.cdiverify
+
+builds it and prints its path. The name of the binary carries the CDI library's version and a
+hash of the sources; if it is there already, nothing is built.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.kubelet.build import find, find_go, run
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "tests" / "cdi"
+TOOLS = ROOT / ".tools"
+
+
+def build(out: Path = TOOLS) -> Path:
+    """Return the binary; several processes may ask at once."""
+    modfile = SOURCES / "go.mod"
+    version = find(r"tags\.cncf\.io/container-device-interface v(\S+)", modfile)
+    binary = out / f"cdiverify-v{version}-{source_hash()}"
+    if binary.exists():
+        return binary
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".cdiverify.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            unfinished = out / f".{binary.name}.{os.getpid()}"
+            flags = ["-trimpath", "-buildvcs=false", "-ldflags=-s -w", f"-o={unfinished}"]
+            try:
+                run(find_go(modfile, out), "build", "-C", str(SOURCES), *flags, ".")
+                unfinished.replace(binary)
+            finally:
+                unfinished.unlink(missing_ok=True)
+    return binary
+
+
+def source_hash() -> str:
+    digest = hashlib.sha256()
+    for source in sorted([*SOURCES.glob("*.go"), *SOURCES.glob("go.*")]):
+        content = hashlib.sha256(source.read_bytes()).hexdigest()
+        digest.update(f"{source.name} {content}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def inject(
+    binary: Path,
+    directory: Path,
+    devices: Sequence[str],
+    user: int = 0,
+    env: Sequence[str] = (),
+) -> Any:
+    """Inject devices into a container; the answer is as `response` in tests/cdi/main.go.
+
+    Args:
+        binary: From `build`.
+        directory: With the spec files.
+        devices: Fully qualified names.
+        user: The UID and GID of the container's process.
+        env: What the container has before.
+    """
+    request = {
+        "specDir": str(directory),
+        "devices": list(devices),
+        "uid": user,
+        "gid": user,
+        "env": list(env),
+    }
+    done = subprocess.run(
+        [binary],
+        input=json.dumps(request),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=50,
+    )
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{build()}\n")

@@ -1,0 +1,461 @@
+"""One round of health checks on real files, sockets and commands."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from devhost.discovery.health import CONTENT_MAX, check
+from devhost.discovery.host_files import HostFiles
+from devhost.model.config import HealthChecks
+from devhost.model.device import Checked, Device, Node
+from devhost.trust import Policy
+from tests.support import mounts
+
+CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes and mounts need root")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> HostFiles:
+    """A host below a root, whose own directories everyone may enter."""
+    (tmp_path / "dev").mkdir()
+    return HostFiles(str(tmp_path))
+
+
+def device(files: HostFiles, *paths: str) -> Device:
+    nodes = tuple(
+        Node(path, files.look(path), 0, path.rpartition("/")[2], {"n": str(number)})
+        for number, path in enumerate(paths)
+    )
+    return Device("a", nodes)
+
+
+def token() -> Device:
+    return Device("0", (Node("0", None, 0, "0"),))
+
+
+def checked(
+    files: HostFiles,
+    of: Device,
+    *checks: object,
+    allow: Policy | None = None,
+    timeout: str = "5s",
+) -> Checked:
+    declared = HealthChecks.model_validate({"checks": checks, "timeout": timeout})
+    return check(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
+
+
+def passed(outcome: Checked) -> bool:
+    return outcome.failure is None and outcome.unknown is None
+
+
+def state(files: HostFiles, text: str | bytes, mode: int = 0o644) -> str:
+    """Write a file of the host; return its path there."""
+    file = Path(files.here("/state"))
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    file.chmod(mode)
+    return "/state"
+
+
+# ── readable, writable ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["readable", "writable"])
+def test_what_can_be_opened_passes(how: str, files: HostFiles) -> None:
+    host = HostFiles()
+    assert passed(checked(host, device(host, "/dev/null"), how))
+    assert passed(checked(host, device(host, "/tmp"), how))
+    path = state(files, "some text")
+    assert passed(checked(files, device(files, path), how))
+    assert Path(files.here(path)).read_text() == "some text"
+
+
+def test_the_time_is_told(files: HostFiles) -> None:
+    before = datetime.now(UTC)
+    assert before <= checked(files, token()).at <= datetime.now(UTC)
+
+
+def test_tokens_have_nothing_to_open(files: HostFiles) -> None:
+    assert passed(checked(files, token(), "readable", "writable"))
+
+
+@pytest.mark.parametrize("how", ["readable", "writable"])
+def test_what_is_gone_fails_and_is_not_created(how: str, files: HostFiles) -> None:
+    found = device(files, state(files, ""))
+    Path(files.here("/state")).unlink()
+    assert checked(files, found, how).failure == f"{how}: /state: No such file or directory"
+    assert not Path(files.here("/state")).exists()
+
+
+def test_links_are_followed_below_the_root(files: HostFiles) -> None:
+    state(files, "")
+    Path(files.here("/dev/link")).symlink_to("/state")
+    assert passed(checked(files, device(files, "/dev/link"), "readable"))
+
+
+@as_root
+def test_a_driver_that_has_no_device_fails(files: HostFiles) -> None:
+    os.mknod(files.here("/dev/none"), 0o20666, os.makedev(4095, 0))
+    outcome = checked(files, device(files, "/dev/none"), "readable")
+    assert outcome.failure == "readable: /dev/none: No such device or address"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+def test_what_may_not_be_opened_is_unknown(
+    number: int, files: HostFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = opening_fails(number, files, monkeypatch)
+    assert outcome.failure is None
+    assert outcome.unknown is not None
+    assert outcome.unknown.startswith(f"readable: /state: {os.strerror(number)}: ")
+    assert "securityContext.privileged" in outcome.unknown
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EAGAIN])
+def test_what_is_in_use_passes(
+    number: int, files: HostFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert passed(opening_fails(number, files, monkeypatch))
+
+
+def test_a_sick_device_fails(files: HostFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = opening_fails(errno.EIO, files, monkeypatch)
+    assert outcome.failure == "readable: /state: Input/output error"
+
+
+def opening_fails(number: int, files: HostFiles, monkeypatch: pytest.MonkeyPatch) -> Checked:
+    found = device(files, state(files, ""))
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("devhost.discovery.health.os.open", refuse)
+        return checked(files, found, "readable")
+
+
+def test_all_checks_run_and_the_first_failure_is_told(files: HostFiles) -> None:
+    found = device(files, state(files, "bad"))
+    outcome = checked(
+        files,
+        found,
+        {"exec": ["true"]},
+        {"file": {"path": "${path}", "matches": "good"}},
+        {"exec": ["touch", "${path}.touched"]},
+        {"file": {"path": "/none", "matches": ""}},
+        allow=Policy(allow_exec=True),
+    )
+    assert outcome.failure == "file: /state: its content does not match 'good'"
+    assert Path(files.here("/state.touched")).exists()
+
+
+def test_a_fifo_is_not_opened(files: HostFiles) -> None:
+    """Or it would be a reader for whom a writer has waited, and whose bytes are lost."""
+    os.mkfifo(files.here("/fifo"))
+    found = device(files, "/fifo")
+    assert passed(checked(files, found, "readable", "writable"))
+    written = threading.Event()
+
+    def write() -> None:
+        with Path(files.here("/fifo")).open("w") as fifo:
+            fifo.write("kept")
+        written.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    for _ in range(20):
+        assert passed(checked(files, found, "readable", "writable"))
+    assert not written.is_set()
+    assert Path(files.here("/fifo")).read_text() == "kept"
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_a_socket_is_connected_to(kind: int, files: HostFiles, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)  # a path that is too long for connect
+    deep.mkdir()
+    short = Path(f"/proc/self/fd/{(at := os.open(deep, os.O_PATH))}")
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(str(short / "socket"))
+        if kind != socket.SOCK_DGRAM:
+            server.listen()
+        os.close(at)
+        found = device(files, f"/{deep.name}/socket")
+        assert passed(checked(files, found, "readable", "writable"))
+    failure = checked(files, found, "writable").failure
+    assert failure == f"writable: /{deep.name}/socket: Connection refused"
+
+
+@as_root
+def test_a_read_only_mount_is_unknown_and_a_read_only_filesystem_fails(files: HostFiles) -> None:
+    """The first is how devhost sees it, the second is what a sick disk becomes."""
+    disk, view = Path(files.here("/disk")), Path(files.here("/view"))
+    view.mkdir()
+    with mounts.tmpfs(disk), mounts.bound(disk, view):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(view)], check=True)
+        outcome = checked(files, device(files, "/view"), "readable", "writable")
+        assert outcome.failure is None
+        assert "a read-only mount" in str(outcome.unknown)
+        mounts.read_only(disk, on=True)
+        outcome = checked(files, device(files, "/view"), "readable", "writable")
+        assert outcome.failure == "writable: /view: Read-only file system"
+
+
+# ── file ───────────────────────────────────────────────────────────────────────────────
+
+
+def content(files: HostFiles, path: str, matches: str, allow: Policy | None = None) -> Checked:
+    return checked(files, token(), {"file": {"path": path, "matches": matches}}, allow=allow)
+
+
+def test_a_content_matches_as_a_whole_without_its_last_newline(files: HostFiles) -> None:
+    path = state(files, "ok 1\n")
+    assert passed(content(files, path, "ok [0-9]"))
+    for pattern in ("ok", "ok [0-9]\\n", "OK 1"):
+        failure = content(files, path, pattern).failure
+        assert failure == f"file: /state: its content does not match {pattern!r}"
+
+
+def test_a_content_need_not_be_utf_8(files: HostFiles) -> None:
+    assert passed(content(files, state(files, b"\xff\xfe1"), "..1"))
+
+
+def test_a_pattern_that_is_none_fails(files: HostFiles) -> None:
+    assert "is not an RE2 pattern" in str(content(files, state(files, ""), "(").failure)
+
+
+def test_a_failure_does_not_tell_the_content(files: HostFiles) -> None:
+    assert "hush" not in str(content(files, state(files, "hush"), "x"))
+
+
+def test_a_file_of_sysfs_and_of_procfs_can_be_read() -> None:
+    assert passed(content(HostFiles(), "/proc/sys/kernel/ostype", "Linux"))
+
+
+def test_a_missing_file_fails(files: HostFiles) -> None:
+    for path in ("/none", "/none/deeper", "/dev/null/x"):
+        assert content(files, path, "x").failure == f"file: {path}: No such file or directory"
+
+
+@pytest.mark.parametrize("path", ["state", "/dev/../state", "/sta\0te"])
+def test_only_an_absolute_path_is_read(path: str, files: HostFiles) -> None:
+    state(files, "")
+    assert "file: " in str(content(files, path, "").failure)
+
+
+def test_at_most_64_kib_are_read(files: HostFiles) -> None:
+    assert passed(content(files, state(files, b"x" * CONTENT_MAX), "x*"))
+    outcome = content(files, state(files, b"x" * (CONTENT_MAX + 1)), "x*")
+    assert outcome.failure == "file: /state: is larger than 64 KiB"
+
+
+def test_only_regular_files_are_read(files: HostFiles) -> None:
+    os.mkfifo(files.here("/dev/fifo"), 0o666)
+    for path in ("/dev", "/dev/fifo"):
+        assert content(files, path, "").failure == f"file: {path}: not a regular file"
+    assert content(HostFiles(), "/dev/zero", "").failure == "file: /dev/zero: not a regular file"
+
+
+def test_what_not_everyone_can_read_needs_allow_path(files: HostFiles) -> None:
+    """Or whoever edits the configuration could guess a secret, bit by bit."""
+    path = state(files, "hush", 0o640)
+    for pattern in ("hush", "wrong"):
+        outcome = content(files, path, pattern)
+        assert outcome.failure is None
+        assert outcome.unknown == (
+            "file: /state is not readable by everyone: --allow-path '/state' would allow it"
+        )
+    assert passed(content(files, path, "hush", Policy(("/state",))))
+
+
+def test_a_private_directory_keeps_secrets_too(files: HostFiles) -> None:
+    """The tokens of pods are readable by everyone, below a directory that is not."""
+    private = Path(files.here("/private"))
+    private.mkdir()
+    (private / "file").write_text("hush")
+    Path(files.here("/dev/link")).symlink_to("/private/file")
+    private.chmod(0o750)
+    for path in ("/private/file", "/dev/link"):
+        assert content(files, path, "hush").unknown == (
+            f"file: {path} is not readable by everyone: --allow-path '/private/file' would allow it"
+        )
+        assert passed(content(files, path, "hush", Policy(("/private/*",))))
+    # Nor is it told whether there is such a file.
+    assert "/private/none is not readable" in str(content(files, "/private/none", "").unknown)
+
+
+def test_what_devhost_itself_may_not_read_is_unknown(
+    files: HostFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = state(files, "")
+
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("devhost.discovery.health.os.open", refuse)
+        outcome = content(files, path, "")
+    assert outcome.failure is None
+    assert "file: /state: Permission denied: devhost's user" in str(outcome.unknown)
+
+
+def test_a_path_is_rendered_for_each_node(files: HostFiles) -> None:
+    for number, text in enumerate(("good", "bad")):
+        Path(files.here(f"/state{number}")).write_text(text)
+        Path(files.here(f"/dev/{number}")).touch()
+    probe = {"file": {"path": "/state${n}", "matches": "good"}}
+    outcome = checked(files, device(files, "/dev/0", "/dev/1"), probe)
+    assert outcome.failure == "file: /state1: its content does not match 'good'"
+    assert passed(checked(files, device(files, "/dev/0"), probe))
+
+
+def test_a_variable_without_a_value_fails(files: HostFiles) -> None:
+    assert content(files, "/x/${path}", "").failure == "file: ${path} has no value"
+
+
+# ── exec ───────────────────────────────────────────────────────────────────────────────
+
+ALLOWED = Policy(allow_exec=True, enforced=True)
+
+
+def commanded(files: HostFiles, of: Device, *argv: str, timeout: str = "5s") -> Checked:
+    return checked(files, of, {"exec": argv}, allow=ALLOWED, timeout=timeout)
+
+
+def shell(script: str, timeout: str = "5s") -> Checked:
+    return commanded(HostFiles(), token(), "sh", "-c", script.replace("$", "$$"), timeout=timeout)
+
+
+def test_a_command_needs_allow_exec(files: HostFiles, tmp_path: Path) -> None:
+    outcome = checked(files, token(), {"exec": ["touch", str(tmp_path / "ran")]})
+    assert outcome.failure is None
+    assert outcome.unknown == "exec: touch: running a command needs --allow-exec"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_unknown_does_not_hide_a_failure(files: HostFiles) -> None:
+    outcome = checked(
+        files, token(), {"exec": ["true"]}, {"file": {"path": "/none", "matches": ""}}
+    )
+    assert outcome.failure == "file: /none: No such file or directory"
+
+
+def test_a_command_sees_the_node_and_little_else(files: HostFiles) -> None:
+    path = state(files, "")
+    script = 'test -f "$1" && test "$(pwd) $DEVHOST_RESOURCE $DEVHOST_DEVICE $HOME" = "$2"'
+    argv = ("sh", "-c", script.replace("$", "$$"), "sh", "${path}", "/ ${resource} ${id} ")
+    assert passed(commanded(files, device(files, path), *argv))
+
+
+def test_a_command_that_fails_is_told_by_its_last_words() -> None:
+    assert passed(shell("echo all is well"))
+    assert shell("exit 3").failure == "exec: sh: exit status 3"
+    assert shell("kill -9 $$").failure == "exec: sh: killed by signal 9"
+    failure = shell("echo first; printf 'sector \\033 7\\n\\n' >&2; exit 1").failure
+    assert failure == "exec: sh: exit status 1: sector \\x1b 7"
+
+
+def test_the_end_of_a_long_output_is_kept() -> None:
+    failure = shell("head -c 3000000 /dev/zero; echo; echo the end; exit 1").failure
+    assert failure == "exec: sh: exit status 1: the end"
+
+
+def test_a_command_that_is_not_there_fails(files: HostFiles) -> None:
+    assert commanded(HostFiles(), token(), "/none/x").failure == (
+        "exec: /none/x: No such file or directory"
+    )
+    assert commanded(files, token(), "/none/x").failure == (
+        "exec: /none/x: No such file or directory (in devhost's own container)"
+    )
+    assert "null byte" in str(commanded(files, token(), "true", "\0").failure)
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """Also when it ignores the polite signals; what it said last is told."""
+    pids = tmp_path / "pids"
+    script = f"trap '' TERM INT HUP; sleep 600 & echo $! $$ > {pids}; echo waiting; wait"
+    assert shell(script, "500ms").failure == "exec: sh: did not answer in 0.5 s: waiting"
+    assert_gone(pids)
+
+
+def test_what_a_command_leaves_behind_holds_up_nobody_and_is_killed(tmp_path: Path) -> None:
+    """It keeps the pipe open; the command itself has ended well."""
+    pids = tmp_path / "pids"
+    assert passed(shell(f"sleep 600 & echo $! > {pids}", "60s"))
+    assert_gone(pids)
+
+
+def test_a_command_that_closes_its_output_is_waited_for() -> None:
+    assert shell("exec >&- 2>&-; sleep 0.1; exit 4").failure == "exec: sh: exit status 4"
+
+
+def test_the_time_is_for_all_commands_together(files: HostFiles) -> None:
+    """A command for which no time is left is not started."""
+    outcome = checked(
+        files,
+        token(),
+        {"exec": ["sleep", "600"]},
+        {"exec": ["touch", files.here("/ran")]},
+        allow=ALLOWED,
+        timeout="100ms",
+    )
+    assert outcome.failure == "exec: sleep: did not answer in 0.1 s"
+    assert not Path(files.here("/ran")).exists()
+
+
+def test_the_first_process_of_a_container_buries_orphans() -> None:
+    """There nobody else does: what a command leaves behind becomes the child of devhost."""
+    script = """
+        import ctypes, os, sys
+        from devhost.discovery import command
+        assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+        before = os.listdir("/proc/self/fd")
+        for script, timeout in (("sleep 600 & sleep 600 &", 5.0), ("sleep 600 & wait", 0.2)):
+            command.run(["sh", "-c", script], {"PATH": os.environ["PATH"]}, timeout)
+            try:
+                sys.exit(f"left behind: {os.waitpid(-1, os.WNOHANG)}")
+            except ChildProcessError:
+                pass
+        assert os.listdir("/proc/self/fd") == before
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+@as_root
+def test_a_command_on_a_filesystem_that_hangs_does_not_freeze_the_process(tmp_path: Path) -> None:
+    """It cannot even be started, which holds up its own thread only."""
+    outcomes: list[Checked] = []
+    with mounts.hung(tmp_path) as mount:
+        argv = (str(tmp_path / "x"),)
+        thread = threading.Thread(
+            target=lambda: outcomes.append(commanded(HostFiles(), token(), *argv)), daemon=True
+        )
+        thread.start()
+        assert outcomes == []
+        mount.abort()
+        thread.join(30)
+    assert outcomes[0].failure == f"exec: {argv[0]}: Transport endpoint is not connected"
+
+
+def assert_gone(pids: Path) -> None:
+    """Wait until processes have ended; an orphan's zombie is buried by whoever inherits it."""
+    for pid in pids.read_text().split():
+        until = time.monotonic() + 30
+        while time.monotonic() < until and _runs(pid):
+            time.sleep(0.01)
+        assert not _runs(pid)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
