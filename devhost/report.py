@@ -1,30 +1,49 @@
 """The dry run, as a value: what this host would advertise, what a container would receive."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from devhost.allocation import allocate
+from devhost.cdi import spec
+from devhost.discovery.health import check
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
+from devhost.discovery.injection import cdi_devices
 from devhost.discovery.scan import Scanner
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.answer import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import Snapshot, share_ids
+from devhost.model.device import Device, Snapshot, distinct, share_ids
+from devhost.pre_start import PlannedStep, planned
 from devhost.trust import Policy
+
+_CHECKS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceReport:
-    """One resource: its snapshot, and the allocation that was asked for."""
+    """One resource: its snapshot, and the allocation that was asked for.
+
+    Attributes:
+        resource: The declaration.
+        snapshot: What was found.
+        warnings: What does not work as it is meant, or would have to be allowed.
+        allocation: What the container would receive; ``None`` where that was not asked for.
+        allocation_error: Why it would receive nothing.
+        pre_start: What would be done before the container starts.
+        cdi_spec: What the names of CDI devices in the allocation would stand for.
+    """
 
     resource: Resource
     snapshot: Snapshot
     warnings: tuple[str, ...] = ()
     allocation: Allocation | None = None
     allocation_error: str | None = None
+    pre_start: Sequence[PlannedStep] = ()
+    cdi_spec: Mapping[str, object] | None = None
 
     @property
     def failed(self) -> bool:
@@ -41,24 +60,35 @@ class ResourceReport:
             "allocatable": sum(device.healthy for device in devices) * replicas,
             "error": self.snapshot.error,
             "warnings": list(self.warnings),
-            "devices": [
-                {
-                    "id": device.id,
-                    "health": "Healthy" if device.healthy else "Unhealthy",
-                    "reason": device.reason,
-                    "numaNodes": list(device.numa_nodes),
-                    "paths": list(device.paths),
-                }
-                for device in devices
-            ],
+            "devices": [_device_json(device) for device in devices],
             "skipped": [
                 {"candidate": skipped.candidate, "reason": skipped.reason}
                 for skipped in self.snapshot.skipped
             ],
         }
         if self.allocation is not None or self.allocation_error is not None:
-            shown["allocation"] = allocation_json(self.allocation, self.allocation_error)
+            allocation = allocation_json(self.allocation, self.allocation_error)
+            shown["allocation"] = allocation | {"preStart": list(self.pre_start)}
+            if self.cdi_spec is not None:
+                shown["allocation"]["cdiSpec"] = self.cdi_spec
         return shown
+
+
+def _device_json(device: Device) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": device.id,
+        "health": "Healthy" if device.healthy else "Unhealthy",
+        "reason": device.reason,
+        "numaNodes": list(device.numa_nodes),
+        "paths": list(device.paths),
+    }
+    if device.checked is not None:
+        shown["checked"] = {
+            "at": device.checked.at.isoformat(timespec="seconds"),
+            "failure": device.checked.failure,
+            "unknown": device.checked.unknown,
+        }
+    return shown
 
 
 def allocation_json(allocation: Allocation | None, error: str | None) -> dict[str, Any]:
@@ -114,6 +144,7 @@ def report(
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
         claimed = claims.get if resource.overlap == "deny" else (lambda _key: None)
         snapshot = scanner.snapshot(scanner.survey(), Snapshot(), claimed, now=0.0)
+        snapshot = _checked(scanner, snapshot)
         for device in snapshot.devices.values():
             for node in device.nodes:
                 if node.state:
@@ -123,16 +154,65 @@ def report(
     return tuple(reports)
 
 
+def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
+    """Check the devices' health once, as the running host does at first."""
+    checks = scanner.resource.health
+    if checks is None:
+        return snapshot
+
+    def judged(device: Device) -> Device:
+        if not device.healthy:
+            return device
+        found = check(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
+        reason = f"check failed: {found.failure}" if found.failure else None
+        return replace(device, reason=reason, checked=found)
+
+    with ThreadPoolExecutor(_CHECKS_AT_ONCE) as pool:
+        devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
+    return replace(snapshot, devices=devices)
+
+
 def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceReport:
-    warnings = [*snapshot.notes, *_needed(scanner, snapshot)]
-    result, error = None, None
-    if wish is not None:
-        try:
-            chosen = choose(scanner, snapshot, wish)
-            result = scanner.hand_out(snapshot, chosen)
-        except AllocationError as failure:
-            error = str(failure)
-    return ResourceReport(scanner.resource, snapshot, tuple(warnings), result, error)
+    warnings = (*snapshot.notes, *_unknown(snapshot), *_needed(scanner, snapshot))
+    found = ResourceReport(scanner.resource, snapshot, warnings)
+    if wish is None:
+        return found
+    try:
+        chosen = choose(scanner, snapshot, wish)
+        return replace(
+            found,
+            allocation=scanner.hand_out(snapshot, chosen),
+            pre_start=_pre_start(scanner, snapshot, chosen),
+            cdi_spec=_cdi_spec(scanner, snapshot, chosen),
+        )
+    except (AllocationError, PreStartError) as error:
+        return replace(found, allocation_error=str(error))
+
+
+def _pre_start(
+    scanner: Scanner, snapshot: Snapshot, advertised_ids: Iterable[str]
+) -> Sequence[PlannedStep]:
+    devices = [snapshot.devices[device_id] for device_id in distinct(advertised_ids)]
+    return planned(scanner.resource, devices, scanner.constants, scanner.files.here)
+
+
+def _cdi_spec(
+    scanner: Scanner, snapshot: Snapshot, advertised_ids: Iterable[str]
+) -> Mapping[str, object] | None:
+    if scanner.resource.inject != "cdi":
+        return None
+    devices = {device_id: snapshot.devices[device_id] for device_id in distinct(advertised_ids)}
+    found = cdi_devices(scanner, Snapshot(devices), {})
+    return spec(scanner.resource.name, list(found.values()))
+
+
+def _unknown(snapshot: Snapshot) -> dict[str, None]:
+    """Return what could not be checked, each once."""
+    return {
+        f"device {device.id} is not checked: {device.checked.unknown}": None
+        for device in snapshot.devices.values()
+        if device.checked and device.checked.unknown
+    }
 
 
 def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -69,20 +70,24 @@ def print_reports(reports: Sequence[ResourceReport]) -> None:
         for warning in shown["warnings"]:
             click.echo(f"  warning: {warning}")
         if shown["devices"]:
-            rows = [
-                [
-                    printable(device["id"]),
-                    device["health"],
-                    ", ".join(device["paths"]) or "-",
-                    device["reason"] or "",
-                ]
-                for device in shown["devices"]
-            ]
-            print_table(["DEVICE", "HEALTH", "PATHS", "REASON"], rows)
+            _print_devices(shown["devices"])
         for skipped in shown["skipped"]:
             click.echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
         if "allocation" in shown:
             print_allocation(shown["allocation"])
+
+
+def _print_devices(devices: Sequence[dict[str, Any]]) -> None:
+    columns = {
+        "DEVICE": [printable(device["id"]) for device in devices],
+        "HEALTH": [device["health"] for device in devices],
+        "NUMA": [",".join(map(str, device["numaNodes"])) for device in devices],
+        "PATHS": [", ".join(device["paths"]) or "-" for device in devices],
+        "REASON": [device["reason"] or "" for device in devices],
+    }
+    if not any(columns["NUMA"]):
+        del columns["NUMA"]
+    print_table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
 
 
 def print_allocation(allocation: dict[str, Any]) -> None:
@@ -103,6 +108,29 @@ def print_allocation(allocation: dict[str, Any]) -> None:
         click.echo(f"    annotation {key}={value}")
     for name in allocation["cdiDevices"]:
         click.echo(f"    cdi {name}")
+    if "cdiSpec" in allocation:
+        _print_cdi(allocation["cdiSpec"])
+    for step in allocation["preStart"]:
+        how = "once for the pod" if step["every"] == "holder" else "at each start"
+        value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])
+        click.echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
+
+
+def _print_cdi(spec: dict[str, Any]) -> None:
+    """Print what the devices of a CDI spec bring."""
+    for device in spec["devices"]:
+        edits = device["containerEdits"]
+        for text in edits.get("env", ()):
+            click.echo(f"      {device['name']}: env {text}")
+        for node in edits.get("deviceNodes", ()):
+            host = node.get("hostPath", node["path"])
+            click.echo(
+                f"      {device['name']}: device {host} as {node['path']} ({node['permissions']})"
+            )
+        for mount in edits.get("mounts", ()):
+            mode = "read-only" if "ro" in mount["options"] else "read-write"
+            paths = f"{mount['hostPath']} at {mount['containerPath']}"
+            click.echo(f"      {device['name']}: mount {paths} ({mode})")
 
 
 def changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """One look at the host for one resource: a survey, then devices, answers, health."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from devhost import allocation, preference
 from devhost.discovery import identity, topology
@@ -19,6 +20,8 @@ from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Snapshot
 from devhost.rules import Rules, bound, rules_of
 from devhost.trust import Policy
+
+SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Scanner:
         present = identity.identify(self.resource, found, moment)
         devices = {
             **identity.vanished(self.resource, found, previous, present, now),
-            **self._rendered(present, previous),
+            **dict(_swapped(self._rendered(present, previous), previous, now)),
         }
         devices = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
@@ -148,7 +151,34 @@ class Scanner:
             if device.missing_since is not None
         ]
         times += [since + self.hold_s for since in present.held.values()]
+        times += [
+            device.swapped_at + SWAP_S
+            for device in devices.values()
+            if device.swapped_at is not None
+        ]
         return min((time for time in times if time > now and time != float("inf")), default=None)
+
+
+def _swapped(
+    devices: Mapping[str, Device], previous: Snapshot, now: float
+) -> Iterator[tuple[str, Device]]:
+    """Make a device unhealthy for a while that is another node than before.
+
+    Whoever holds it has lost it, for containers are given numbers, and kubelet would hear
+    nothing of it.
+    """
+    for device_id, device in devices.items():
+        before = previous.devices.get(device_id)
+        if before is None or before.missing_since is not None:
+            yield device_id, device
+            continue
+        known = before.numbers
+        other = any(known.get(path, number) != number for path, number in device.numbers.items())
+        since = now if other else before.swapped_at
+        reason = device.reason
+        if since is not None and now - since < SWAP_S:
+            reason = reason or "another device was found in its place"
+        yield device_id, replace(device, reason=reason, swapped_at=since)
 
 
 def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:

@@ -37,11 +37,9 @@ def placed(
 
 
 def _known(device: Device, previous: Snapshot) -> tuple[int, ...]:
-    """Return what was found before, if the device is not there, or still the same."""
+    """Return what was found before, if the device is not there now."""
     before = previous.devices.get(device.id)
-    if before is None or (device.missing_since is None and before.nodes != device.nodes):
-        return ()
-    return before.numa_nodes
+    return before.numa_nodes if before and device.missing_since is not None else ()
 
 
 def _nodes_of(device: Device, files: HostFiles) -> tuple[int, ...]:

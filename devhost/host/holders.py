@@ -19,6 +19,7 @@ class Holders:
     def __init__(self, pod_resources: PodResources | None) -> None:
         self._pod_resources = pod_resources
         self._last: Mapping[str, HeldBy] = {}
+        self._before: Mapping[str, HeldBy] = {}
         self._failure: str | None = None
         # Calls are numbered from 1. One that was cancelled has begun and does not end.
         self._begun = self._ended = 0
@@ -39,6 +40,18 @@ class Holders:
     def of(self, resource: str) -> HeldBy:
         """Return device ID to the pods that hold it (``namespace/name``), as last listed."""
         return self._last.get(resource, {})
+
+    def held(self, resource: str) -> frozenset[str]:
+        """Return the device IDs that pods hold, by the last two lists together.
+
+        A kubelet that has just started lists only the pods that it has admitted so far.
+        """
+        return frozenset(self.of(resource)) | frozenset(self._before.get(resource, {}))
+
+    async def settled(self) -> None:
+        """Ask anew if that is possible; else the last list stays in force."""
+        with contextlib.suppress(KubeletError):
+            await self.refresh()
 
     async def refresh(self) -> None:
         """Ask anew, or share the answer to a question that is under way.
@@ -74,8 +87,11 @@ class Holders:
             return
         while True:
             await self._wanted.wait()
-            with contextlib.suppress(KubeletError):  # logged; it is asked again
-                await self.refresh()
+            before = self._last
+            await self.settled()
+            changed, self._before = self._before != before, before
+            if changed:
+                self._tell()
             await asyncio.sleep(POLL_S)
 
     async def _ask_after(self, number: int) -> None:
@@ -103,5 +119,8 @@ class Holders:
             else:
                 _LOG.info("who holds what is known again")
         if self._last != before:
-            for callback in tuple(self._callbacks):
-                callback()
+            self._tell()
+
+    def _tell(self) -> None:
+        for callback in tuple(self._callbacks):
+            callback()

@@ -52,7 +52,10 @@ class Publisher:
         )
         for judge in self._judges:
             snapshot = judge(snapshot)
-        listing.update(self._fitting(advertising.entries(snapshot, replicas)))
+        wanted = advertising.entries(snapshot, replicas)
+        # What a pod holds stays in the list, even if it was gone before this process came.
+        kept = dict.fromkeys(listing.held() - wanted.keys() - listing.leaving, Advertised(False))
+        listing.update(self._fitting(wanted | kept))
         listing.prune(asyncio.get_running_loop().time())
         if before.keys() - listing.entries.keys():
             self.publish(scanner, found)  # what has waited for the IDs that left need wait no more

@@ -8,7 +8,8 @@ before that is still running. Nor does one leave that a pod holds: the kubelet w
 healthy (UpdateAllocatedResourcesStatus, in the same file).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,7 +54,7 @@ class Listing:
         self._told = False  # that there are devices
         self._streams: set[Stream] = set()
         self._calls: set[Call] = set()
-        self.held: Callable[[], Collection[str]] = tuple
+        self.held: Callable[[], AbstractSet[str]] = frozenset
         self.version = 0
 
     @property
@@ -96,6 +97,10 @@ class Listing:
             del self._leaving[advertised_id]
             self._ever_sent.discard(advertised_id)
         return self._changed(before)
+
+    def prunable(self, now: float) -> bool:
+        """Whether `prune` would drop an ID."""
+        return any(self._may_leave(one, now) for one in self._leaving)
 
     def _changed(self, before: Mapping[str, Advertised]) -> bool:
         if self.entries == before:

@@ -95,6 +95,7 @@ class Device:
         reason: Why it is unhealthy; ``None`` for a healthy one.
         missing_since: Seconds on the host's clock since it is not found any more.
         replaced: It is there but not offered any more, or under another ID: it has to go.
+        swapped_at: When (on the host's clock) another device node was found in its place.
         answer: What a container receives for it; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
         checked: The last round of its health checks.
@@ -105,6 +106,7 @@ class Device:
     reason: str | None = None
     missing_since: float | None = None
     replaced: bool = False
+    swapped_at: float | None = None
     answer: Answer | None = None
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
@@ -113,6 +115,13 @@ class Device:
     def healthy(self) -> bool:
         """Whether containers may be given it."""
         return self.reason is None
+
+    @property
+    def numbers(self) -> dict[str, tuple[int, int]]:
+        """The major and minor numbers of its device nodes, by their paths."""
+        return {
+            node.path: node.state.number for node in self.nodes if node.state and node.state.number
+        }
 
     @property
     def paths(self) -> tuple[str, ...]:

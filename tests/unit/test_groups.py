@@ -1,0 +1,267 @@
+"""Devices of several nodes: which nodes are one device, and what a container gets of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import SWAP_S, Scanner
+from devhost.errors import AllocationError
+from devhost.loading.loader import loads
+from devhost.model.answer import Allocation
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+SOUND = r"""
+sources:
+  - {dev: 'snd/controlC(?P<card>[0-9]+)', as: control}
+  - {dev: 'snd/pcmC(?P<card>[0-9]+)D.*', as: pcm}
+  - {dev: 'snd/midiC(?P<card>[0-9]+)D.*', as: midi, optional: true}
+group: card${card}
+"""
+OPTIONAL = """sources: [dev: a, {dev: b, as: x, optional: true}]
+group: g
+allocate: {env: {A: '${x.path}'}}"""
+
+
+class Host:
+    """A root whose scans follow one another."""
+
+    def __init__(self, root: Path, text: str = SOUND, hold_s: float = 0.0) -> None:
+        self.root, self.hold_s = root, hold_s
+        self.last = Snapshot()
+        self.now = 0.0
+        self.configure(text)
+
+    def configure(self, text: str) -> None:
+        body = "".join(f"  {line}\n" for line in text.strip().splitlines())
+        (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
+        files = HostFiles(str(self.root))
+        self.scanner = Scanner.of(resource, files, Policy(), "node", hold_s=self.hold_s)
+
+    def make(self, *names: str, minor: int = 3) -> None:
+        for name in names:
+            path = self.root / "dev" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.mknod(path, 0o020666, os.makedev(1, minor))
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            (self.root / "dev" / name).unlink()
+
+    def scan(self, after: float = 0.0) -> Snapshot:
+        self.now += after
+        found = self.scanner.survey()
+        self.last = self.scanner.snapshot(found, self.last, lambda _: None, self.now)
+        return self.last
+
+    def states(self, after: float = 0.0) -> dict[str, str | None]:
+        return {one.id: one.reason for one in self.scan(after).devices.values()}
+
+    def give(self, *ids: str) -> Allocation:
+        return self.scanner.hand_out(self.last, ids)
+
+
+def test_the_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
+    """Its ID is the key, and a container gets all its nodes."""
+    host = Host(tmp_path)
+    host.make("snd/controlC0", "snd/pcmC0D0p", "snd/pcmC0D0c", "snd/controlC10", "snd/pcmC10D0p")
+    assert host.states() == {"card0": None, "card10": None}
+    assert [spec.host_path for spec in host.give("card0").devices] == [
+        "/dev/snd/controlC0",
+        "/dev/snd/pcmC0D0c",
+        "/dev/snd/pcmC0D0p",
+    ]
+
+
+def test_every_source_has_to_give_a_node(tmp_path: Path) -> None:
+    """What lacks one is not offered, and is listed with the reason."""
+    host = Host(tmp_path)
+    host.make("snd/controlC0", "snd/pcmC1D0p", "snd/midiC2D0")
+    assert host.states() == {}
+    reasons = {one.candidate: one.reason for one in host.last.skipped}
+    assert (
+        reasons["/dev/snd/controlC0"] == "group 'card0' is incomplete: no node of sources[1] (pcm)"
+    )
+    assert "sources[0] (control)" in reasons["/dev/snd/pcmC1D0p"]
+    assert "sources[0] (control) and sources[1] (pcm)" in reasons["/dev/snd/midiC2D0"]
+
+
+def test_an_optional_node_joins_where_it_is(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.make("snd/controlC0", "snd/pcmC0D0p", "snd/controlC1", "snd/pcmC1D0p", "snd/midiC1D0")
+    assert host.states() == {"card0": None, "card1": None}
+    assert [len(one.nodes) for one in host.last.devices.values()] == [2, 3]
+
+
+def test_a_device_waits_a_moment_for_its_optional_nodes(tmp_path: Path) -> None:
+    """Or it would be handed out without them, just after it was plugged in."""
+    host = Host(tmp_path, hold_s=1.0)
+    host.make("snd/controlC0", "snd/pcmC0D0p")
+    assert host.states() == {}
+    assert host.last.again_at == 1.0
+    host.make("snd/midiC0D0")
+    assert host.states(0.5) == {"card0": None}
+    host.remove("snd/midiC0D0")  # one that is on offer waits for nothing
+    assert host.states(0.1) == {"card0": None}
+
+
+def test_without_its_optional_nodes_it_is_offered_after_the_moment(tmp_path: Path) -> None:
+    host = Host(tmp_path, hold_s=1.0)
+    host.make("snd/controlC0", "snd/pcmC0D0p")
+    host.scan()
+    assert host.states(1.0) == {"card0": None}
+
+
+def test_a_device_that_loses_a_node_is_unhealthy(tmp_path: Path) -> None:
+    """It keeps its ID and its seat; when the node is back it is well."""
+    host = Host(tmp_path)
+    host.make("snd/controlC0", "snd/pcmC0D0p")
+    host.scan()
+    host.remove("snd/pcmC0D0p")
+    assert host.states() == {"card0": "incomplete: no node of sources[1] (pcm)"}
+    assert not host.last.devices["card0"].replaced
+    with pytest.raises(AllocationError, match="incomplete"):
+        host.give("card0")
+    host.make("snd/pcmC0D0p")
+    assert host.states() == {"card0": None}
+    host.remove("snd/pcmC0D0p", "snd/controlC0")
+    assert host.states() == {"card0": "not found any more"}
+    assert host.states(300.0) == {}
+
+
+def test_a_named_node_has_variables_of_its_own(tmp_path: Path) -> None:
+    """Of several nodes with one name each counts; an optional one may be left out."""
+    entries = """
+allocate:
+  devices:
+    - hostPath: ${control.path}
+      containerPath: /dev/snd/controlC${index}
+    - {hostPath: '${midi.path}', containerPath: '/dev/midi${index}', optional: true}
+  env:
+    CONTROL: ${control.name}
+    PCMS: ${pcm.name}
+    MIDI: {value: '${midi.realpath}', optional: true}
+    CARD: ${id}
+"""
+    host = Host(tmp_path, SOUND + entries)
+    host.make("snd/controlC0", "snd/pcmC0D0p", "snd/pcmC0D1p", "snd/controlC1", "snd/pcmC1D0p")
+    host.make("snd/midiC1D0")
+    assert host.states() == {"card0": None, "card1": None}
+    answer = host.give("card0", "card1")
+    assert answer.envs == {
+        "CONTROL": "controlC0,controlC1",
+        "PCMS": "pcmC0D0p,pcmC0D1p,pcmC1D0p",
+        "MIDI": "/dev/snd/midiC1D0",
+        "CARD": "card0,card1",
+    }
+    assert {spec.container_path: spec.host_path for spec in answer.devices} == {
+        "/dev/snd/controlC0": "/dev/snd/controlC0",
+        "/dev/snd/controlC1": "/dev/snd/controlC1",
+        "/dev/midi1": "/dev/snd/midiC1D0",
+    }
+
+
+def test_a_constant_key_makes_one_device(tmp_path: Path) -> None:
+    host = Host(tmp_path, "sources: [dev: kfd, dev: 'dri/renderD.*']\ngroup: gpus")
+    host.make("kfd", "dri/renderD128", "dri/renderD129")
+    assert host.states() == {"gpus": None}
+    assert len(host.give("gpus").devices) == 3
+
+
+def test_an_id_overrides_the_key(tmp_path: Path) -> None:
+    host = Host(tmp_path, SOUND + "id: ['${midi.name}', 'sound-${card}']")
+    host.make("snd/controlC0", "snd/pcmC0D0p", "snd/controlC1", "snd/pcmC1D0p", "snd/midiC1D0")
+    assert host.states() == {"midiC1D0": None, "sound-0": None}
+
+
+def test_a_source_that_fails_takes_no_optional_node_away(tmp_path: Path) -> None:
+    """A sick directory is not an empty one."""
+    text = """
+sources:
+  - {dev: 'x(?P<n>[0-9])'}
+  - {glob: {paths: /extra/*, types: char}, as: extra, optional: true}
+group: device${name}
+"""
+    host = Host(tmp_path, text.replace("${name}", ""))
+    host.make("x0", "../extra/e")
+    assert host.states() == {"device": None}
+    found = host.scanner.survey()
+    failed = type(found)(
+        tuple(node for node in found.nodes if node.source == 0), failed={1: "Input/output error"}
+    )
+    after = host.scanner.snapshot(failed, host.last, lambda _: None, 1.0)
+    assert after.devices["device"].reason == "its source could not be read: Input/output error"
+
+
+def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.make("snd/controlC0", "snd/pcmC0D0p")
+    found = host.scanner.survey()
+    claimed = {"/dev/snd/pcmC0D0p": "e.com/first"}
+    after = host.scanner.snapshot(found, host.last, claimed.get, 0.0)
+    assert not after.devices
+    assert "e.com/first offers it already" in {one.reason for one in after.skipped}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sources: [{dev: a, as: x-y}]", "should be letters"),
+        ("sources: [{dev: a, as: x}, {dev: b, as: x}]", "is called 'x' already"),
+        ("sources: [{dev: a, optional: true}, {dev: b}]", "say `group`, too"),
+        ("sources: [{dev: a, optional: true}]\ngroup: g", "must not be optional"),
+        ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not known yet"),
+        ("sources: [{dev: a}, {dev: 'b(?P<n>.)'}]\ngroup: '${n}'", "unknown variable ${n}"),
+        ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not known yet"),
+        (
+            "sources: [{dev: a, as: x}, {dev: b}]\nallocate: {env: {A: '${x.path}'}}",
+            "unknown variable ${x.path}",
+        ),
+        (OPTIONAL, "say `optional: true` here, too"),
+    ],
+)
+def test_what_makes_no_sense_is_found_at_load(text: str, says: str) -> None:
+    body = "".join(f"  {line}\n" for line in text.splitlines())
+    loaded = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}")
+    assert any(says in problem.message for problem in loaded.problems), loaded.problems
+
+
+def test_one_source_may_name_its_node(tmp_path: Path) -> None:
+    host = Host(tmp_path, "sources: [{dev: kvm, as: kvm}]\nallocate: {env: {KVM: '${kvm.path}'}}")
+    host.make("kvm")
+    host.scan()
+    assert host.give("kvm").envs == {"KVM": "/dev/kvm"}
+
+
+def test_another_node_in_a_devices_place_is_unhealthy_for_a_while(tmp_path: Path) -> None:
+    """Who holds it has lost it; that must not pass unseen."""
+    host = Host(tmp_path, "sources: [dev: kvm]")
+    host.make("kvm")
+    assert host.states() == {"kvm": None}
+    host.remove("kvm")
+    host.make("kvm", minor=5)
+    assert host.states() == {"kvm": "another device was found in its place"}
+    assert host.last.again_at == SWAP_S
+    assert host.states(SWAP_S / 2) == {"kvm": "another device was found in its place"}
+    assert host.states(SWAP_S / 2) == {"kvm": None}
+    host.remove("kvm")
+    host.scan()
+    host.make("kvm", minor=3)  # its absence was seen
+    assert host.states() == {"kvm": None}
+
+
+def test_a_directory_of_nodes_is_given_node_by_node(tmp_path: Path) -> None:
+    """Links in it are left out; one with no nodes makes the device unhealthy."""
+    entry = "allocate: {devices: [{hostPath: /dev/bus, containerPath: /bus, permissions: r}]}"
+    host = Host(tmp_path, "sources: [static: 1]\n" + entry)
+    host.make("bus/001/001", "bus/002/010")
+    (tmp_path / "dev/bus/link").symlink_to("001/001")
+    assert host.states() == {"0": None}
+    assert [(one.host_path, one.container_path) for one in host.give("0").devices] == [
+        ("/dev/bus/001/001", "/bus/001/001"),
+        ("/dev/bus/002/010", "/bus/002/010"),
+    ]
+    host.remove("bus/001/001", "bus/002/010", "bus/link")
+    assert host.states() == {"0": "/dev/bus is a directory with no device nodes below"}
