@@ -31,7 +31,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts: say `every: start` of what does no harm then"
             )
             yield "error", (*path, "preStart", index), message, True
-        total += step.timeout
+        total += step.timeout if "timeout" in step.model_fields_set else 0.0
     if total > PRE_START_MAX_S:
         message = (
             f"the steps' timeouts are {total:g}s together, but kubelet gives a start 30s: "

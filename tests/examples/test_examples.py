@@ -24,6 +24,7 @@ from tests.support.realkubelet import RealKubelet
 
 EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"
 ALLOWED: Final = Policy(allow_paths=("/dev/*",), enforced=True)
+ALL_ALLOWED: Final = Policy(allow_paths=("/dev/*",), allow_exec=True, enforced=True)
 
 COLA: Final = "myway5.com/cola"
 GOPHER: Final = "lixueduan.com/gopher"
@@ -32,6 +33,10 @@ VPCPORT: Final = "netease/vpcport"
 GPU: Final = "iluvatar.com/gpu"
 SERIAL: Final = "example.com/serial"
 CAMERA: Final = "example.com/camera"
+SOUND: Final = "example.com/sound"
+TPM: Final = "example.com/tpm"
+SCRATCH: Final = "example.com/scratch-disk"
+SHARE: Final = "example.com/render-share"
 
 BY_ID: Final = "/dev/disk/by-id"
 
@@ -177,6 +182,7 @@ async def hosted(
         policy,
         leave_after=0.3,
         hold_s=0.0,
+        cdi_dir=tree.root.parent / "cdi",
     )
     task = asyncio.create_task(Host(example(name, policy), settings).run())
     try:
@@ -203,13 +209,15 @@ def test_there_is_a_test_of_each_example() -> None:
 
 @every_example
 def test_is_valid(file: Path) -> None:
-    """Without a flag no example but the one that says so needs one; with it none is doubtful."""
+    """Without a flag no example but those that say so needs one; with it none is doubtful."""
     loaded = load(str(file))
     messages = [(problem.severity, problem.message) for problem in loaded.problems]
-    needs_flag = [("warning", "block devices need --allow-path '/dev/…'")]
-    assert messages == (needs_flag if file.stem == "superdisk" else [])
+    paths = ("warning", "block devices need --allow-path '/dev/…'")
+    commands = ("warning", "running a command needs --allow-exec")
+    needed = {"superdisk": [paths], "formatted-disk": [paths, commands]}
+    assert messages == needed.get(file.stem, [])
     assert loaded.config is not None
-    assert load(str(file), ALLOWED).problems == ()
+    assert load(str(file), ALL_ALLOWED).problems == ()
 
 
 @every_example
@@ -578,3 +586,142 @@ def test_plan_gpio_and_render(tree: Tree) -> None:
             node(f"{base}/{ids[1]}", "/dev/dri/renderD128"),
         ],
     )
+
+
+# ── several-nodes ──────────────────────────────────────────────────────────────────────
+
+
+def multi_node_devices(tree: Tree) -> None:
+    for name in ("controlC0", "pcmC0D0p", "pcmC0D0c", "controlC1", "pcmC1D3p", "midiC1D0", "timer"):
+        tree.char(f"/dev/snd/{name}")
+    for name in ("tpm0", "tpmrm0", "tpm1", "video0", "video2", "media0"):
+        tree.char(f"/dev/{name}")
+    tree.link("/dev/v4l/by-path/pci-1-usb-0:1:1.0-video-index0", "../../video0")
+    tree.link("/dev/v4l/by-path/pci-1-usb-0:2:1.0-video-index0", "../../video2")
+    tree.link("/dev/media/by-path/pci-1-usb-0:2:1.0-media", "../../media0")
+
+
+def test_plan_several_nodes(tree: Tree) -> None:
+    multi_node_devices(tree)
+    shown = plan("several-nodes", tree, sound="2", tpm="1", camera="2")
+    cards = shown[SOUND]
+    assert [(one["id"], one["paths"]) for one in cards["devices"]] == [
+        ("card0", ["/dev/snd/controlC0", "/dev/snd/pcmC0D0c", "/dev/snd/pcmC0D0p"]),
+        ("card1", ["/dev/snd/controlC1", "/dev/snd/pcmC1D3p", "/dev/snd/midiC1D0"]),
+    ]
+    nodes = [node(path) for one in cards["devices"] for path in one["paths"]]
+    assert cards["allocation"] == allocation(
+        ["card0", "card1"], {"ALSA_CARDS": "card0,card1"}, nodes
+    )
+    assert [one["id"] for one in shown[TPM]["devices"]] == ["tpm0"]
+    assert shown[TPM]["skipped"] == [
+        skipped("/dev/tpm1", "group 'tpm1' is incomplete: no node of sources[1] (manager)")
+    ]
+    assert shown[TPM]["allocation"] == allocation(["tpm0"], {}, [node("/dev/tpmrm0")])
+    first, second = "pci-1-usb-0:1:1.0", "pci-1-usb-0:2:1.0"
+    assert shown[CAMERA]["allocation"] == allocation(
+        [first, second],
+        {"CAMERAS": "/dev/video0,/dev/video1"},
+        [
+            node(f"/dev/v4l/by-path/{first}-video-index0", "/dev/video0"),
+            node(f"/dev/v4l/by-path/{second}-video-index0", "/dev/video1"),
+            node(f"/dev/media/by-path/{second}-media", "/dev/media1"),
+        ],
+    )
+
+
+async def test_live_several_nodes(tree: Tree, kubelet: RealKubelet) -> None:
+    multi_node_devices(tree)
+    async with hosted("several-nodes", tree, kubelet):
+        await kubelet.wait(SOUND, 2, 2)
+        tree.remove("/dev/snd/pcmC0D0c")  # it has another one
+        tree.remove("/dev/snd/pcmC1D3p")
+        await kubelet.wait(SOUND, 2, 1)
+        answer = (await kubelet.admit("pod", {"app": {SOUND: 1}}))["app"]
+        assert answer["envs"] == {"ALSA_CARDS": "card0"}
+        assert set(by_container_path(answer["devices"])) == {
+            "/dev/snd/controlC0",
+            "/dev/snd/pcmC0D0p",
+        }
+        tree.char("/dev/tpmrm1")
+        await kubelet.wait(TPM, 2, 2)
+
+
+# ── formatted-disk ─────────────────────────────────────────────────────────────────────
+
+
+def test_plan_formatted_disk(tree: Tree) -> None:
+    """It says what would be run, and runs nothing."""
+    disks(tree)
+    config = example("formatted-disk")
+    (resource,) = config.resources
+    unchecked = config.model_copy(  # its disks have numbers of no driver
+        update={"resources": (resource.model_copy(update={"health": None}),)}
+    )
+    files = HostFiles(str(tree.root))
+    (shown,) = (one.as_json() for one in report(unchecked, files, ALL_ALLOWED, "n", {SCRATCH: "1"}))
+    by_id = f"{BY_ID}/ata-DATA_1"
+    step = {
+        "device": "ata-DATA_1",
+        "step": "run",
+        "value": ["mkfs.ext4", "-q", f"{tree.root}{by_id}"],
+        "every": "holder",
+        "timeout": 25.0,
+    }
+    expected = allocation(
+        ["ata-DATA_1"], {"SCRATCH_DISKS": "/dev/scratch0"}, [node(by_id, "/dev/scratch0")]
+    )
+    assert shown["allocation"] == expected | {"preStart": [step]}
+
+
+def test_a_disk_that_cannot_be_read_is_unhealthy(tree: Tree) -> None:
+    disks(tree)
+    shown = plan("formatted-disk", tree, ALL_ALLOWED)[SCRATCH]
+    assert (shown["capacity"], shown["allocatable"]) == (2, 0)
+    reason = shown["devices"][0]["reason"]
+    assert reason.startswith(f"check failed: readable: {BY_ID}/ata-DATA_1: ")
+
+
+def test_formatting_needs_two_flags() -> None:
+    file = str(EXAMPLES / "formatted-disk.yaml")
+    assert load(file, ALLOWED).config is None
+    assert load(file, Policy(allow_exec=True, enforced=True)).config is None
+
+
+# ── shared-render ──────────────────────────────────────────────────────────────────────
+
+
+def gpus(tree: Tree) -> None:
+    for card in (0, 1):
+        tree.char(f"/dev/dri/renderD{128 + card}")
+        tree.link(f"/dev/dri/by-path/pci-{card}-render", f"../renderD{128 + card}")
+
+
+def test_plan_shared_render(tree: Tree) -> None:
+    """Two shares are of two GPUs, though the first one has free ones."""
+    gpus(tree)
+    shown = plan("shared-render", tree, None, **{"render-share": "2"})[SHARE]
+    assert (shown["capacity"], shown["allocatable"]) == (8, 8)
+    given = shown["allocation"]
+    assert given["deviceIds"] == ["pci-0-render::0", "pci-1-render::0"]
+    assert given["envs"] == {"RENDER_NODES": "/dev/dri/renderD128,/dev/dri/renderD129"}
+    kind = "devhost.example.com/render-share"
+    assert given["cdiDevices"] == [f"{kind}=pci-0-render", f"{kind}=pci-1-render"]
+    assert given["devices"] == []
+    nodes = [one["containerEdits"]["deviceNodes"][0]["path"] for one in given["cdiSpec"]["devices"]]
+    assert nodes == ["/dev/dri/renderD128", "/dev/dri/renderD129"]
+
+
+async def test_live_shared_render(tree: Tree, kubelet: RealKubelet) -> None:
+    """Pods fill one GPU up before the next is begun."""
+    gpus(tree)
+    async with hosted("shared-render", tree, kubelet):
+        await kubelet.wait(SHARE, 8, 8)
+        given = [
+            (await kubelet.admit(f"pod-{number}", {"app": {SHARE: 1}}))["app"]["cdiDevices"]
+            for number in range(5)
+        ]
+        assert given[:4] == [given[0]] * 4
+        assert given[4] != given[0]
+        files = list((tree.root.parent / "cdi").iterdir())
+        assert [path.suffix for path in files] == [".json"]
