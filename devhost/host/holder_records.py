@@ -82,8 +82,8 @@ class _Known:
 class HolderRecords:
     """The records of one resource, by advertised ID.
 
-    The file wins over memory, because another instance may have written it; memory counts
-    where there is none. One use at a time touches the file, in this process and beyond.
+    The file wins over memory, because another instance may have written it; where there is
+    none, memory tells the holders. One use at a time touches it, also of other processes.
     """
 
     def __init__(self, resource: str, state_dir: Path | None) -> None:
@@ -159,6 +159,7 @@ class HolderRecords:
         """
         try:
             await self._use(lambda records: records.clear(), only_if_there=True)
+            self._unsaved = {}
         except OSError as error:
             self._tell(f"cannot drop the record of who holds devices: {error}")
             self._memory, self._unsaved, self._forgetting = {}, {}, True
@@ -224,15 +225,20 @@ def _update(
         if time.monotonic() > until:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), str(path))
         stored, problem = _load(path, resource)
-        records = dict(known.memory if stored is None else stored)
+        records = dict(_remembered(known.memory) if stored is None else stored)
         if known.forgetting:
             records.clear()
-        for one, unsaved in known.unsaved.items():
+        for one, unsaved in known.unsaved.items() if problem is None else ():
             _catch_up(records, one, unsaved)
         change(records)
         if records != (stored or {}):
             write_atomically(path, _dumped(resource, records))
     return records, problem
+
+
+def _remembered(memory: Records) -> Records:
+    # No marks: another instance may have prepared the device, in the file that is lost.
+    return {one: record for one, record in memory.items() if isinstance(record, Holder)}
 
 
 def _catch_up(records: dict[str, Record], one: str, unsaved: _Unsaved) -> None:

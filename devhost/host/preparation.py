@@ -79,6 +79,7 @@ class Preparation:
         self._records = HolderRecords(name, state_dir)
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._beside = Beside()
+        self._unrecorded = False
 
     async def declared(self, resource: Resource) -> None:
         """Tell by which declaration the resource is served from now on; never fails.
@@ -86,7 +87,9 @@ class Preparation:
         To be awaited before a kubelet can learn of it. Without a step for holders containers
         start unrecorded, so that records would be wrong when such a step comes back.
         """
-        if not pre_start.keeps_records(resource):
+        # Also an Allocate by the former declaration, still under way, must not leave a mark.
+        self._unrecorded = not pre_start.keeps_records(resource)
+        if self._unrecorded:
             await self._records.forget()
 
     async def ended(self) -> None:
@@ -96,9 +99,9 @@ class Preparation:
     async def allocated(self, resource: Resource, ids: Sequence[str]) -> None:
         """Note that kubelet hands out advertised IDs; before Allocate is answered.
 
-        Never fails, and takes at most 2 s more than nothing.
+        Never fails, and takes at most 2 s.
         """
-        if pre_start.keeps_records(resource):
+        if pre_start.keeps_records(resource) and not self._unrecorded:
             await self._records.mark_fresh(ids)
 
     async def prepare(
@@ -193,9 +196,8 @@ class Preparation:
         except KubeletError as error:
             raise PreStartError(f"{unknown}: the socket of --pod-resources: {error}") from None
         except TimeoutError:
-            raise PreStartError(
-                f"{unknown}: the socket of --pod-resources did not answer in time"
-            ) from None
+            text = f"{unknown}: the socket of --pod-resources did not answer in time"
+            raise PreStartError(text) from None
 
     async def _settle(self, pod: str, fresh: Iterable[Mapping[str, Fresh]]) -> list[str]:
         together = {one: record for records in fresh for one, record in records.items()}

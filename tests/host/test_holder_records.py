@@ -16,6 +16,7 @@ import pytest
 from devhost.errors import PreStartError
 from devhost.host import holder_records
 from devhost.host.holder_records import Fresh, Holder, HolderRecords
+from devhost.host.state_files import write_atomically
 
 NAME: Final = "example.com/disk"
 POD: Final = "ns/pod-0"
@@ -119,15 +120,17 @@ async def test_what_another_instance_wrote_wins_over_memory(tmp_path: Path) -> N
     assert await short(theirs) == {"a": POD, "b": "fresh", "c": "fresh", "d": "fresh"}
 
 
-async def test_memory_counts_and_is_written_again_where_the_file_is_gone(tmp_path: Path) -> None:
+async def test_where_the_file_is_gone_a_holder_is_remembered_but_no_mark(tmp_path: Path) -> None:
+    """Another instance may have prepared the device since, in the file that is lost."""
     records = HolderRecords(NAME, tmp_path / "state")
     await records.mark_fresh(["a", "b"])
     await settle(records, "a")
     file_of(tmp_path / "state").unlink()
     (tmp_path / "state/holders").rmdir()
     (tmp_path / "state").rmdir()
-    assert await short(records) == {"a": POD, "b": "fresh"}
-    assert await short(HolderRecords(NAME, tmp_path / "state")) == {"a": POD, "b": "fresh"}
+    assert await short(records) == {"a": POD}
+    await records.mark_fresh(["c"])
+    assert await short(HolderRecords(NAME, tmp_path / "state")) == {"a": POD, "c": "fresh"}
 
 
 @pytest.mark.parametrize(
@@ -196,6 +199,27 @@ async def test_a_mark_that_cannot_be_written_at_once_does_not_fail(tmp_path: Pat
     assert await short(records) == {"a": "fresh"}
 
 
+async def test_a_mark_that_was_written_though_it_failed_is_no_other_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one, which could not be written at all, still counts."""
+    records = HolderRecords(NAME, tmp_path)
+    await records.mark_fresh(["a"])
+    writes = [write_atomically]
+
+    def fail(path: Path, raw: bytes) -> None:
+        for write in writes:
+            write(path, raw)
+        writes.clear()
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(holder_records, "write_atomically", fail)
+        await records.mark_fresh(["a"])
+        await records.mark_fresh(["a"])
+    assert await short(records) == {"a": "fresh"}
+
+
 async def test_a_late_mark_gives_way_to_another_instances(tmp_path: Path) -> None:
     """Which of the two Allocates came last cannot be told: neither counts as fresh."""
     ours, theirs = HolderRecords(NAME, tmp_path), HolderRecords(NAME, tmp_path)
@@ -205,6 +229,17 @@ async def test_a_late_mark_gives_way_to_another_instances(tmp_path: Path) -> Non
     await theirs.mark_fresh(["a"])
     await settle(theirs, "a")
     assert await short(ours) == {"b": "fresh"}
+
+
+async def test_a_late_mark_counts_for_nothing_beside_a_corrupt_file(tmp_path: Path) -> None:
+    """Whether another instance has used the device since cannot be told."""
+    records = HolderRecords(NAME, tmp_path)
+    with locked(tmp_path):
+        await records.mark_fresh(["a"])
+    file_of(tmp_path).write_text("{")
+    assert await short(records) == {}
+    file_of(tmp_path).unlink()
+    assert await short(records) == {}
 
 
 async def test_a_use_that_is_late_changes_nothing(tmp_path: Path) -> None:
@@ -288,5 +323,6 @@ async def test_forgetting_is_made_up_for(tmp_path: Path) -> None:
     with locked(tmp_path):
         await records.forget()
         await records.mark_fresh(["b"])
-    assert await short(records) == {"b": "fresh"}
+    for _ in range(2):
+        assert await short(records) == {"b": "fresh"}
     assert await short(HolderRecords(NAME, tmp_path)) == {"b": "fresh"}

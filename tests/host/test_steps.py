@@ -160,8 +160,8 @@ async def test_a_flood_of_output_neither_blocks_nor_fills_the_memory() -> None:
 
 async def test_a_command_that_does_not_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
     script = f"echo so far; sleep 1000 & echo $! > {tmp_path}/child; wait"
-    text = await failure(start_of(), run=shell(script), timeout="1s")
-    assert text == "preStart[0] (run sh) of device X: did not end within 1s: so far"
+    text = await failure(start_of(), run=shell(script), timeout="3s")
+    assert text == "preStart[0] (run sh) of device X: did not end within 3s: so far"
     child = int((tmp_path / "child").read_text())
     await until(lambda: not alive(child))
 
