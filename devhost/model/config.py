@@ -29,6 +29,7 @@ from devhost.model.values import (
     Templates,
     TemplateText,
     TopologyChoice,
+    listed,
     main_option,
 )
 
@@ -57,8 +58,9 @@ class Probe(Model):
         return self
 
 
+Word = Literal["readable", "writable"]
 Check = Annotated[
-    Annotated[Literal["readable", "writable"], Tag("word")] | Annotated[Probe, Tag("mapping")],
+    Annotated[Word, Tag("word")] | Annotated[Probe, Tag("mapping")],
     Discriminator(lambda value: "mapping" if isinstance(value, dict) else "word"),
 ]
 
@@ -66,7 +68,11 @@ Check = Annotated[
 class HealthChecks(Model):
     """How a device's health is found out, beside that it exists."""
 
-    checks: Annotated[tuple[Check, ...], AsTuple] = ()
+    checks: Annotated[
+        tuple[Check, ...],
+        AsTuple,
+        BeforeValidator(listed, json_schema_input_type=Word | list[Check]),
+    ] = ()
     """All must pass."""
     interval: Duration = 30.0
     """Between two rounds."""
@@ -132,7 +138,7 @@ class Resource(Model):
         Annotated[
             HealthChecks,
             BeforeValidator(
-                main_option("checks"), json_schema_input_type=list[Check] | HealthChecks
+                main_option("checks"), json_schema_input_type=Word | list[Check] | HealthChecks
             ),
         ]
         | None

@@ -73,7 +73,8 @@ def _permissions(value: str) -> str | None:
     return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
 
 
-def _listed(value: object) -> object:
+def listed(value: object) -> object:
+    """Read a text alone as a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -123,18 +124,18 @@ PathList = Annotated[list[HostPath], Field(min_length=1)]
 Strings = Annotated[
     tuple[StrictStr, ...],
     AsTuple,
-    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    BeforeValidator(listed, json_schema_input_type=str | list[str]),
 ]
 Paths = Annotated[
     tuple[HostPath, ...],
     NotEmpty,
-    BeforeValidator(_listed, json_schema_input_type=HostPath | PathList),
+    BeforeValidator(listed, json_schema_input_type=HostPath | PathList),
 ]
 Templates = Annotated[
     tuple[TemplateText, ...],
     NotEmpty,
     BeforeValidator(
-        _listed,
+        listed,
         json_schema_input_type=TemplateText | Annotated[list[TemplateText], Field(min_length=1)],
     ),
 ]
@@ -142,6 +143,6 @@ FileTypes = Annotated[
     tuple[FileType, ...],
     NotEmpty,
     BeforeValidator(
-        _listed, json_schema_input_type=FileType | Annotated[list[FileType], Field(min_length=1)]
+        listed, json_schema_input_type=FileType | Annotated[list[FileType], Field(min_length=1)]
     ),
 ]
