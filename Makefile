@@ -36,6 +36,7 @@ demo: setup ## Show devhost at work, without a cluster
 # wait for something most of the time, so there are more workers than cores.
 test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets: 8 to 20 minutes)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
+		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
 		$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
