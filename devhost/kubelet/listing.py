@@ -8,7 +8,7 @@ before that is still running. Nor does one leave that a pod holds: the kubelet w
 healthy (UpdateAllocatedResourcesStatus, in the same file).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
@@ -93,14 +93,14 @@ class Listing:
     def prune(self, now: float) -> bool:
         """Drop the leaving IDs that may go; return whether the list changed."""
         before = self.entries
-        for advertised_id in [one for one in self._leaving if self._may_leave(one, now)]:
+        for advertised_id in [*self._due(now)]:
             del self._leaving[advertised_id]
             self._ever_sent.discard(advertised_id)
         return self._changed(before)
 
     def prunable(self, now: float) -> bool:
         """Whether `prune` would drop an ID."""
-        return any(self._may_leave(one, now) for one in self._leaving)
+        return next(self._due(now), None) is not None
 
     def _changed(self, before: Mapping[str, Advertised]) -> bool:
         if self.entries == before:
@@ -108,9 +108,11 @@ class Listing:
         self.version += 1
         return True
 
+    def _due(self, now: float) -> Iterator[str]:
+        held = self.held() if self._leaving else ()
+        return (one for one in self._leaving if one not in held and self._may_leave(one, now))
+
     def _may_leave(self, advertised_id: str, now: float) -> bool:
-        if advertised_id in self.held():
-            return False
         times = [stream.unhealthy_since.get(advertised_id) for stream in self._streams]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):
