@@ -4,8 +4,9 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +16,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.host.config_source import ConfigSource
+    from devhost.host.shared import CodeResource
     from devhost.model.config import Config
 
 
@@ -22,8 +24,17 @@ if TYPE_CHECKING:
 @options.config_argument
 @options.kubelet_options
 @options.host_options
-def command(
-    config: str,
+def command(config: str, **chosen: Any) -> None:
+    """Serve the resources of a configuration to the kubelet, until SIGTERM.
+
+    The file is read again when it changes, and at SIGHUP; one that is not valid changes nothing.
+    """
+    run(config, **chosen)
+
+
+def run(
+    config: str | None,
+    *,
     plugin_dir: Path,
     state_dir: Path | None,
     pod_resources: Path | None,
@@ -34,11 +45,9 @@ def command(
     allow_exec: bool,
     log_format: str | None,
     log_level: str,
+    plugins: "Sequence[CodeResource]" = (),
 ) -> None:
-    """Serve the resources of a configuration to the kubelet, until SIGTERM.
-
-    The file is read again when it changes, and at SIGHUP; one that is not valid changes nothing.
-    """
+    """Serve until SIGTERM: the resources of a configuration, if there is one, and those in code."""
     # A process 1 has no default actions; what follows takes over when it is ready.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from devhost.discovery.host_files import HostFiles
@@ -47,14 +56,17 @@ def command(
     from devhost.host.last_good import LastGood
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Host, Settings
+    from devhost.model.config import Config
     from devhost.observe import logs
     from devhost.trust import Policy
 
     logs.set_up(log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=True)
-    source = ConfigSource(config, policy, LastGood(state_dir) if state_dir else None)
-    first = _first(source)
-    raise_descriptor_limit(len(first.resources))
+    first, source = Config(version="v1", resources=()), None
+    if config is not None:
+        source = ConfigSource(config, policy, LastGood(state_dir) if state_dir else None)
+        first = _first(source)
+    raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
     settings = Settings(
         _usable(plugin_dir),
@@ -65,9 +77,9 @@ def command(
         pod_resources=pod_resources,
         cdi_dir=cdi_dir,
     )
-    host = Host(first, settings, source)
+    host = Host(first, settings, source, plugins)
     try:
-        asyncio.run(until_signal(host.run(), source.look_again))
+        asyncio.run(until_signal(host.run(), source.look_again if source else None))
     except KubeletError as error:
         output.fail(str(error))
 

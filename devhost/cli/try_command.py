@@ -3,19 +3,33 @@
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from devhost.cli import options, output
+
+if TYPE_CHECKING:
+    from devhost.host.shared import CodeResource
 
 
 @click.command("try", epilog="Exit status: 0 well, 1 not, 2 usage.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print what is registered, as JSON, and exit.")
 @options.host_options
-def command(
-    config: str,
+def command(config: str, once: bool, **chosen: Any) -> None:
+    """Run the real host against an embedded stand-in kubelet in a temporary directory.
+
+    Shows the resources whenever something changes, also in the configuration, until Ctrl-C.
+    """
+    run(config, once=once, **chosen)
+
+
+def run(
+    config: str | None,
+    *,
     once: bool,
     root: str,
     node_name: str,
@@ -23,28 +37,30 @@ def command(
     allow_exec: bool,
     log_format: str | None,
     log_level: str,
+    plugins: "Sequence[CodeResource]" = (),
 ) -> None:
-    """Run the real host against an embedded stand-in kubelet in a temporary directory.
-
-    Shows the resources whenever something changes, also in the configuration, until Ctrl-C.
-    """
+    """Try the resources of a configuration, if there is one, and those in code."""
     from devhost.discovery.host_files import HostFiles
     from devhost.host.config_source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Settings
     from devhost.host.trial import Trial
     from devhost.kubelet.instances import path_length_problem
+    from devhost.model.config import Config
     from devhost.observe import logs
     from devhost.trust import Policy
 
     logs.set_up("error" if once else log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=False)
-    source = ConfigSource(config, policy)
-    loaded, _ = source.first()
-    output.print_problems(loaded.problems)
-    if loaded.config is None:
+    first: Config | None = Config(version="v1", resources=())
+    source = ConfigSource(config, policy) if config is not None else None
+    if source is not None:
+        loaded, _ = source.first()
+        output.print_problems(loaded.problems)
+        first = loaded.config
+    if first is None:
         sys.exit(1)
-    raise_descriptor_limit(len(loaded.config.resources))
+    raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
             output.fail(f"TMPDIR: {problem}")
@@ -59,9 +75,9 @@ def command(
             pod_resources=place / "pod-resources.sock",
             cdi_dir=place / "cdi",
         )
-        trial = Trial(loaded.config, settings, source)
+        trial = Trial(first, settings, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
-        asyncio.run(until_signal(trial.live(click.echo), source.look_again))
+        asyncio.run(until_signal(trial.live(click.echo), source.look_again if source else None))

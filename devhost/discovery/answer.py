@@ -36,6 +36,18 @@ def hand_out(scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, 
         whole = allocation.allocate(scanner.rules, devices, advertised_ids)
     except AllocationError as error:
         raise AllocationError(f"{scanner.resource.name}: {error}") from None
+    seen = looked_at(scanner, whole)
+    return _by_cdi(scanner, devices, whole) if scanner.resource.inject == "cdi" else seen
+
+
+def looked_at(scanner: "Scanner", whole: Allocation) -> Allocation:
+    """Return an allocation without the optional that is not there, directories as their nodes.
+
+    Blocks.
+
+    Raises:
+        AllocationError: A path is not there, or refused.
+    """
     host_paths = HostPaths(scanner.files, scanner.policy)
     kept: list[DeviceSpec | MountSpec] = []
     for spec in whole.specs:
@@ -45,8 +57,6 @@ def hand_out(scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, 
         elif not spec.optional:
             of = f"device {spec.device}: " if spec.device else ""
             raise AllocationError(f"{scanner.resource.name}: {of}{problem}")
-    if scanner.resource.inject == "cdi":
-        return _by_cdi(scanner, devices, whole)
     return replace(
         whole,
         devices=tuple(spec for spec in kept if isinstance(spec, DeviceSpec)),

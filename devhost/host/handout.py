@@ -7,11 +7,13 @@ from typing import Final
 
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
-from devhost.host.preparation import Preparation
+from devhost.host.holders import Holders
+from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.publisher import Publisher
+from devhost.host.shared import CodeResource
 from devhost.kubelet.listing import Listing
 from devhost.model.answer import Allocation
-from devhost.model.device import Snapshot
+from devhost.model.device import Snapshot, distinct
 from devhost.threads import in_thread
 
 _CHANGE_WAIT_S: Final = 1.0
@@ -22,10 +24,15 @@ class Handout:
     """The backend of one resource's servicer; a sick filesystem owes it few answers."""
 
     def __init__(
-        self, publisher: Publisher, up_to_date: asyncio.Event, preparation: Preparation
+        self,
+        publisher: Publisher,
+        up_to_date: asyncio.Event,
+        preparation: Preparation,
+        holders: Holders,
+        code: CodeResource | None = None,
     ) -> None:
         self._publisher, self._up_to_date = publisher, up_to_date
-        self._preparation = preparation
+        self._preparation, self._holders, self._code = preparation, holders, code
         self._stuck = 0
 
     @property
@@ -63,7 +70,8 @@ class Handout:
             raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
         answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
         try:
-            return await asyncio.shield(answer)
+            with self._holders.allocating():
+                return await asyncio.shield(answer)
         except asyncio.CancelledError:
             self._stuck += 1
             answer.add_done_callback(self._unstuck)
@@ -85,8 +93,13 @@ class Handout:
         Raises:
             PreStartError: The container must not start; the text says why.
         """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + WITHIN_S
         scanner, snapshot = await self._current()
         await self._preparation.prepare(scanner.resource, snapshot.devices, advertised_ids)
+        if self._code is not None:
+            chosen = [snapshot.devices[one] for one in distinct(advertised_ids)]
+            await self._code.pre_start(chosen, deadline - clock())
 
     def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
         self._stuck -= 1

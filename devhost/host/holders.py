@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.podresources import HeldBy, PodResources
 
 POLL_S: Final = 10.0
+_ALLOCATION_S: Final = 5.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -26,6 +27,9 @@ class Holders:
         self._calling = asyncio.Lock()
         self._callbacks: set[Callable[[], None]] = set()
         self._wanted = asyncio.Event()
+        self._allocating = 0
+        self._no_allocation = asyncio.Event()
+        self._no_allocation.set()
 
     @property
     def asked(self) -> bool:
@@ -70,6 +74,23 @@ class Holders:
         await self._ask_after(self._begun)
         return self.of(resource)
 
+    @contextlib.contextmanager
+    def allocating(self) -> Iterator[None]:
+        """Ask nothing while an Allocate runs.
+
+        A question makes the kubelet free what ended pods held, and if one of them has just
+        ended it frees what it is allocating, too, and hands it out twice (UpdateAllocatedDevices
+        in k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go).
+        """
+        self._allocating += 1
+        self._no_allocation.clear()
+        try:
+            yield
+        finally:
+            self._allocating -= 1
+            if not self._allocating:
+                self._no_allocation.set()
+
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Have a callback called when what the list says has changed; `run` polls from now on."""
         self._callbacks.add(callback)
@@ -105,6 +126,9 @@ class Holders:
                 raise KubeletError(self._failure)
 
     async def _ask(self, pod_resources: PodResources) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ALLOCATION_S):
+                await self._no_allocation.wait()
         self._begun += 1
         before, failure = self._last, None
         try:

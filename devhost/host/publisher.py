@@ -53,9 +53,14 @@ class Publisher:
         for judge in self._judges:
             snapshot = judge(snapshot)
         wanted = advertising.entries(snapshot, replicas)
-        # What a pod holds stays in the list, even if it was gone before this process came.
-        kept = dict.fromkeys(listing.held() - wanted.keys() - listing.leaving, Advertised(False))
-        listing.update(self._fitting(wanted | kept))
+        # What a pod holds is listed, as on its way out, even if it was gone before this process
+        # came: the kubelet may know it.
+        held = listing.held() - wanted.keys() - listing.leaving
+        kept = {one: before.get(one, Advertised(False)) for one in held}
+        wanted = self._fitting(wanted)
+        listing.sending(kept)
+        listing.update(wanted | kept)
+        listing.update(wanted)
         listing.prune(asyncio.get_running_loop().time())
         if before.keys() - listing.entries.keys():
             self.publish(scanner, found)  # what has waited for the IDs that left need wait no more

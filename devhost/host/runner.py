@@ -13,11 +13,10 @@ from devhost.host.handout import Handout
 from devhost.host.health import HealthMonitor
 from devhost.host.preparation import Preparation
 from devhost.host.publisher import Publisher
-from devhost.host.shared import Shared
+from devhost.host.shared import CodeResource, Shared
 from devhost.host.standing import Standing
 from devhost.host.surveyor import Surveyor
 from devhost.kubelet.listing import Listing
-from devhost.kubelet.podresources import HeldBy
 from devhost.kubelet.registration import Registration
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
@@ -38,8 +37,8 @@ _DRAINING: Final = "removed from the configuration"
 class Runner:
     """Serves one resource."""
 
-    def __init__(self, scanner: Scanner, shared: Shared) -> None:
-        name = scanner.resource.name
+    def __init__(self, scanner: Scanner, shared: Shared, code: CodeResource | None = None) -> None:
+        name, self._code = scanner.resource.name, code
         self._scanner, self._shared = scanner, shared
         self._watcher, self._claims = shared.watcher, shared.claims
         self._claim = shared.claims.add(name, self.look_again)
@@ -66,11 +65,16 @@ class Runner:
             state_dir=shared.state_dir,
         )
         self._declared: Scanner | None = None
-        handout = Handout(self._publisher, self._up_to_date, self._preparation)
+        handout = Handout(
+            self._publisher, self._up_to_date, self._preparation, shared.holders, code
+        )
         self._standing = Standing(name)
-        self._registration = Registration(handout, shared.directory, self._standing.tell)
+        self._registration = Registration(handout, shared.directory, self._tell)
         self._watched: Scanner | None = None
         self._watching: asyncio.Task[None] | None = None
+
+        if code is not None:
+            code.started(self.look_again)
 
     @property
     def name(self) -> str:
@@ -162,6 +166,11 @@ class Runner:
         await self._injection.remove(self.name)
         await self._preparation.ended()
 
+    def _tell(self, state: State, reason: str | None = None) -> None:
+        self._standing.tell(state, reason)
+        if self._code is not None and state is State.REGISTERED:
+            self._code.registered()
+
     # ── discovery ──
 
     async def _discover(self) -> None:
@@ -183,12 +192,7 @@ class Runner:
             self._looking.cancel()
         if scanner is not self._scanner:
             return  # it has changed after the look had ended
-        if not self.draining:
-            self._health.watch(scanner, found)
-            await self._injection.write(scanner, found)
-            if self._declared is not scanner:
-                self._declared = scanner
-                await self._preparation.declared(scanner.resource)
+        await self._follow(scanner, found)
         if scanner is not self._scanner:
             return
         self._publisher.scanner = scanner
@@ -199,6 +203,17 @@ class Runner:
         if not self._due.is_set():
             self._claim.idle.set()
         await asyncio.sleep(_BURST_S)
+
+    async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
+        """See to all that has to be so before the kubelet learns of what was found."""
+        if not self.draining:
+            self._health.watch(scanner, found)
+            await self._injection.write(scanner, found)
+            if self._declared is not scanner:
+                self._declared = scanner
+                await self._preparation.declared(scanner.resource)
+        if self.listing.prunable(asyncio.get_running_loop().time()):
+            await self._shared.holders.settled()
 
     async def _watch(self) -> None:
         """Watch where the sources look, or see that the watches are still right.
@@ -239,8 +254,10 @@ class Runner:
                 async with asyncio.timeout(max(step, 0.0)):
                     await self._due.wait()
             except TimeoutError:
-                if self._publisher.prune():
-                    self._registration.notify()
+                if self.listing.prunable(clock()):
+                    await self._shared.holders.settled()
+                    if self._publisher.prune():
+                        self._registration.notify()
         if not self._due.is_set():
             self._watched = None  # the slow rescan repairs what events cannot tell
         self._due.clear()
@@ -265,21 +282,17 @@ class Runner:
         self._publisher.publish(self._publisher.scanner, found)
         self._registration.notify()
         if self.draining:
-            pods = {pod for pods in self._held_by().values() for pod in pods}
+            holders = self._shared.holders.of(self.name)
+            pods = {pod for pods in holders.values() for pod in pods}
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
             self._standing.cover(State.DRAINING, _DRAINING + held)
 
     # ── who holds what ──
 
-    def _held_by(self) -> HeldBy:
-        listed = self.listing.entries
-        holders = self._shared.holders.of(self.name)
-        return {one: pods for one, pods in holders.items() if one in listed}
-
     def _held(self) -> AbstractSet[str]:
-        """The listed IDs that pods hold, as far as that is known."""
-        return self._held_by().keys()
+        """The IDs that pods hold, as far as that is known."""
+        return self._shared.holders.held(self.name)
 
     def _held_changed(self) -> None:
-        if self.listing.leaving:
+        if self._held() or self.listing.leaving:
             self.look_again()

@@ -1,12 +1,18 @@
 """What all resources of a process share."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
 from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.holders import Holders
 from devhost.kubelet.directory import PluginDirectory
+from devhost.model.config import Resource
+from devhost.model.device import Device
 from devhost.watch import Watcher
 
 
@@ -31,3 +37,35 @@ class Shared:
     cdi_files: CdiFiles
     state_dir: Path | None
     leave_after: float
+
+
+class CodeResource(Protocol):
+    """A resource whose devices and answers come from code; it is told of its life.
+
+    All methods belong to the event loop and return at once, or wait beside it.
+    """
+
+    @property
+    def resource(self) -> Resource:
+        """The declaration."""
+        ...
+
+    def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> Scanner:
+        """Compile the resource."""
+        ...
+
+    def started(self, look_again: Callable[[], None]) -> None:
+        """Its runner has started; ``look_again`` has it scan."""
+        ...
+
+    def registered(self) -> None:
+        """It is registered, for the first time or again."""
+        ...
+
+    async def pre_start(self, devices: Iterable[Device], within: float) -> None:
+        """Prepare devices for a container in so many seconds; raise `PreStartError`."""
+        ...
+
+    async def ended(self) -> None:
+        """It is served no more."""
+        ...

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from devhost.host.claims import Claims
 from devhost.host.config_source import ConfigSource
 from devhost.host.holders import Holders
 from devhost.host.runner import Runner
-from devhost.host.shared import Shared
+from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources
@@ -65,16 +66,21 @@ class Settings:
 
 
 class Host:
-    """Serves every resource of a configuration until it is cancelled.
+    """Serves every resource of a configuration, and those in code, until it is cancelled.
 
     Attributes:
         source: Where the configuration is read again; ``None`` for one that stays.
     """
 
     def __init__(
-        self, config: Config, settings: Settings, source: ConfigSource | None = None
+        self,
+        config: Config,
+        settings: Settings,
+        source: ConfigSource | None = None,
+        plugins: Sequence[CodeResource] = (),
     ) -> None:
         self._settings, self.source = settings, source
+        self._code = {one.resource.name: one for one in plugins}
         self._first = config
         self._config: Config | None = None
         self._runners: dict[str, Runner] = {}
@@ -119,11 +125,15 @@ class Host:
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
-            await directory.close()
+            try:
+                await directory.close()
+            finally:
+                await asyncio.gather(*(one.ended() for one in self._code.values()))
 
     def apply(self, config: Config) -> None:
         """Go from the configuration in force to another one; what is the same is not touched."""
         first, node_name = self._config is None, self._settings.node_name
+        config = self._with_code(config)
         changes = plan.changes(self._config, config, node_name)
         self._config = config
         for change in changes:
@@ -141,13 +151,28 @@ class Host:
         self._shared.claims.arrange([resource.name for resource in config.resources])
 
     def _start(self, resource: Resource) -> None:
-        runner = Runner(self._scanner(resource), self._shared)
+        code = self._code.get(resource.name)
+        runner = Runner(self._scanner(resource), self._shared, code)
         self._runners[resource.name] = runner
         assert self._tasks is not None  # noqa: S101 (only while running)
         self._tasks.create_task(self._kept_alive(runner), name=runner.name)
 
+    def _with_code(self, config: Config) -> Config:
+        """Put the resources in code before those of a configuration; of a name, theirs counts."""
+        kept = []
+        for resource in config.resources:
+            if resource.name in self._code:
+                fields = {"fields": {"resource": resource.name}}
+                _LOG.warning("not served from the configuration: code serves it", extra=fields)
+            else:
+                kept.append(resource)
+        resources = (*(one.resource for one in self._code.values()), *kept)
+        return Config(version="v1", resources=resources)
+
     def _scanner(self, resource: Resource) -> Scanner:
         settings = self._settings
+        if code := self._code.get(resource.name):
+            return code.scanner(settings.files, settings.node_name, settings.hold_s)
         return Scanner.of(
             resource,
             settings.files,

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from devhost.host.config_source import ConfigSource
+from devhost.host.shared import CodeResource
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.config import Config
@@ -18,13 +19,17 @@ class Trial:
     """A host and its kubelet, in a temporary directory."""
 
     def __init__(
-        self, config: Config, settings: Settings, source: ConfigSource | None = None
+        self,
+        config: Config,
+        settings: Settings,
+        source: ConfigSource | None = None,
+        plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.kubelet = SimulatedKubelet(settings.plugin_dir, settings.pod_resources)
-        self.host = Host(config, settings, source)
+        self.host = Host(config, settings, source, plugins)
         self.names = [
             resource.name
-            for resource in config.resources
+            for resource in (*(one.resource for one in plugins), *config.resources)
             if resource.applies_to(settings.node_name)
         ]
         self._changed = asyncio.Event()

@@ -258,3 +258,27 @@ async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
             await changed.wait()
         assert holders.known
         assert holders.of(COLA) == {}
+
+
+async def test_nothing_is_asked_while_an_allocate_runs(holders: Holders, asked: Asked) -> None:
+    """A question then could make the kubelet hand a device out twice."""
+    with holders.allocating():
+        asking = asyncio.create_task(holders.refresh())
+        await turns()
+        assert asked.calls == 0
+    await asked.answer(ONE)
+    await asking
+    assert holders.of(COLA) == ONE[COLA]
+
+
+async def test_what_one_of_the_last_two_polls_listed_is_held(
+    holders: Holders, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that has just started lists only a part of its pods."""
+    monkeypatch.setattr(module, "POLL_S", 0.001)
+    holders.subscribe(lambda: None)
+    async with running(holders):
+        for answer, held in [(ONE, {"a"}), (NOBODY, {"a"}), (NOBODY, set())]:
+            await asked.answer(answer)
+            await turns()
+            assert holders.held(COLA) == held

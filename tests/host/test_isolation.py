@@ -122,6 +122,7 @@ resources:
 """
     async with hosted(place, config) as host:
         await kubelet.wait("example.com/bad", 1, 1)
+        await kubelet.wait("example.com/good", 2, 2)
         broken.set()
         host.runners[0].look_again()
         await kubelet.wait("example.com/bad", 1, 0)

@@ -1,0 +1,95 @@
+"""An author's methods, as the rest calls them: bounded, checked, blamed by name."""
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from devhost.library import returned
+from devhost.library.calls import CallError, Calls
+from devhost.library.device import Device
+from devhost.library.plugin import DevicePlugin
+from devhost.model.answer import Allocation
+
+# Less than the 5 s after which an Allocate fails with a text that does not name the method.
+ANSWER_S: Final = 4.0
+DESTROY_S: Final = 5.0
+
+T = TypeVar("T")
+Item = tuple[object, str | None]
+
+
+class Author:
+    """One plugin's methods; all block, may be called from any thread, and raise `CallError`."""
+
+    def __init__(self, plugin: DevicePlugin) -> None:
+        self._plugin, self._calls = plugin, Calls(plugin.name)
+        self.interval = plugin.interval
+
+    @property
+    def prepares(self) -> bool:
+        """Whether ``pre_start`` is overridden."""
+        return self._overrides("pre_start")
+
+    @property
+    def waiting_for_devices(self) -> str | None:
+        """What to say while a call of ``devices`` has not returned."""
+        return "devices() has not returned yet" if self._calls.running("devices") else None
+
+    def devices(self) -> list[Item]:
+        """Return the devices, each with what is wrong with it; waits as long as it takes."""
+        return self._calls.here("devices", self._devices)
+
+    def _devices(self) -> list[Item]:
+        found: list[Item] = []
+        for item in returned.listed(self._plugin.devices()):
+            device = Device(item) if isinstance(item, str) else item
+            found.append((device, returned.device_problem(device)))
+        return found
+
+    def allocate(self, devices: Sequence[Device]) -> Allocation | None:
+        """Return what a container receives; ``None`` for what is declared."""
+        if not self._overrides("allocate"):
+            return None
+
+        def work() -> Allocation | None:
+            answer = self._plugin.allocate(devices)
+            problem = None if answer is None else returned.allocation_problem(answer)
+            return _sound(answer, "allocate", problem)
+
+        return self._calls.call("allocate", work, ANSWER_S)
+
+    def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> tuple[str, ...] | None:
+        """Return which IDs a container should get; ``None`` to choose as is declared."""
+        if not self._overrides("preferred"):
+            return None
+
+        def work() -> tuple[str, ...] | None:
+            chosen = self._plugin.preferred(tuple(available), tuple(must_include), size)
+            if chosen is None:
+                return None
+            problem = returned.preferred_problem(chosen, available, must_include, size)
+            return tuple(_sound(chosen, "preferred", problem))
+
+        return self._calls.call("preferred", work, ANSWER_S)
+
+    def pre_start(self, devices: Sequence[Device], within: float) -> None:
+        """Prepare a container's devices, in so many seconds."""
+        self._calls.call("pre_start", lambda: self._plugin.pre_start(devices), within)
+
+    def refresh(self) -> None:
+        """Tell that the server is registered; waits as long as it takes."""
+        self._calls.here("refresh", self._plugin.refresh)
+
+    def destroy(self) -> None:
+        """Tell that the server has stopped."""
+        self._calls.call("destroy", self._plugin.destroy, DESTROY_S)
+
+    def _overrides(self, method: str) -> bool:
+        return getattr(type(self._plugin), method) is not getattr(DevicePlugin, method)
+
+
+def _sound(answer: T, method: str, problem: str | None) -> T:
+    if problem is not None:
+        raise CallError(f"{method}(): {problem}")
+    return answer

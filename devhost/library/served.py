@@ -1,0 +1,111 @@
+"""A plugin as the host knows it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from devhost.discovery.host_files import HostFiles
+from devhost.errors import PreStartError
+from devhost.library.author import Author
+from devhost.library.calls import CallError
+from devhost.library.options import TRUSTED
+from devhost.library.plugin import DevicePlugin
+from devhost.library.scanner import CodeScanner, theirs
+from devhost.model import names
+from devhost.model.device import Device
+from devhost.rules import bound, rules_of
+from devhost.threads import in_thread
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ServedPlugin:
+    """Puts a plugin in the place of a resource of the configuration (a `CodeResource`)."""
+
+    def __init__(self, plugin: DevicePlugin) -> None:
+        self.resource = plugin.resource
+        self._plugin, self._author = plugin, Author(plugin)
+        self._started = False
+        self._registered = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
+        """Compile the resource."""
+        rules = bound(rules_of(self.resource), self.resource.name, node_name)
+        return CodeScanner(
+            self.resource, rules, files, TRUSTED, node_name, hold_s, author=self._author
+        )
+
+    def started(self, look_again: Callable[[], None]) -> None:
+        """The resource is served from now on; ``look_again`` is for this thread."""
+        self._started = True
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: it is served no more
+                loop.call_soon_threadsafe(look_again)
+
+        self._plugin.on_changed = changed
+        for warning in self._plugin.warnings:
+            _LOG.warning("%s", warning)
+
+    def registered(self) -> None:
+        """The server is registered: have ``refresh`` called, once more if it runs."""
+        self._registered.set()
+        if self._refreshing is None or self._refreshing.done():
+            work = self._refresh()
+            self._refreshing = asyncio.create_task(work, name=f"refresh {self.resource.name}")
+
+    async def _refresh(self) -> None:
+        while self._registered.is_set():
+            self._registered.clear()
+            with contextlib.suppress(CallError):  # logged
+                await in_thread(f"refresh {self.resource.name}", self._author.refresh)
+
+    async def pre_start(self, devices: Iterable[Device], within: float) -> None:
+        """Have ``pre_start`` called, if it is overridden.
+
+        Raises:
+            PreStartError: The container must not start; the text says why.
+        """
+        if not self._author.prepares:
+            return
+        by_id = {device.id: theirs(device) for device in devices}
+        chosen = [by_id[one] for one in names.natural(by_id)]
+        name = self.resource.name
+        try:
+            await in_thread(f"pre_start {name}", lambda: self._author.pre_start(chosen, within))
+        except CallError as error:
+            raise PreStartError(f"{name}: {error}") from None
+
+    async def ended(self) -> None:
+        """The server has stopped: have ``destroy`` called, if it was ever started."""
+        if not self._started:
+            return
+        self._started = False
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        with contextlib.suppress(CallError):  # logged
+            await in_thread(f"destroy {self.resource.name}", self._author.destroy)
+
+
+def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
+    """Return plugins as a host takes them.
+
+    Raises:
+        TypeError: One is no plugin, or not set up.
+        ValueError: Two have the same name.
+    """
+    found: dict[str, ServedPlugin] = {}
+    for plugin in plugins:
+        if not isinstance(plugin, DevicePlugin):
+            raise TypeError(f"{plugin!r} is not an object of a subclass of DevicePlugin")
+        if not hasattr(plugin, "resource"):
+            kind = type(plugin).__name__
+            raise TypeError(f"{kind}.__init__ has to call super().__init__(name)")
+        if plugin.name in found:
+            raise ValueError(f"there are two plugins of the name {plugin.name}")
+        found[plugin.name] = ServedPlugin(plugin)
+    return tuple(found.values())

@@ -1,0 +1,28 @@
+"""A temporary directory in which sockets can be made."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from devhost.kubelet.instances import path_length_problem
+
+_PREFIX: Final = "devhost-"
+_SHORTEST: Final = "/tmp"  # noqa: S108 (only its parent: what is made in it has a name of its own)
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    """Make a temporary directory for a plugin directory, and remove it at the end.
+
+    A socket's path is at most 107 bytes, so pytest's ``tmp_path`` is often too long.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    usual = Path(tempfile.gettempdir())
+    likely = usual / f"{_PREFIX}12345678" / "plugins"
+    parent = _SHORTEST if path_length_problem(likely) else usual
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
+        yield Path(directory)

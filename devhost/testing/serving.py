@@ -1,0 +1,121 @@
+"""The real host in a test's process, against the stand-in kubelet."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from devhost.discovery.host_files import HostFiles
+from devhost.host.config_source import log_problems
+from devhost.host.supervisor import Host, Settings
+from devhost.kubelet.instances import path_length_problem
+from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.library.plugin import DevicePlugin
+from devhost.library.served import served
+from devhost.loading.loader import load, loads
+from devhost.model.config import Config
+from devhost.report import ResourceReport
+from devhost.trust import Policy
+
+# Short, as the stand-in kubelet needs no time to digest a list.
+_LEAVE_AFTER_S: Final = 0.3
+_HOLD_S: Final = 0.0
+
+
+class Served:
+    """What a running host serves."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def report(self, resource: str) -> dict[str, Any]:
+        """Return what the host last found of a resource, also what the kubelet is not told.
+
+        It is the shape of one resource of ``devhost plan -o json``: ``devices`` with their
+        reasons, paths and NUMA nodes, what was ``skipped``, and the ``error`` of a source.
+
+        Raises:
+            KeyError: The resource is not served.
+        """
+        for runner in self._host.runners:
+            if runner.name == resource:
+                return ResourceReport(runner.resource, runner.snapshot).as_json()
+        raise KeyError(resource)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    *what: str | Path | DevicePlugin,
+    kubelet: SimulatedKubelet,
+    root: str | Path = "/",
+    node_name: str = "node",
+    allow_paths: Iterable[str] = (),
+    allow_exec: bool = False,
+) -> AsyncIterator[Served]:
+    """Serve plugins, a configuration or both to a kubelet until the block ends.
+
+    It is done as by `devhost.serve` and ``devhost run``, in this process and event loop.
+
+    The kubelet need not run yet. The host registers in the background: wait with
+    ``kubelet.wait`` for what the test is about. A device that is to leave the list does so
+    after 0.3 s rather than 10 s. State and CDI specs are kept in the plugin directory.
+
+    Args:
+        what: Plugins, and at most one configuration: its text, or the path of its file, which
+            is read once.
+        kubelet: The stand-in kubelet, by its plugin directory and pod-resources socket.
+        root: Below which directory the host's files are, as ``--root``.
+        node_name: The value of ``${nodeName}``.
+        allow_paths: Globs of host paths that the configuration may hand over, as
+            ``--allow-path``; code needs no leave.
+        allow_exec: Whether the configuration may run commands, as ``--allow-exec``.
+
+    Raises:
+        ConfigError: The configuration is not valid, or asks for more than is allowed.
+        TypeError: There are two configurations, or something else that cannot be served.
+        ValueError: Two plugins have the same name; the plugin directory's path leaves no room
+            for a socket's name.
+    """
+    policy = Policy(tuple(allow_paths), allow_exec, enforced=True)
+    configs = [one for one in what if isinstance(one, str | Path)]
+    plugins = served(one for one in what if not isinstance(one, str | Path))
+    if len(configs) > 1:
+        raise TypeError("serving() takes one configuration, with all resources in it")
+    config = _loaded(configs[0], policy) if configs else Config(version="v1", resources=())
+    host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
+    task = asyncio.create_task(host.run(), name="devhost")
+    try:
+        yield Served(host)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()  # raises what ended it
+
+
+def _settings(
+    kubelet: SimulatedKubelet, root: str | Path, node_name: str, policy: Policy
+) -> Settings:
+    place = kubelet.plugin_dir
+    if problem := path_length_problem(place):
+        raise ValueError(problem)
+    return Settings(
+        place,
+        node_name,
+        HostFiles(os.path.realpath(root)),
+        policy,
+        _LEAVE_AFTER_S,
+        _HOLD_S,
+        state_dir=place / "state",
+        pod_resources=kubelet.pod_resources,
+        cdi_dir=place / "cdi",
+    )
+
+
+def _loaded(config: str | Path, policy: Policy) -> Config:
+    loaded = load(str(config), policy) if isinstance(config, Path) else loads(config, policy=policy)
+    if loaded.config is not None:
+        log_problems(loaded.problems)  # the warnings; errors are raised
+    return loaded.require()

@@ -1,0 +1,35 @@
+"""What the tests of plugins in code share."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.library.serving import Serving
+
+
+@pytest.fixture
+async def serving(directory: Path) -> AsyncIterator[Serving]:
+    serving = Serving(directory)
+    yield serving
+    await serving.stop()
+
+
+@pytest.fixture
+async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
+    kubelet = SimulatedKubelet(directory / "plugins")
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+    assert not kubelet.panics
+
+
+@pytest.fixture
+def nodes(directory: Path) -> Path:
+    """A directory with names of device nodes that every machine has."""
+    place = directory / "nodes"
+    place.mkdir()
+    for name, node in (("a", "null"), ("b", "zero"), ("c", "full")):
+        (place / name).symlink_to(f"/dev/{node}")
+    return place

@@ -1,0 +1,75 @@
+"""A host in this process that serves plugins in code."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from devhost import DevicePlugin
+from devhost.host.config_source import ConfigSource
+from devhost.host.runner import Runner
+from devhost.host.supervisor import Host, Settings
+from devhost.library.served import served
+from devhost.loading.loader import loads
+from devhost.model.config import Config
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+from tests.support.daemon import until
+
+
+class Serving:
+    """Serves plugins, and a configuration beside them, in this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config = directory / "config.yaml"
+        self._plugins = directory / "plugins"
+        self._host: Host | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, *plugins: DevicePlugin, config: str | None = None) -> None:
+        policy = Policy(enforced=True)
+        settings = Settings(self._plugins, "node-1", policy=policy, leave_after=0.3, hold_s=0.0)
+        first, source = Config(version="v1", resources=()), None
+        if config is not None:
+            self.config.write_text(config)
+            first = loads(config, policy=policy).require()
+            source = ConfigSource(str(self.config), policy)
+            source.first()
+        self._host = Host(first, settings, source, served(plugins))
+        self._task = asyncio.create_task(self._host.run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def runner(self, name: str) -> Runner:
+        assert self._host is not None
+        return next(runner for runner in self._host.runners if runner.name == name)
+
+    def snapshot(self, name: str) -> Snapshot:
+        return self.runner(name).snapshot
+
+    async def reasons(self, name: str, expected: dict[str, str | None]) -> None:
+        """Wait until the devices have these reasons."""
+
+        def now() -> dict[str, str | None]:
+            devices = self.snapshot(name).devices.values()
+            return {device.id: device.reason for device in devices}
+
+        try:
+            await until(lambda: now() == expected, f"{expected}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last: {now()}") from None
+
+    async def skips(self, name: str, expected: dict[str, str]) -> None:
+        """Wait until these candidates are skipped for these reasons."""
+
+        def now() -> dict[str, str]:
+            return {one.candidate: one.reason for one in self.snapshot(name).skipped}
+
+        try:
+            await until(lambda: now() == expected, f"{expected}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; last: {now()}") from None

@@ -1,0 +1,134 @@
+"""Code and YAML in one process: one life cycle, and the rules between resources hold for both."""
+
+from pathlib import Path
+
+import pytest
+
+from devhost import Device
+from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from tests.library.scripted import NAME, Plain, Scripted, fields
+from tests.library.serving import Serving
+from tests.support.daemon import tokens, until
+from tests.support.hosting import Kubelet
+
+YAML = "example.com/yaml"
+CLASH = "not served from the configuration: code serves it"
+
+
+def config(*resources: str) -> str:
+    lines = "".join(f"  - {resource}\n" for resource in resources)
+    return f"version: v1\nresources:{'' if resources else ' []'}\n{lines}"
+
+
+async def test_a_live_reload_leaves_code_alone(started: Kubelet, serving: Serving) -> None:
+    """YAML resources come, change and go; the code's socket and stream stay as they are."""
+    plugin = Scripted(["a"])
+    serving.start(plugin, config=tokens(yaml=2))
+    await started.wait(NAME, 1, 1)
+    await started.wait(YAML, 2, 2)
+    await until(lambda: len(plugin.called("refresh")) == 1, "registered")
+    serving.config.write_text(tokens(yaml=3, more=1))
+    await started.wait(YAML, 3, 3)
+    await started.wait("example.com/more", 1, 1)
+    serving.config.write_text("version: v1\nresources: 7\n")
+    plugin.now = ["a", "b"]
+    plugin.changed()
+    await started.wait(NAME, 2, 2)
+    serving.config.write_text(tokens(yaml=1))
+    await started.wait(YAML, 1, 1)
+    await started.wait("example.com/more", 0, 0)
+    answer = (await started.admit("pod", {"app": {NAME: 2, YAML: 1}}))["app"]
+    assert answer["deviceIds"] == {NAME: ["a", "b"], YAML: ["0"]}
+    assert len(plugin.called("refresh")) == 1
+
+
+async def test_of_one_name_the_code_counts(
+    standin: SimulatedKubelet, serving: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The YAML resource is not served, which is said once for each configuration."""
+    serving.start(Plain(["a"]), config=tokens(coded=5, yaml=1))
+    await standin.wait(NAME, 1, 1)
+    await standin.wait(YAML, 1, 1)
+    assert fields(caplog.records, CLASH) == [{"resource": NAME}]
+    serving.config.write_text(tokens(coded=6, yaml=2))
+    await standin.wait(YAML, 2, 2)
+    assert len(fields(caplog.records, CLASH)) == 2
+    serving.config.write_text(tokens(yaml=3))
+    await standin.wait(YAML, 3, 3)
+    assert await standin.capacity() == {NAME: (1, 1), YAML: (3, 3)}
+    assert standin.registrations.count(NAME) == 1
+
+
+async def test_a_node_is_offered_once(
+    standin: SimulatedKubelet, serving: Serving, nodes: Path
+) -> None:
+    """Code comes before the file; a device is offered whole or not at all."""
+    yaml = f"{{name: {YAML}, sources: ['{nodes}/*']}}"
+    plugin = Plain([Device("one", paths=[str(nodes / "a")])])
+    shares = Plain([Device("s", paths="/dev/full")], "example.com/shared", overlap="allow")
+    serving.start(plugin, shares, config=config(yaml))
+    await standin.wait(NAME, 1, 1)
+    await standin.wait(YAML, 1, 1)
+    offered = f"{NAME} offers it already"
+    skipped = {one.candidate: one.reason for one in serving.snapshot(YAML).skipped}
+    assert skipped[f"{nodes}/a"] == offered
+    plugin.now = []
+    plugin.changed()
+    await standin.wait(NAME, 1, 0)
+
+
+async def test_a_device_with_a_node_of_another_is_not_offered_in_part(
+    standin: SimulatedKubelet, serving: Serving, nodes: Path
+) -> None:
+    first = Plain([Device("one", paths=str(nodes / "a"))])
+    second = Plain(
+        [Device("two", paths=[str(nodes / "b"), str(nodes / "a")]), Device("three", paths=[])],
+        "example.com/second",
+    )
+    serving.start(first, second)
+    await standin.wait(NAME, 1, 1)
+    await standin.wait("example.com/second", 1, 1)
+    reason = f"{NAME} offers it already"
+    await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
+
+
+async def test_a_device_leaves_the_list_by_the_rule(started: Kubelet, serving: Serving) -> None:
+    """It is unhealthy at first, goes later, and may come back under the same ID."""
+    plugin = Plain(["a", "b"], remove_missing_after="100ms")
+    serving.start(plugin)
+    await started.wait(NAME, 2, 2)
+    plugin.now = ["a"]
+    plugin.changed()
+    await started.wait(NAME, 2, 1)
+    await started.wait(NAME, 1, 1)
+    plugin.now = ["a", "b"]
+    plugin.changed()
+    await started.wait(NAME, 2, 2)
+
+
+async def test_a_node_under_another_id_waits_for_the_old_one(
+    standin: SimulatedKubelet, serving: Serving, nodes: Path
+) -> None:
+    """A pod may just have been given the old one."""
+    plugin = Plain([Device("old", paths=str(nodes / "a"))])
+    serving.start(plugin)
+    await standin.wait(NAME, 1, 1)
+    plugin.now = [Device("new", paths=str(nodes / "a"))]
+    plugin.changed()
+    await standin.wait(NAME, 2, 0)
+    with pytest.raises(AdmissionError, match="no healthy devices present"):
+        await standin.admit("pod", {"app": {NAME: 1}})
+    await standin.wait(NAME, 1, 1)
+    assert standin.devices(NAME) == {"new": "Healthy"}
+
+
+async def test_a_resource_for_other_nodes_is_not_served(
+    standin: SimulatedKubelet, serving: Serving
+) -> None:
+    """Nor is it told of an end that had no beginning."""
+    plugin = Scripted(["a"], node_names="node-[02]")
+    serving.start(plugin, Plain(["b"], YAML))
+    await standin.wait(YAML, 1, 1)
+    await serving.stop()
+    assert set(await standin.capacity()) == {YAML}
+    assert plugin.calls == []

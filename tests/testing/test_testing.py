@@ -1,0 +1,452 @@
+"""What users' tests are made of does what docs/testing.md says, and its examples run as they are."""
+
+import asyncio
+import errno
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost import DevicePlugin
+from devhost.discovery import topology
+from devhost.discovery.host_files import HostFiles
+from devhost.errors import ConfigError, DevhostError
+from devhost.host.supervisor import Host
+from devhost.kubelet.instances import path_length_problem
+from devhost.testing import (
+    AdmissionError,
+    HostTree,
+    NotPermittedError,
+    StandInKubelet,
+    can_make_nodes,
+    serving,
+    short_directory,
+)
+
+pytest_plugins = ["devhost.testing.fixtures"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = ROOT / "docs" / "testing.md"
+
+COLA: Final = "example.com/cola"
+COLAS: Final = """
+version: v1
+resources:
+  - name: example.com/cola
+    sources: [directory: /etc/colas]
+    allocate:
+      env:
+        COLAS: ${id}
+        NODE: ${nodeName}
+"""
+
+needs_nodes = pytest.mark.skipif(not can_make_nodes(), reason="device nodes need root")
+
+
+# ── the tree ───────────────────────────────────────────────────────────────────────────
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None) -> None:
+    tree = devhost_tree
+    tree.file("/etc/colas/coke")
+    tree.file("/etc/colas/pepsi", "sweet", 0o600)
+    coke, pepsi = tree.root / "etc/colas/coke", tree.root / "etc/colas/pepsi"
+    assert (coke.read_text(), mode_of(coke)) == ("", 0o644)
+    assert (pepsi.read_text(), mode_of(pepsi)) == ("sweet", 0o600)
+    tree.file("/etc/colas/pepsi", "new")
+    assert (pepsi.read_text(), mode_of(pepsi)) == ("new", 0o644)
+    assert tree.at("/etc/colas/pepsi") == pepsi
+
+
+def test_directories_may_be_there_already(devhost_tree: HostTree) -> None:
+    devhost_tree.directory("/etc/colas")
+    devhost_tree.directory("/etc/colas")
+    assert devhost_tree.at("/etc/colas").is_dir()
+
+
+def test_a_tree_can_be_taken_up_again(tmp_path: Path) -> None:
+    HostTree(tmp_path / "a" / "host").file("/etc/colas/coke")
+    assert HostTree(tmp_path / "a" / "host").at("/etc/colas/coke").exists()
+
+
+def test_remove_takes_links_and_whole_directories(devhost_tree: HostTree) -> None:
+    tree = devhost_tree
+    tree.file("/etc/colas/coke")
+    tree.link("/etc/drinks", "colas")
+    tree.remove("/etc/drinks")
+    assert tree.at("/etc/colas/coke").exists()
+    tree.remove("/etc/colas")
+    assert not tree.at("/etc/colas").exists()
+    with pytest.raises(FileNotFoundError):
+        tree.remove("/etc/colas")
+
+
+@pytest.mark.parametrize("path", ["", "/", "etc/colas", "/etc/../colas", "/.."])
+def test_paths_that_are_no_hosts_are_refused(devhost_tree: HostTree, path: str) -> None:
+    for make in (
+        devhost_tree.at,
+        devhost_tree.file,
+        devhost_tree.directory,
+        devhost_tree.char,
+        devhost_tree.remove,
+        lambda path: devhost_tree.link(path, "x"),
+    ):
+        with pytest.raises(ValueError, match="a host path is absolute"):
+            make(path)
+
+
+def test_the_machine_itself_is_no_tree(tmp_path: Path) -> None:
+    (tmp_path / "root").symlink_to("/")
+    for root in (Path("/"), tmp_path / "root"):
+        with pytest.raises(ValueError, match="the machine's own files"):
+            HostTree(root)
+
+
+def test_links_lead_nowhere_out_of_the_tree(devhost_tree: HostTree, tmp_path: Path) -> None:
+    tree, outside = devhost_tree, tmp_path / "outside"
+    outside.mkdir()
+    tree.link("/etc/colas", str(outside))
+    tree.file("/etc/colas/coke", "mine")
+    tree.link("/etc/pepsi", f"{outside}/pepsi")
+    tree.file("/etc/pepsi", "mine too")
+    tree.directory("/etc/colas/crate")
+    assert not list(outside.iterdir())
+    assert Path(f"{tree.root}{outside}/coke").read_text() == "mine"
+    assert Path(f"{tree.root}{outside}/pepsi").read_text() == "mine too"
+    assert Path(f"{tree.root}{outside}/crate").is_dir()
+    assert tree.at("/etc/pepsi").is_symlink()
+
+
+def test_links_in_circles_are_an_error(devhost_tree: HostTree) -> None:
+    devhost_tree.link("/loop", "/loop")
+    for path in ("/loop", "/loop/coke"):
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            devhost_tree.file(path)
+
+
+@needs_nodes
+def test_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umask: None) -> None:
+    tree = devhost_tree
+    tree.char("/dev/null")
+    tree.char("/dev/ttyUSB0", 188, 7, 0o620)
+    tree.block("/dev/sdz", 240, 16)
+    seen = {
+        name: (stat.filemode(state.st_mode), os.major(state.st_rdev), os.minor(state.st_rdev))
+        for name in ("null", "ttyUSB0", "sdz")
+        for state in [tree.at(f"/dev/{name}").lstat()]
+    }
+    assert seen == {
+        "null": ("crw-rw-rw-", 1, 3),
+        "ttyUSB0": ("crw--w----", 188, 7),
+        "sdz": ("brw-rw----", 240, 16),
+    }
+    with pytest.raises(FileExistsError):
+        tree.char("/dev/null")
+    tree.remove("/dev/null")
+    assert not tree.at("/dev/null").exists()
+
+
+def test_who_may_not_make_nodes_is_told(
+    devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mknod(path: Path, mode: int, device: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(os, "mknod", mknod)
+    assert not can_make_nodes()
+    with pytest.raises(NotPermittedError, match=r"/dev/kvm: .* needs root.*can_make_nodes"):
+        devhost_tree.char("/dev/kvm")
+    assert issubclass(NotPermittedError, DevhostError)
+
+
+@needs_nodes
+def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
+    tree = devhost_tree
+    tree.char("/dev/ttyUSB0", 188, 0)
+    tree.block("/dev/sdz", 240, 16)
+    files = HostFiles(str(tree.root))
+
+    def nodes(path: str) -> frozenset[int]:
+        state = files.look(path)
+        assert state is not None
+        return topology.numa_nodes(state, files)
+
+    assert nodes("/dev/ttyUSB0") == nodes("/dev/sdz") == frozenset()
+    tree.numa(188, 0, 1)
+    tree.numa(240, 16, 2, block=True)
+    assert (nodes("/dev/ttyUSB0"), nodes("/dev/sdz")) == (frozenset({1}), frozenset({2}))
+    tree.numa(188, 0, 3)
+    assert nodes("/dev/ttyUSB0") == frozenset({3})
+    tree.numa(188, 0, -1)
+    assert nodes("/dev/ttyUSB0") == frozenset()
+    assert tree.at("/sys/dev/char/188:0").readlink().parts[:2] == ("..", "..")
+
+
+def test_the_machines_own_sysfs_is_not_asked(devhost_tree: HostTree) -> None:
+    """Discovery falls back to it where there is none below the root."""
+    for kind in ("block", "char"):
+        assert (devhost_tree.root / "sys" / "dev" / kind).is_dir()
+
+
+# ── the fixtures, the directory ────────────────────────────────────────────────────────
+
+
+async def test_the_kubelet_runs_and_says_who_holds_what(devhost_kubelet: StandInKubelet) -> None:
+    assert path_length_problem(devhost_kubelet.plugin_dir) is None
+    assert (devhost_kubelet.plugin_dir / "kubelet.sock").is_socket()
+    assert devhost_kubelet.pod_resources is not None
+    assert devhost_kubelet.pod_resources.is_socket()
+
+
+async def test_the_directory_is_short_where_the_usual_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with short_directory() as place:
+        kubelet = StandInKubelet(place / "plugins")
+        await kubelet.start()
+        assert path_length_problem(kubelet.plugin_dir) is None
+        await kubelet.stop()
+    assert not place.exists()
+
+
+async def test_a_plugin_directory_too_deep_for_sockets_is_refused(tmp_path: Path) -> None:
+    kubelet = StandInKubelet(tmp_path / ("x" * 60))
+    with pytest.raises(ValueError, match="too long"):
+        async with serving(COLAS, kubelet=kubelet):
+            pass
+
+
+def test_pytest_is_not_needed() -> None:
+    code = "import sys, devhost.testing; print(*{'pytest', '_pytest'} & set(sys.modules))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "\n"
+
+
+# ── serving ────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_text_is_served_below_the_root(
+    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
+) -> None:
+    kubelet, tree = devhost_kubelet, devhost_tree
+    async with serving(COLAS, kubelet=kubelet, root=tree.root, node_name="n1"):
+        await kubelet.wait(COLA, 0, 0)
+        tree.file("/etc/colas/coke")
+        await kubelet.wait(COLA, 1, 1)
+        answer = (await kubelet.admit("pod", {"app": {COLA: 1}}))["app"]
+        assert answer["envs"] == {"COLAS": "coke", "NODE": "n1"}
+    await kubelet.wait(COLA, 1, 0)
+    sockets = [path.name for path in kubelet.plugin_dir.iterdir() if path.is_socket()]
+    assert sockets == ["kubelet.sock"]
+
+
+async def test_a_file_is_served_and_the_kubelet_may_come_later(
+    devhost_tree: HostTree, tmp_path: Path
+) -> None:
+    (tmp_path / "colas.yaml").write_text(COLAS, encoding="utf-8")
+    devhost_tree.file("/etc/colas/coke")
+    with short_directory() as place:
+        kubelet = StandInKubelet(place / "plugins")
+        async with serving(tmp_path / "colas.yaml", kubelet=kubelet, root=str(devhost_tree.root)):
+            await kubelet.start()
+            await kubelet.wait(COLA, 1, 1)
+        await kubelet.stop()
+
+
+class Tea(DevicePlugin):
+    """Two kinds of tea, until it is stopped."""
+
+    stopped = False
+
+    def devices(self) -> list[str]:
+        return ["green", "black"]
+
+    def destroy(self) -> None:
+        self.stopped = True
+
+
+async def test_plugins_and_a_configuration_are_served_together(
+    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
+) -> None:
+    kubelet, tree = devhost_kubelet, devhost_tree
+    tree.file("/etc/colas/coke")
+    tea, mate = Tea("example.com/tea"), Tea("example.com/mate", replicas=2)
+    async with serving(tea, COLAS, mate, kubelet=kubelet, root=tree.root) as served:
+        await kubelet.wait(COLA, 1, 1)
+        await kubelet.wait("example.com/tea", 2, 2)
+        await kubelet.wait("example.com/mate", 4, 4)
+        assert served.report("example.com/tea")["capacity"] == 2
+    assert tea.stopped
+    assert mate.stopped
+
+
+async def test_two_configurations_are_one_too_many(devhost_kubelet: StandInKubelet) -> None:
+    with pytest.raises(TypeError, match="one configuration"):
+        async with serving(COLAS, COLAS, kubelet=devhost_kubelet):
+            pass
+
+
+async def test_what_left_is_soon_gone(
+    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
+) -> None:
+    kubelet, tree = devhost_kubelet, devhost_tree
+    config = COLAS + "    removeMissingAfter: 0s\n"
+    tree.file("/etc/colas/coke")
+    async with serving(config, kubelet=kubelet, root=tree.root):
+        await kubelet.wait(COLA, 1, 1)
+        tree.remove("/etc/colas/coke")
+        await kubelet.wait(COLA, 0, 0)
+    assert kubelet.panics == []
+
+
+async def test_the_report_tells_what_a_kubelet_is_not_told(
+    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
+) -> None:
+    kubelet, tree = devhost_kubelet, devhost_tree
+    tree.file("/etc/colas/coke")
+    tree.directory("/etc/colas/crate")
+    async with serving(COLAS, kubelet=kubelet, root=tree.root) as served:
+        await kubelet.wait(COLA, 1, 1)
+        tree.remove("/etc/colas/coke")
+        await kubelet.wait(COLA, 1, 0)
+        shown = served.report(COLA)
+        assert (shown["capacity"], shown["allocatable"], shown["error"]) == (1, 0, None)
+        assert shown["devices"][0]["reason"]
+        assert shown["skipped"] == [
+            {"candidate": "/etc/colas/crate", "reason": "a directory, not file"}
+        ]
+        with pytest.raises(KeyError, match=r"example\.com/tea"):
+            served.report("example.com/tea")
+
+
+async def test_a_configuration_is_held_to_what_is_allowed(
+    devhost_kubelet: StandInKubelet, devhost_tree: HostTree, tmp_path: Path
+) -> None:
+    """As by `devhost run`; and a step runs once for each pod, as there."""
+    kubelet, log = devhost_kubelet, tmp_path / "log"
+    config = COLAS + f"    preStart: [run: [sh, -c, 'echo ${{id}} >> {log}']]\n"
+    with pytest.raises(ConfigError, match="--allow-exec"):
+        async with serving(config, kubelet=kubelet, root=devhost_tree.root):
+            pass
+    devhost_tree.file("/etc/colas/coke")
+    async with serving(config, kubelet=kubelet, root=devhost_tree.root, allow_exec=True):
+        await kubelet.wait(COLA, 1, 1)
+        await kubelet.admit("pod", {"app": {COLA: 1}})
+        await kubelet.start_container("pod", "app")
+    assert log.read_text() == "coke\n"
+
+
+@pytest.mark.parametrize("file", [Path("/nowhere/colas.yaml"), "version: v2\nresources: []\n"])
+async def test_what_is_no_configuration_is_an_error(
+    devhost_kubelet: StandInKubelet, file: Path | str
+) -> None:
+    with pytest.raises(ConfigError):
+        async with serving(file, kubelet=devhost_kubelet):
+            pass
+
+
+async def test_warnings_are_logged(
+    devhost_kubelet: StandInKubelet, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = "version: v1\nresources: [{name: example.com/tty, sources: [dev: ttyUSB.*]}]\n"
+    async with serving(config, kubelet=devhost_kubelet):
+        assert "ttyUSB" in caplog.text
+
+
+async def test_the_tests_own_error_comes_through(devhost_kubelet: StandInKubelet) -> None:
+    with pytest.raises(AdmissionError, match="unregistered"):
+        async with serving(COLAS, kubelet=devhost_kubelet):
+            await devhost_kubelet.admit("pod", {"app": {"example.com/tea": 1}})
+
+
+async def test_a_host_that_fails_fails_the_test(
+    devhost_kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def run(_host: Host) -> None:
+        begun.set()
+        raise OSError("no more descriptors")
+
+    monkeypatch.setattr(Host, "run", run)
+    with pytest.raises(OSError, match="no more descriptors"):
+        async with serving(COLAS, kubelet=devhost_kubelet):
+            await begun.wait()
+
+
+async def test_a_device_that_a_pod_holds_stays_listed(
+    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
+) -> None:
+    """By the pod-resources API, as on a node."""
+    kubelet, tree = devhost_kubelet, devhost_tree
+    tree.file("/etc/colas/coke")
+    config = COLAS + "    removeMissingAfter: 0s\n"
+    async with serving(config, kubelet=kubelet, root=tree.root):
+        await kubelet.wait(COLA, 1, 1)
+        await kubelet.admit("pod", {"app": {COLA: 1}})
+        tree.file("/etc/colas/pepsi")
+        await kubelet.wait(COLA, 2, 2)
+        tree.remove("/etc/colas")
+        await kubelet.wait(COLA, 1, 0)
+        assert kubelet.devices(COLA) == {"coke": "Unhealthy"}
+
+
+# ── the page ───────────────────────────────────────────────────────────────────────────
+
+
+def files_of(page: str) -> dict[str, str]:
+    """Return the files of a page by name: each fenced block that begins with `# name`."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert 2 * len(blocks) == len(re.findall(r"^ *```", page, re.MULTILINE))
+    files = {}
+    for language, block in blocks:
+        first = block.split("\n", 1)[0]
+        suffix = {"python": "py", "yaml": "yaml", "ini": "ini"}[language]
+        assert re.fullmatch(rf"# \w+\.{suffix}", first), f"a block that no test runs: {first}"
+        files[first.removeprefix("# ")] = block
+    assert len(files) == len(blocks)
+    return files
+
+
+def test_the_page_runs_as_it_is(tmp_path: Path) -> None:
+    """In an empty directory, with nothing of ours but the package."""
+    files = files_of(PAGE.read_text(encoding="utf-8"))
+    assert {"conftest.py", "pytest.ini", "licences.yaml"} < files.keys()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-rs"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tests = sum(len(re.findall(r"^async def test_", text, re.MULTILINE)) for text in files.values())
+    assert tests > 2
+    passed = f"{tests} passed" if can_make_nodes() else " skipped"
+    assert passed in done.stdout
