@@ -1,10 +1,13 @@
 """A command that is run to its end or its deadline, and leaves nothing behind."""
 
 import contextlib
+import errno
 import os
 import select
+import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from devhost.model import names
 
 _KEPT: Final = 4 * 1024  # of the output, from its end
 _PIPE_MAX: Final = 1024 * 1024  # what a pipe can hold
+_LINES: Final = 5
 _LINE_MAX: Final = 200
 _STEP_S: Final = 0.02
 _KILL_S: Final = 0.3  # until what was killed has to be gone
@@ -26,35 +30,53 @@ class Ended:
     Attributes:
         status: The exit status; negative: the signal that killed it; ``None``: it was killed,
             because it had not ended in time.
-        last_line: The last line of its output that is not empty, printable.
+        lines: The last lines of its output, without empty ones, printable.
     """
 
     status: int | None
-    last_line: str
+    lines: tuple[str, ...] = ()
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output; empty where there is none."""
+        return self.lines[-1] if self.lines else ""
 
     def told(self) -> str:
         """Return the status in words."""
         if self.status is None:
             return "did not end in time"
         if self.status < 0:
-            return f"killed by signal {-self.status}"
-        return f"exit status {self.status}"
+            return f"was killed by signal {-self.status}"
+        return f"exited with {self.status}"
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], timeout: float) -> Ended:
+def run(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float,
+    stop: threading.Event | None = None,
+) -> Ended:
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
-    When it ends, or after `timeout` seconds, whatever it has started is killed, except what
-    has left its process group on purpose.
+    When it ends, or after `timeout` seconds, or when `stop` is set, whatever it has started is
+    killed, except what has left its process group on purpose.
 
     Raises:
         OSError, ValueError: It cannot be started.
     """
-    if timeout <= 0:  # what came before it has taken all the time
-        return Ended(None, "")
     until = time.monotonic() + timeout
+    stop = stop or threading.Event()
+    # A program on a filesystem that does not answer hangs this search, in its thread; started
+    # without, it would hang the whole process, inside vfork.
+    program = shutil.which(argv[0], path=environment.get("PATH"))
+    if program is None:
+        text = f"there is no program {argv[0]}, or it may not be executed"
+        raise FileNotFoundError(errno.ENOENT, text)
+    if time.monotonic() >= until or stop.is_set():
+        return Ended(None)
     process = subprocess.Popen(  # noqa: S603 (who may edit the configuration is asked first)
         argv,
+        executable=program,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -65,13 +87,13 @@ def run(argv: Sequence[str], environment: Mapping[str, str], timeout: float) -> 
     assert process.stdout is not None  # noqa: S101 (a pipe)
     with process.stdout as pipe:
         os.set_blocking(pipe.fileno(), False)
-        kept, in_time = _follow(process.pid, pipe.fileno(), until)
+        kept, in_time = _follow(process.pid, pipe.fileno(), until, stop)
         status = _kill(process)
         kept = (kept + _available(pipe.fileno()))[-_KEPT:]
-    return Ended(status if in_time else None, _last_line(kept))
+    return Ended(status if in_time else None, _last_lines(kept))
 
 
-def _follow(child: int, pipe: int, until: float) -> tuple[bytes, bool]:
+def _follow(child: int, pipe: int, until: float, stop: threading.Event) -> tuple[bytes, bool]:
     """Read the output until the command ends; return its end, and whether that was in time.
 
     The end of the pipe is not waited for: what the command has started may hold it open.
@@ -81,7 +103,7 @@ def _follow(child: int, pipe: int, until: float) -> tuple[bytes, bool]:
     poll.register(pipe, select.POLLIN)
     while not _has_ended(child):
         left = until - time.monotonic()
-        if left <= 0:
+        if left <= 0 or stop.is_set():
             return kept, False
         if poll.poll(min(left, _STEP_S) * 1000):
             output = _available(pipe)
@@ -118,6 +140,6 @@ def _kill(process: "subprocess.Popen[bytes]") -> int | None:
     return process.returncode
 
 
-def _last_line(output: bytes) -> str:
+def _last_lines(output: bytes) -> tuple[str, ...]:
     lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
-    return names.printable(next(filter(None, reversed(lines)), ""))[:_LINE_MAX]
+    return tuple(names.printable(line)[:_LINE_MAX] for line in lines if line)[-_LINES:]

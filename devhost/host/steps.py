@@ -2,20 +2,21 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import functools
 import os
-import shutil
 import stat
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 from devhost import pre_start
+from devhost.discovery import command
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import PreStartError
-from devhost.host.process_group import Output, run
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState
 from devhost.model.names import printable
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 _STUCK_MAX: Final = 8  # looks that a filesystem owes; each is a thread
 _POLL_S: Final = 0.1
+_KILL_S: Final = 1.0  # until a command that was stopped has to be gone
 _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
 
 
@@ -110,7 +112,7 @@ async def run_step(number: int, step: Step, start: Start) -> None:
     """
     now = asyncio.get_running_loop().time()
     ends = min(start.deadline, now + step.timeout)
-    limit = _Limit(ends, f"within {max(ends - now, 0.0):.3g}s")
+    limit = _Limit(ends, f"within {round(max(ends - now, 0.0), 1):g}s")
     try:
         if step.run is not None:
             await _run(step, start, limit)
@@ -193,21 +195,14 @@ async def _look(start: Start, limit: _Limit, work: Callable[[], T]) -> T:
 
 
 async def _run(step: Step, start: Start, limit: _Limit) -> None:
-    if start.policy.enforced and not start.policy.allow_exec:
+    if not start.policy.allow_exec:
         raise PreStartError("commands need --allow-exec")
     here = functools.partial(_seen_at, start.files)
-    environment = start.environment
     commands = await _look(
         start, limit, lambda: pre_start.commands(step, start.device, start.constants, here)
     )
     for argv in commands:
-        # A program on a filesystem that does not answer hangs this search, in its thread;
-        # started without, it would hang the whole process, inside vfork.
-        search = functools.partial(shutil.which, argv[0], path=environment["PATH"])
-        program = await _look(start, limit, search)
-        if program is None:
-            raise PreStartError(f"there is no program {argv[0]}, or it may not be executed")
-        await _execute(argv, program, environment, limit)
+        await _execute(argv, start, limit)
 
 
 def _seen_at(files: HostFiles, path: str) -> str:
@@ -222,20 +217,31 @@ def _seen_at(files: HostFiles, path: str) -> str:
     return shown if os.path.realpath(shown) == os.path.realpath(real) else real
 
 
-async def _execute(
-    argv: Sequence[str], program: str, environment: Mapping[str, str], limit: _Limit
-) -> None:
-    output = Output()
+async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
+    stop = threading.Event()
+    left = limit.ends - asyncio.get_running_loop().time()
+    running = in_thread(
+        f"preStart {start.resource}", lambda: command.run(argv, start.environment, left, stop)
+    )
+    running.add_done_callback(lambda late: late.cancelled() or late.exception())
     try:
-        async with limit.keep(lambda: "did not end", output.told):
-            status = await run(argv, program, environment, output)
+        async with dataclasses.replace(limit, ends=limit.ends + _KILL_S).keep(
+            lambda: "did not end"
+        ):
+            ended = await asyncio.shield(running)
+    except FileNotFoundError as error:
+        raise PreStartError(error.strerror) from None
     except (OSError, ValueError) as error:
         raise PreStartError(f"cannot be run: {error}") from None
     finally:
-        output.close()
-    if status:
-        how = f"exited with {status}" if status > 0 else f"was killed by signal {-status}"
-        raise PreStartError(f"{how}{output.told()}")
+        if not running.done():  # nothing of it is left when the cancellation goes on
+            stop.set()
+            await asyncio.wait([running], timeout=_KILL_S)
+    lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
+    if ended.status is None:
+        raise PreStartError(f"did not end {limit.text}{lines}")
+    if ended.status:
+        raise PreStartError(f"{ended.told()}{lines}")
 
 
 # ── mode, waitFor ──

@@ -155,7 +155,7 @@ async def test_a_file_that_is_no_program_is_named(tmp_path: Path) -> None:
 
 async def test_a_flood_of_output_neither_blocks_nor_fills_the_memory() -> None:
     text = await failure(start_of(), run=shell("head -c 3000000 /dev/zero | tr '\\0' x; exit 1"))
-    assert 4000 < len(text) < 5000
+    assert 200 < len(text) < 500
 
 
 async def test_a_command_that_does_not_end_is_killed_with_all_it_started(tmp_path: Path) -> None:
@@ -209,7 +209,8 @@ async def test_commands_need_the_flag() -> None:
     """Where the policy is enforced; elsewhere a warning has said so."""
     text = await failure(start_of(policy=Policy(("*",), enforced=True)), run=["true"])
     assert text == "preStart[0] (run true) of device X: commands need --allow-exec"
-    await run(start_of(policy=Policy()), run=["true"])
+    text = await failure(start_of(policy=Policy()), run=["true"])
+    assert text.endswith("commands need --allow-exec")
 
 
 async def test_a_program_on_a_filesystem_that_never_answers_holds_up_nobody(
@@ -217,7 +218,7 @@ async def test_a_program_on_a_filesystem_that_never_answers_holds_up_nobody(
 ) -> None:
     with hung(tmp_path):
         text = await failure(start_of(), run=[f"{tmp_path}/mkfs"], timeout="500ms")
-    assert text.endswith("the host did not answer within 0.5s")
+    assert text.endswith("did not end within 0.5s")
 
 
 async def test_a_filesystem_owes_few_threads(tmp_path: Path) -> None:

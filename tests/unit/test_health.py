@@ -356,23 +356,23 @@ def test_a_command_sees_the_node_and_little_else(files: HostFiles) -> None:
 
 def test_a_command_that_fails_is_told_by_its_last_words() -> None:
     assert passed(shell("echo all is well"))
-    assert shell("exit 3").failure == "exec: sh: exit status 3"
-    assert shell("kill -9 $$").failure == "exec: sh: killed by signal 9"
+    assert shell("exit 3").failure == "exec: sh: exited with 3"
+    assert shell("kill -9 $$").failure == "exec: sh: was killed by signal 9"
     failure = shell("echo first; printf 'sector \\033 7\\n\\n' >&2; exit 1").failure
-    assert failure == "exec: sh: exit status 1: sector \\x1b 7"
+    assert failure == "exec: sh: exited with 1: sector \\x1b 7"
 
 
 def test_the_end_of_a_long_output_is_kept() -> None:
     failure = shell("head -c 3000000 /dev/zero; echo; echo the end; exit 1").failure
-    assert failure == "exec: sh: exit status 1: the end"
+    assert failure == "exec: sh: exited with 1: the end"
 
 
 def test_a_command_that_is_not_there_fails(files: HostFiles) -> None:
     assert commanded(HostFiles(), token(), "/none/x").failure == (
-        "exec: /none/x: No such file or directory"
+        "exec: there is no program /none/x, or it may not be executed"
     )
     assert commanded(files, token(), "/none/x").failure == (
-        "exec: /none/x: No such file or directory (in devhost's own container)"
+        "exec: there is no program /none/x, or it may not be executed (in devhost's own container)"
     )
     assert "null byte" in str(commanded(files, token(), "true", "\0").failure)
 
@@ -393,7 +393,7 @@ def test_what_a_command_leaves_behind_holds_up_nobody_and_is_killed(tmp_path: Pa
 
 
 def test_a_command_that_closes_its_output_is_waited_for() -> None:
-    assert shell("exec >&- 2>&-; sleep 0.1; exit 4").failure == "exec: sh: exit status 4"
+    assert shell("exec >&- 2>&-; sleep 0.1; exit 4").failure == "exec: sh: exited with 4"
 
 
 def test_the_time_is_for_all_commands_together(files: HostFiles) -> None:
@@ -441,7 +441,7 @@ def test_a_command_on_a_filesystem_that_hangs_does_not_freeze_the_process(tmp_pa
         assert outcomes == []
         mount.abort()
         thread.join(30)
-    assert outcomes[0].failure == f"exec: {argv[0]}: Transport endpoint is not connected"
+    assert outcomes[0].failure == f"exec: there is no program {argv[0]}, or it may not be executed"
 
 
 def assert_gone(pids: Path) -> None:
