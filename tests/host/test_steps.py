@@ -346,9 +346,9 @@ async def test_a_path_is_waited_for(tmp_path: Path) -> None:
 
 
 async def test_a_path_that_does_not_appear_is_named(tmp_path: Path) -> None:
-    text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="150ms")
+    text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="200ms")
     assert text == (
-        f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear within 0.15s"
+        f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear within 0.2s"
     )
     text = await failure(start_of(), waitFor="${id}")
     assert text.endswith("of device X: 'X' is not an absolute path: begin it with '/'")
@@ -356,8 +356,8 @@ async def test_a_path_that_does_not_appear_is_named(tmp_path: Path) -> None:
 
 async def test_a_path_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
     with hung(tmp_path):
-        text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="150ms")
-    assert text.endswith(f"{tmp_path}/x did not appear within 0.15s")
+        text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="200ms")
+    assert text.endswith(f"{tmp_path}/x did not appear within 0.2s")
 
 
 # ── in use ──
