@@ -6,6 +6,7 @@ cannot be checked is unknown, not unhealthy, and says which setting would allow 
 
 import errno
 import os
+import re
 import socket
 import stat
 import time
@@ -32,6 +33,11 @@ _FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
 _IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
 _ACCESS: Final = (
     "devhost's container needs access to it: securityContext.privileged, or the device itself"
+)
+# Of every process, and of the kernel's addresses: the kernel shows root more of these than their
+# permission bits say.
+_PRIVATE: Final = re.compile(
+    r"/proc/([0-9]+/(?!net/|mounts$|mountinfo$).*|kallsyms|modules)", re.DOTALL
 )
 _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
@@ -114,8 +120,9 @@ class _Round:
 
     def _open(self, how: Literal["readable", "writable"]) -> Iterator[str]:
         for path in self._device.paths:
-            here = self._files.here(self._files.resolve(path))
+            here = path
             try:
+                here = self._files.here(self._files.located(path))
                 _touch(here, _MODES[how])
             except OSError as error:
                 text = f"{path}: {_reason(error)}"
@@ -130,8 +137,9 @@ class _Round:
         for (path,) in allocation.each((file.path,), self._device, self._constants):
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
-            realpath = self._files.resolve(path)
+            realpath = path
             try:
+                realpath = self._files.located(path)
                 content = _read(self._files.root, realpath, self._allow)
             except _PrivateError:
                 yield (
@@ -157,9 +165,11 @@ class _Round:
         for words in allocation.each(argv, self._device, self._constants, self._files.here):
             try:
                 end = command.run(words, environment, self._until - time.monotonic())
-            except (OSError, ValueError) as error:
+            except FileNotFoundError as error:
                 where = "" if self._files.is_host else " (in devhost's own container)"
-                raise _FailedError(f"{words[0]}: {_reason(error)}{where}") from None
+                raise _FailedError(f"{error.strerror}{where}") from None
+            except (OSError, ValueError) as error:
+                raise _FailedError(f"{words[0]} cannot be run: {_reason(error)}") from None
             if end.status != 0:
                 late = f"did not answer in {self._timeout:g} s"
                 text = late if end.status is None else end.told()
@@ -232,6 +242,8 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
         _PrivateError: Not everyone can read it, and ``--allow-path`` does not name it.
     """
     allowed = allow.allows_path(realpath)
+    if not allowed and _PRIVATE.fullmatch(realpath):
+        raise _PrivateError
     at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in filter(None, realpath.split("/")):

@@ -22,6 +22,15 @@ _KINDS: Final = {
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
+def _is_magic(link: list[str]) -> bool:
+    """Whether a link (its path's parts) is one that the kernel does not follow by its text.
+
+    All links below /proc/PID are such (proc_pid_link_inode_operations and its like in Linux's
+    fs/proc/base.c and fd.c).
+    """
+    return len(link) > 2 and link[0] == "proc" and link[1].isdecimal()
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A directory entry; `is_directory` and `is_link` are of the entry itself."""
@@ -53,14 +62,17 @@ class HostFiles:
     def resolve(self, path: str) -> str:
         """Return the host path with links and ``..`` resolved, as far as it exists."""
         try:
-            return self._located(path)
+            return self.located(path)
         except OSError:
-            return os.path.normpath(path)
+            return os.path.realpath(path) if self.is_host else os.path.normpath(path)
 
-    def _located(self, path: str) -> str:
-        """Resolve a path, or raise `OSError` where links lead in circles."""
-        if self.is_host:
-            return os.path.realpath(path)
+    def located(self, path: str) -> str:
+        """Return what `resolve` does, where that can be said.
+
+        Raises:
+            OSError: Links lead in circles, or through a process's own view: what stands in
+                such a link (``/proc/1/root``, ``/proc/1/fd/3``) is not where the kernel goes.
+        """
         pending = path.split("/")[::-1]
         done: list[str] = []
         links = 0
@@ -79,6 +91,9 @@ class HostFiles:
             links += 1
             if links > _LINKS_MAX:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            if _is_magic(done):
+                text = f"leads through /{'/'.join(done)}, where each process sees other files"
+                raise OSError(errno.ELOOP, text, path)
             done = [] if target.startswith("/") else done[:-1]
             pending += target.split("/")[::-1]
         return "/" + "/".join(done)
@@ -90,7 +105,7 @@ class HostFiles:
             OSError: The host could not say.
         """
         try:
-            realpath = self._located(path)
+            realpath = self.located(path)
             found = os.lstat(self.here(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
@@ -115,7 +130,7 @@ class HostFiles:
             OSError: The directory is there but cannot be read.
         """
         try:
-            with os.scandir(self.here(self._located(path))) as scan:
+            with os.scandir(self.here(self.located(path))) as scan:
                 return [
                     Entry(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
                     for entry in scan

@@ -21,6 +21,8 @@ class HostPaths:
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
         self._seen: dict[str, FileState | str | None] = {}
+        self._absent: dict[str, str] = {}  # where a path leads at which there is nothing
+        self._parts: dict[Spec, tuple[Spec, ...]] = {}
 
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
@@ -43,7 +45,15 @@ class HostPaths:
         """Return a spec's device nodes: of a directory, all below it; links are left out.
 
         Runtimes would expand it each in its own way, and CDI not at all. Blocks.
+
+        Raises:
+            OSError: A directory cannot be read.
         """
+        if spec not in self._parts:  # later ones have not been judged
+            self._parts[spec] = self._found_parts(spec)
+        return self._parts[spec]
+
+    def _found_parts(self, spec: Spec) -> tuple[Spec, ...]:
         state = self._look(spec.host_path)
         if isinstance(spec, MountSpec) or not isinstance(state, FileState):
             return (spec,)
@@ -66,6 +76,11 @@ class HostPaths:
         state = self._look(path)
         return state if isinstance(state, FileState) else None
 
+    def realpath(self, path: str) -> str:
+        """Return where a path leads that has no `problem`, as it was when that was judged."""
+        state = self._look(path)
+        return state.realpath if isinstance(state, FileState) else self._absent[path]
+
     def _directory_problem(self, spec: DeviceSpec) -> str | None:
         try:
             parts = self.parts(spec)
@@ -75,7 +90,8 @@ class HostPaths:
             return f"{spec.host_path} is a directory with no device nodes below"
         if len(parts) > _PARTS_MAX:
             return f"{spec.host_path} has {len(parts)} device nodes below, more than {_PARTS_MAX}"
-        return next((problem for part in parts if (problem := self.problem(part))), None)
+        problems = (names.path_problem(part.host_path) or self.problem(part) for part in parts)
+        return next(filter(None, problems), None)
 
     def needs(self, specs: Iterable[Spec]) -> dict[str, None]:
         """Return what the process would have to be allowed, in order."""
@@ -88,7 +104,7 @@ class HostPaths:
         }
 
     def _refusal(self, spec: Spec, state: FileState | None) -> str | None:
-        realpath = state.realpath if state else self._files.resolve(spec.host_path)
+        realpath = self.realpath(spec.host_path)
         kind, number = (state.kind, state.number) if state else (None, None)
         return self._policy.refusal(realpath, kind, number, mount=isinstance(spec, MountSpec))
 
@@ -102,6 +118,8 @@ class HostPaths:
         if path not in self._seen:
             try:
                 self._seen[path] = self._files.look(path)
+                if self._seen[path] is None:
+                    self._absent[path] = self._files.located(path)
             except OSError as error:
                 self._seen[path] = error.strerror or str(error)
         return self._seen[path]

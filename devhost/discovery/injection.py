@@ -73,7 +73,7 @@ def _brought(scanner: "Scanner", device: Device, host_paths: HostPaths) -> CdiDe
             if isinstance(spec, DeviceSpec) and (node := _node(spec, host_paths)) is not None
         ),
         tuple(
-            replace(spec, host_path=scanner.files.resolve(spec.host_path))
+            replace(spec, host_path=host_paths.realpath(spec.host_path))
             for spec in specs
             if isinstance(spec, MountSpec)
         ),

@@ -56,10 +56,11 @@ class Publisher:
         # What a pod holds is listed, as on its way out, even if it was gone before this process
         # came: the kubelet may know it.
         held = listing.held() - wanted.keys() - listing.leaving
-        kept = {one: before.get(one, Advertised(False)) for one in held}
         wanted = self._fitting(wanted)
-        listing.sending(kept)
-        listing.update(wanted | kept)
+        if held:
+            kept = {one: before.get(one, Advertised(False)) for one in held}
+            listing.sending(kept)
+            listing.update(wanted | kept)
         listing.update(wanted)
         listing.prune(asyncio.get_running_loop().time())
         if before.keys() - listing.entries.keys():

@@ -25,7 +25,18 @@ _SUFFIX_MAX: Final = 63
 
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ANNOTATION_NAME: Final = _SUFFIX
-_RESERVED_ANNOTATIONS: Final = ("cdi.k8s.io/", "io.kubernetes.", "io.katacontainers.")
+# The last ones are those that `runc features` and `crun features` themselves call unsafe
+# (potentiallyUnsafeConfigAnnotations).
+_RESERVED_ANNOTATIONS: Final = (
+    "cdi.k8s.io/",
+    "io.kubernetes.",
+    "io.katacontainers.",
+    "run.oci.",
+    "org.systemd.property.",
+    "org.criu.",
+    "module.wasm.image/",
+)
+_RESERVED_ANNOTATION: Final = "bundle"
 # tags.cncf.io/container-device-interface v1.0.1, pkg/parser.
 _CDI_NAME: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -87,6 +98,8 @@ def annotation_key_problem(key: str) -> str | None:
     for reserved in _RESERVED_ANNOTATIONS:
         if key.startswith(reserved):
             return f"{key!r}: annotations below {reserved!r} steer the runtime and are refused"
+    if key == _RESERVED_ANNOTATION:
+        return f"{key!r}: this annotation steers the runtime and is refused"
     prefix, slash, name = key.rpartition("/")
     if slash and not _PREFIX.fullmatch(prefix):
         return f"{key!r}: the part before '/' must be a domain in lower case"

@@ -12,6 +12,8 @@ from devhost.template import TEMPLATE_PATTERN, Template
 
 SHARES_MAX: Final = 100_000  # devices times replicas; a list of the kubelet holds 4 MiB
 
+_NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
+
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_SCHEMA: Final[dict[str, Any]] = {
@@ -62,7 +64,7 @@ def _removal(value: object) -> float:
 def _topology(value: object) -> int | Literal["auto", "none"]:
     if value == "auto" or value == "none":  # noqa: PLR1714 (narrows the type)
         return value
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value <= _NUMA_NODE_MAX:
         return value
     raise ValueError("should be auto, none or the number of a NUMA node")
 
@@ -105,7 +107,14 @@ Removal = Annotated[
 TopologyChoice = Annotated[
     int | Literal["auto", "none"],
     PlainValidator(_topology),
-    WithJsonSchema({"anyOf": [{"enum": ["auto", "none"]}, {"type": "integer", "minimum": 0}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["auto", "none"]},
+                {"type": "integer", "minimum": 0, "maximum": _NUMA_NODE_MAX},
+            ]
+        }
+    ),
 ]
 Permissions = Annotated[
     str,

@@ -1,0 +1,192 @@
+"""The attacker of these tests: edits the configuration, and makes files and links below a root.
+
+An attack goes the way that a configuration goes: the loader with the policy that `devhost run`
+has, a scan, the CDI spec, and Allocate for each device, also for those that are unhealthy.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from devhost import cdi
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.injection import cdi_devices
+from devhost.discovery.scan import Scanner
+from devhost.errors import AllocationError
+from devhost.kubelet import wire
+from devhost.loading.loader import loads
+from devhost.model.answer import Allocation
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+NAME: Final = "example.com/loot"
+NULL, MEM, KMEM, PORT = (1, 3), (1, 1), (1, 2), (1, 4)
+
+Resource = Mapping[str, Any]
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+
+
+def config(*resources: Resource, **top: object) -> str:
+    named = [{"name": NAME, **resource} for resource in resources]
+    return yaml.safe_dump({"version": "v1", **top, "resources": named})
+
+
+def policy(*allow: str, execs: bool = False) -> Policy:
+    return Policy(allow, allow_exec=execs, enforced=True)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an attack.
+
+    Attributes:
+        refusals: Why something was refused: by the loader, or device by device by Allocate.
+        answers: What containers would receive, by device.
+        spec: The CDI spec; empty if there is none.
+        snapshot: What was found.
+    """
+
+    refusals: tuple[str, ...] = ()
+    answers: Mapping[str, Allocation] | None = None
+    spec: str = ""
+    snapshot: Snapshot = field(default_factory=Snapshot)
+
+    def nothing(self, *why: str) -> None:
+        """Assert that no container receives anything, for these reasons."""
+        assert self.refusals or self.snapshot.skipped, "it was neither refused nor left out"
+        assert not self.answers
+        assert not self.spec
+        told = "\n".join((*self.refusals, *(one.reason for one in self.snapshot.skipped)))
+        for text in why:
+            assert text in told
+
+    def nowhere(self, *texts: str) -> None:
+        """Assert that no answer and no CDI spec has any of these texts."""
+        found = f"{self.answers}\n{self.spec}"
+        for text in texts:
+            assert text not in found
+
+    @property
+    def only(self) -> Allocation:
+        """The one answer."""
+        assert not self.refusals, self.refusals
+        assert self.answers
+        (answer,) = self.answers.values()
+        return answer
+
+
+class Victim:
+    """A node whose files are below a root."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root or Path("/")
+        self.files = HostFiles(str(self.root))
+        self.now = 0.0
+
+    def at(self, path: str) -> Path:
+        place = self.root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def file(self, path: str, text: str = "secret", mode: int = 0o600) -> Path:
+        place = self.at(path)
+        place.write_text(text)
+        place.chmod(mode)
+        return place
+
+    def directory(self, path: str) -> Path:
+        place = self.at(path)
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def link(self, path: str, target: str) -> Path:
+        place = self.at(path)
+        place.unlink(missing_ok=True)
+        place.symlink_to(target)
+        return place
+
+    def hard_link(self, path: str, target: str) -> Path:
+        place = self.at(path)
+        place.hardlink_to(self.at(target))
+        return place
+
+    def node(self, path: str, number: tuple[int, int] = NULL, kind: int = stat.S_IFCHR) -> Path:
+        place = self.at(path)
+        place.unlink(missing_ok=True)
+        os.mknod(place, 0o600 | kind, os.makedev(*number))
+        return place
+
+    def scanner(self, resource: Resource, *allow: str, execs: bool = False) -> Scanner:
+        """Load a configuration of one resource.
+
+        Raises:
+            ConfigError: The loader refuses it.
+        """
+        allowed = policy(*allow, execs=execs)
+        (loaded,) = loads(config(resource), policy=allowed).require().resources
+        return Scanner.of(loaded, self.files, allowed, "node-1", hold_s=0)
+
+    def scan(self, scanner: Scanner, previous: Snapshot | None = None) -> Snapshot:
+        self.now += 1
+        return scanner.snapshot(
+            scanner.survey(), previous or Snapshot(), lambda _key: None, self.now
+        )
+
+    def attack(self, resource: Resource, *allow: str) -> Outcome:
+        """Have a configuration's resource loaded, scanned, written as CDI spec, and allocated."""
+        loaded = loads(config(resource), policy=policy(*allow))
+        if loaded.config is None:
+            return Outcome(tuple(str(one) for one in loaded.problems if one.severity == "error"))
+        scanner = self.scanner(resource, *allow)
+        snapshot = self.scan(scanner)
+        return Outcome(
+            *allocated(scanner, snapshot), spec=written(scanner, snapshot), snapshot=snapshot
+        )
+
+    def by_both_ways(self, resource: Resource, *allow: str) -> list[Outcome]:
+        """Attack by the kubelet's answer, and by a CDI spec."""
+        return [self.attack({**resource, "inject": way}, *allow) for way in ("deviceSpecs", "cdi")]
+
+
+def allocated(
+    scanner: Scanner, snapshot: Snapshot
+) -> tuple[tuple[str, ...], dict[str, Allocation]]:
+    """Allocate each device alone; return why it was refused, and what was handed out."""
+    refusals, answers = [], {}
+    for device_id in snapshot.devices:
+        try:
+            answers[device_id] = scanner.hand_out(snapshot, (device_id,))
+        except AllocationError as error:
+            refusals.append(str(error))
+        else:
+            wire.container_response(answers[device_id]).SerializeToString()
+    return tuple(refusals), answers
+
+
+def written(scanner: Scanner, snapshot: Snapshot) -> str:
+    """Return the CDI spec that would be written; it is JSON, of one document."""
+    if scanner.resource.inject != "cdi":
+        return ""
+    content = cdi.serialize(NAME, [*cdi_devices(scanner, snapshot, {}).values()])
+    if content is None:
+        return ""
+    assert yaml.safe_load(content) == json.loads(content)
+    return content.decode()
+
+
+def edits(spec: str) -> Sequence[Mapping[str, Any]]:
+    """Return the container edits of a CDI spec's devices."""
+    return [device["containerEdits"] for device in json.loads(spec)["devices"]]
+
+
+def made_in(directory: Path) -> list[Path]:
+    """Return what is in a directory."""
+    return [*directory.iterdir()]

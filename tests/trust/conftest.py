@@ -1,0 +1,13 @@
+"""The node that is attacked."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.trust.attack import Victim
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Victim:
+    """A node's files below a root of their own."""
+    return Victim(tmp_path)
