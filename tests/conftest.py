@@ -33,13 +33,20 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture
+def numa_nodes() -> int:
+    """How many NUMA nodes a real kubelet has; a module that needs some has this of its own."""
+    return 0
+
+
 @pytest.fixture(params=[STAND_IN, *REAL_KUBELETS])
-def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
-    """A kubelet that is not started yet."""
+def kubelet(request: pytest.FixtureRequest, directory: Path, numa_nodes: int) -> Kubelet:
+    """A kubelet that is not started yet, with a socket of its pod-resources API."""
     binary: Path | None = request.param
+    plugins, socket = directory / "plugins", directory / "pr.sock"
     if binary is None:
-        return SimulatedKubelet(directory / "plugins")
-    return RealKubelet(binary, directory / "plugins")
+        return SimulatedKubelet(plugins, pod_resources=socket)
+    return RealKubelet(binary, plugins, pod_resources=socket, numa_nodes=numa_nodes)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from devhost.discovery.host_files import HostFiles
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.loading.loader import loads
+from devhost.model.device import Device
 from devhost.trust import Policy
 from tests.support.realkubelet import RealKubelet
 
@@ -15,24 +16,63 @@ Kubelet = SimulatedKubelet | RealKubelet
 
 
 class Hosting:
-    """Runs the host in this process, as many times as a scenario wants."""
+    """Runs the host in this process, as many times as a scenario wants.
+
+    Attributes:
+        pod_resources: Where the kubelets of the fixtures serve their pod-resources API.
+        cdi: Where CDI specs are kept unless told.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.plugins = directory / "plugins"
+        self.plugins, self.cdi = directory / "plugins", directory / "cdi"
+        self.pod_resources = directory / "pr.sock"
         self.leave_after = 0.3
         self.hold_s = 0.0
         self.hosts: list[Host] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, config: str) -> Host:
+    def start(
+        self,
+        config: str,
+        *,
+        state_dir: Path | None = None,
+        pod_resources: Path | None = None,
+        cdi_dir: Path | None = None,
+        policy: Policy | None = None,
+        root: str | Path = "/",
+    ) -> Host:
         """Start a host with a configuration's text."""
         settings = Settings(
-            self.plugins, "node-1", HostFiles(), Policy(), self.leave_after, self.hold_s
+            self.plugins,
+            "node-1",
+            HostFiles(str(root)),
+            policy or Policy(),
+            self.leave_after,
+            self.hold_s,
+            state_dir=state_dir,
+            pod_resources=pod_resources,
+            cdi_dir=cdi_dir or self.cdi,
         )
         host = Host(loads(config).require(), settings)
         self.hosts.append(host)
         self._tasks.append(asyncio.create_task(host.run()))
         return host
+
+    def reload(self, config: str) -> None:
+        """Have the host that was started last go over to another configuration."""
+        self.hosts[-1].apply(loads(config).require())
+
+    def device(self, resource: str, device_id: str) -> Device | None:
+        """Return a device as the host that was started last advertises it."""
+        for runner in self.hosts[-1].runners:
+            if runner.name == resource:
+                return runner.snapshot.devices.get(device_id)
+        return None
+
+    def reason(self, resource: str, device_id: str) -> str | None:
+        """Return why a device is unhealthy, if it is there and is so."""
+        device = self.device(resource, device_id)
+        return device.reason if device else None
 
     async def stop(self) -> None:
         """Stop the host that was started last."""

@@ -1,0 +1,265 @@
+"""What pods hold is not taken off the list: the kubelet would call a device that is not in it healthy."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from devhost.host.runner import Runner
+from devhost.model.state import State
+from devhost.trust import Policy
+from tests.support.daemon import until
+from tests.support.hosting import Hosting, Kubelet
+
+SLOT, OTHER = "example.com/slot", "example.com/other"
+WELL, ILL = "Healthy", "Unhealthy"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask often who holds what."""
+    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.05)
+
+
+def config(slot: str = "", other: str = "sources: [static: 1]") -> str:
+    """Return a configuration with another resource, and this one if something is said of it."""
+    declared = f"  - {{name: {SLOT}, prefer: packed, {slot}}}\n" if slot else ""
+    return f"version: v1\nresources:\n{declared}  - {{name: {OTHER}, {other}}}\n"
+
+
+def start(hosting: Hosting, text: str) -> None:
+    hosting.start(text, pod_resources=hosting.pod_resources, policy=Policy(allow_exec=True))
+
+
+async def hold(kubelet: Kubelet, *pods: str) -> None:
+    """Admit pods; by `packed`, each gets the next device in natural order."""
+    for pod in pods:
+        await kubelet.admit(pod, {"app": {SLOT: 1}})
+
+
+async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
+    """Wait until the status of a pod says so of its devices."""
+    seen: object = None
+    try:
+        async with asyncio.timeout(10):
+            while (seen := (await kubelet.health(pod))["app"][SLOT]) != wanted:
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None
+
+
+def runner(hosting: Hosting) -> Runner | None:
+    return next((one for one in hosting.hosts[-1].runners if one.name == SLOT), None)
+
+
+def state(hosting: Hosting) -> tuple[State, str] | None:
+    found = runner(hosting)
+    return (found.status.state, found.status.reason or "") if found else None
+
+
+async def known(hosting: Hosting, *ids: str) -> None:
+    """Wait until devhost knows that these are held, and no others."""
+    holders = hosting.hosts[-1]._shared.holders
+    await until(lambda: holders.held(SLOT) == set(ids), "what pods hold is known")
+
+
+async def still_listed(kubelet: Kubelet, hosting: Hosting, count: int) -> None:
+    """Wait longer than an ID has to stay, and see that these are there."""
+    await kubelet.wait(SLOT, count, 0)
+    await asyncio.sleep(2 * hosting.leave_after)
+    assert (await kubelet.capacity())[SLOT] == (count, 0)
+
+
+async def test_a_removed_resource_drains_until_its_pods_have_ended(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    start(hosting, config("sources: [static: [a, b, c]]"))
+    await started.wait(SLOT, 3, 3)
+    await hold(started, "one", "two")
+    await known(hosting, "a", "b")
+    hosting.reload(config())
+    await still_listed(started, hosting, 2)
+    await status(started, "one", a=ILL)
+    assert state(hosting) == (
+        State.DRAINING,
+        "removed from the configuration; held by default/one, default/two",
+    )
+    await started.free("one")
+    await started.wait(SLOT, 1, 0)
+    await until(lambda: "one" not in (state(hosting) or ("", ""))[1], "only two holds one")
+    await status(started, "two", b=ILL)
+    await started.free("two")
+    await started.wait(SLOT, 0, 0)
+    await until(lambda: runner(hosting) is None, "its end")
+    await started.wait(OTHER, 1, 1)
+
+
+async def test_without_pod_resources_it_ends_in_time(started: Kubelet, hosting: Hosting) -> None:
+    """Whether a pod holds something is not known then."""
+    hosting.start(config("sources: [static: 1]"))
+    await started.wait(SLOT, 1, 1)
+    await hold(started, "pod")
+    hosting.reload(config())
+    await started.wait(SLOT, 0, 0)
+    await until(lambda: runner(hosting) is None, "its end")
+
+
+async def test_a_resource_added_again_goes_on_with_the_same_stream(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    start(hosting, config("sources: [static: [a, b]]"))
+    await started.wait(SLOT, 2, 2)
+    await hold(started, "pod")
+    sockets = set(hosting.plugins.glob("devhost-*.sock"))
+    hosting.reload(config())
+    await still_listed(started, hosting, 1)
+    hosting.reload(config("sources: [static: [a, b, c]]"))
+    await started.wait(SLOT, 3, 3)
+    await status(started, "pod", a=WELL)
+    await hold(started, "next")
+    assert state(hosting) == (State.REGISTERED, "")
+    assert sockets == set(hosting.plugins.glob("devhost-*.sock"))
+
+
+async def test_a_resource_that_drains_survives_the_kubelet(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    start(hosting, config("sources: [static: 2]"))
+    await started.wait(SLOT, 2, 2)
+    await hold(started, "pod")
+    hosting.reload(config())
+    await still_listed(started, hosting, 1)
+    await started.restart()
+    await started.wait(OTHER, 1, 1)
+    await still_listed(started, hosting, 1)
+    await started.free("pod")
+    await started.wait(SLOT, 0, 0)
+    await until(lambda: runner(hosting) is None, "its end")
+
+
+async def test_pod_resources_that_do_not_answer_take_nothing_off(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    """The last that was known counts until something else is."""
+    start(hosting, config("sources: [static: 1]"))
+    await started.wait(SLOT, 1, 1)
+    await hold(started, "pod")
+    hosting.reload(config())
+    await still_listed(started, hosting, 1)
+    socket = hosting.pod_resources
+    away = socket.rename(socket.with_name("away.sock"))
+    holders = hosting.hosts[-1]._shared.holders
+    await until(lambda: not holders.known, "it does not answer any more")
+    await started.free("pod")
+    await still_listed(started, hosting, 1)
+    away.rename(socket)
+    await started.wait(SLOT, 0, 0)
+
+
+async def test_a_container_starts_again_while_its_resource_drains(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """With steps before the start, which find the device as it was."""
+    log = directory / "log"
+    script = directory / "step.sh"
+    script.write_text(f"echo $1 >>{log}")
+    step = f'preStart: [{{run: [sh, {script}, "${{id}}"], every: start}}]'
+    start(hosting, config(f"sources: [static: [a]], {step}"))
+    await started.wait(SLOT, 1, 1)
+    await hold(started, "pod")
+    await known(hosting, "a")
+    hosting.reload(config())
+    await still_listed(started, hosting, 1)
+    await started.start_container("pod", "app")
+    assert log.read_text() == "a\na\n"
+
+
+async def test_a_vanished_device_stays_while_it_is_held(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    colas = directory / "colas"
+    for name in "abc":
+        (colas / name).touch()
+    start(hosting, config(f"sources: [directory: {colas}], removeMissingAfter: 100ms"))
+    await started.wait(SLOT, 3, 3)
+    await hold(started, "pod")
+    (colas / "a").unlink()
+    (colas / "b").unlink()
+    await started.wait(SLOT, 2, 1)
+    await asyncio.sleep(2 * hosting.leave_after)
+    assert (await started.capacity())[SLOT] == (2, 1)
+    await status(started, "pod", a=ILL)
+    (colas / "a").touch()
+    await started.wait(SLOT, 2, 2)
+    await status(started, "pod", a=WELL)
+    (colas / "a").unlink()
+    await started.wait(SLOT, 2, 1)
+    await started.free("pod")
+    await started.wait(SLOT, 1, 1)
+
+
+async def test_a_device_that_vanished_while_devhost_was_away(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """A new process has never seen it, and lists it all the same while a pod holds it."""
+    colas = directory / "colas"
+    (colas / "a").touch()
+    (colas / "b").touch()
+    text = config(f"sources: [directory: {colas}]")
+    start(hosting, text)
+    await started.wait(SLOT, 2, 2)
+    await hold(started, "pod")
+    await hosting.stop()
+    await started.wait(SLOT, 2, 0)
+    (colas / "a").unlink()
+    start(hosting, text)
+    await started.wait(SLOT, 2, 1)
+    await status(started, "pod", a=ILL)
+    await started.free("pod")
+    await started.wait(SLOT, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count", "last"),
+    [
+        ("maxDevices: 3", "maxDevices: 1", 3, "c"),
+        ("replicas: 1", "maxDevices: 1", 3, "c"),
+    ],
+)
+async def test_over_a_lowered_limit_what_is_held_stays(
+    started: Kubelet, hosting: Hosting, before: str, after: str, count: int, last: str
+) -> None:
+    source = "sources: [static: [a, b, c]]"
+    start(hosting, config(f"{source}, {before}"))
+    await started.wait(SLOT, count, count)
+    await hold(started, "first", "second", "third")
+    await started.free("first")
+    await started.free("second")
+    await known(hosting, last)
+    hosting.reload(config(f"{source}, {after}"))
+    await started.wait(SLOT, 2, 1)
+    await status(started, "third", **{last: ILL})
+    await hold(started, "new")
+    await status(started, "new", a=WELL)
+    await started.free("third")
+    await started.wait(SLOT, 1, 1)
+
+
+async def test_with_fewer_shares_those_that_are_held_stay(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    start(hosting, config("sources: [static: [a]], replicas: 3"))
+    await started.wait(SLOT, 3, 3)
+    await hold(started, "first", "second", "third")
+    hosting.reload(config("sources: [static: [a]], replicas: 2"))
+    await started.wait(SLOT, 3, 2)
+    await asyncio.sleep(2 * hosting.leave_after)
+    await status(started, "third", **{"a::2": ILL})
+    await status(started, "second", **{"a::1": WELL})
+    hosting.reload(config("sources: [static: [a]]"))
+    await started.free("second")
+    await started.free("third")
+    await started.wait(SLOT, 2, 0)
+    await status(started, "first", **{"a::0": ILL})
+    await started.free("first")
+    await started.wait(SLOT, 1, 1)

@@ -1,0 +1,291 @@
+"""Devices by CDI: the kubelet is told names, and what they stand for is on the disk."""
+
+import asyncio
+import functools
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost import cdi
+from devhost.host.cdi_files import CdiFiles
+from tests.support import cdiverify
+from tests.support.daemon import until
+from tests.support.hosting import Hosting, Kubelet
+from tests.support.sysfs import as_root
+
+PORT = "example.com/port"
+USER = 1000
+
+# The first test to need it may have to build the program.
+pytestmark = [as_root, pytest.mark.timeout(600)]
+
+
+@functools.cache
+def oracle() -> Path:
+    try:
+        return cdiverify.build()
+    except (OSError, subprocess.CalledProcessError) as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"cannot build tests/cdi: {error}")
+
+
+class Bench:
+    """Devices that are nodes of a directory, and the directory of the specs."""
+
+    def __init__(self, directory: Path, hosting: Hosting) -> None:
+        self.directory, self.hosting = directory, hosting
+        self.nodes = directory / "nodes"
+        self.nodes.mkdir()
+        self.file = hosting.cdi / cdi.file_name(PORT)
+
+    def plug(self, name: str, minor: int) -> Path:
+        path = self.nodes / name
+        path.parent.mkdir(exist_ok=True)
+        os.mknod(path, 0o640 | stat.S_IFCHR, os.makedev(240, minor))
+        return path
+
+    def config(self, more: str = "inject: cdi", source: str | None = None) -> str:
+        source = source or f"{self.nodes}/*"
+        return f"""
+version: v1
+resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
+"""
+
+    def start(self, more: str = "inject: cdi", source: str | None = None) -> None:
+        socket = self.hosting.pod_resources
+        self.hosting.start(self.config(more, source), pod_resources=socket)
+
+    def inject(self, *names: str) -> Any:
+        """Return the OCI spec of a container, with the user 1000, that gets CDI devices."""
+        answer = cdiverify.inject(oracle(), self.hosting.cdi, names, USER)
+        assert answer["errors"] == {}
+        assert not answer["unresolved"]
+        return answer["oci"]
+
+    def numbers(self) -> dict[str, int]:
+        """Return what the spec on the disk says: the minor number of each device's node."""
+        content = json.loads(self.file.read_text())
+        return {
+            device["name"]: node["minor"]
+            for device in content["devices"]
+            for node in device["containerEdits"]["deviceNodes"]
+        }
+
+
+@pytest.fixture
+def bench(directory: Path, hosting: Hosting) -> Bench:
+    return Bench(directory, hosting)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask often who holds what."""
+    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.05)
+
+
+def named(*devices: str) -> list[str]:
+    return [f"devhost.{PORT}={device}" for device in devices]
+
+
+async def test_the_answer_has_names_and_the_spec_has_the_nodes(
+    started: Kubelet, bench: Bench
+) -> None:
+    """Never both, or a container would have the node twice; it is the container's own user's."""
+    a, b = bench.plug("a", 1), bench.plug("b", 2)
+    config = bench.directory / "config"
+    config.touch()
+    bench.start(f"inject: cdi, allocate: {{mounts: [{config}]}}")
+    await started.wait(PORT, 2, 2)
+    answer = (await started.admit("pod", {"app": {PORT: 2}}))["app"]
+    assert sorted(answer["cdiDevices"]) == named("a", "b")
+    assert answer["devices"] == []
+    oci = bench.inject(*answer["cdiDevices"])
+    found = sorted(oci["linux"]["devices"], key=lambda one: one["path"])
+    assert [(one["path"], one["major"], one["minor"]) for one in found] == [
+        (str(a), 240, 1),
+        (str(b), 240, 2),
+    ]
+    assert {(one["uid"], one["gid"], one["fileMode"]) for one in found} == {(USER, USER, 0o640)}
+    allowed = oci["linux"]["resources"]["devices"]
+    assert {(one["minor"], one["access"]) for one in allowed if one["allow"]} == {
+        (1, "rw"),
+        (2, "rw"),
+    }
+    mounts = [each["source"] for each in oci.get("mounts") or ()]
+    mounts += [each["hostPath"] for each in answer["mounts"]]
+    assert mounts == [str(config)]
+
+
+async def test_only_what_is_asked_for_is_in_the_container(started: Kubelet, bench: Bench) -> None:
+    bench.plug("a", 1)
+    bench.plug("b", 2)
+    bench.start()
+    await started.wait(PORT, 2, 2)
+    for pod, minor in (("one", 1), ("two", 2)):
+        answer = (await started.admit(pod, {"app": {PORT: 1}}))["app"]
+        (node,) = bench.inject(*answer["cdiDevices"])["linux"]["devices"]
+        assert node["minor"] == minor
+
+
+async def test_variables_are_in_the_spec_or_in_the_answer(started: Kubelet, bench: Bench) -> None:
+    """What is joined over the devices of a container can stand in no spec."""
+    bench.plug("a", 1)
+    bench.plug("b", 2)
+    env = '{PORTS: "${id}", "PATH_${id}": "${path}", COUNT: "${count}", "NAME_${index}": "${id}"}'
+    bench.start(f"inject: cdi, allocate: {{env: {env}}}")
+    await started.wait(PORT, 2, 2)
+    answer = (await started.admit("pod", {"app": {PORT: 2}}))["app"]
+    assert answer["envs"] == {"PORTS": "a,b", "COUNT": "2", "NAME_0": "a", "NAME_1": "b"}
+    oci = bench.inject(*answer["cdiDevices"])
+    assert oci["process"]["env"] == [f"PATH_a={bench.nodes}/a", f"PATH_b={bench.nodes}/b"]
+
+
+async def test_links_and_directories_are_resolved(started: Kubelet, bench: Bench) -> None:
+    """CDI takes neither for a device."""
+    target = bench.plug("real", 1)
+    bench.plug("bus/001", 11)
+    bench.plug("bus/002", 12)
+    link = bench.directory / "by-id" / "x"
+    link.parent.mkdir()
+    link.symlink_to(target)
+    bus = f"{{hostPath: {bench.nodes}/bus, containerPath: /dev/bus}}"
+    allocate = f'allocate: {{devices: ["${{path}}", {bus}]}}'
+    bench.start(f"inject: cdi, {allocate}", f"{link.parent}/*")
+    await started.wait(PORT, 1, 1)
+    answer = (await started.admit("pod", {"app": {PORT: 1}}))["app"]
+    found = bench.inject(*answer["cdiDevices"])["linux"]["devices"]
+    assert answer["devices"] == []
+    assert {(one["path"], one["minor"]) for one in found} == {
+        (str(link), 1),
+        ("/dev/bus/001", 11),
+        ("/dev/bus/002", 12),
+    }
+
+
+async def test_where_no_spec_can_be_written_devices_are_unhealthy(
+    started: Kubelet, bench: Bench, hosting: Hosting
+) -> None:
+    bench.plug("a", 1)
+    hosting.cdi.write_text("no directory")
+    bench.start()
+    await started.wait(PORT, 1, 0)
+    reason = hosting.reason(PORT, "a")
+    assert reason
+    assert reason.startswith("its CDI spec could not be written: ")
+    hosting.cdi.unlink()
+    hosting.hosts[-1].runners[0].look_again()
+    await started.wait(PORT, 1, 1)
+    assert bench.numbers() == {"a": 1}
+
+
+async def test_the_spec_ends_with_its_resource(started: Kubelet, bench: Bench) -> None:
+    """And that stays while a pod holds a device, whose container may start again."""
+    bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    await started.admit("pod", {"app": {PORT: 1}})
+    bench.hosting.reload("version: v1\nresources: []\n")
+    await started.wait(PORT, 1, 0)
+    await asyncio.sleep(2 * bench.hosting.leave_after)
+    bench.inject(*named("a"))
+    await started.free("pod")
+    await started.wait(PORT, 0, 0)
+    await until(lambda: not bench.file.exists(), "the end of the spec")
+
+
+async def test_the_spec_stays_when_devhost_stops(started: Kubelet, bench: Bench) -> None:
+    bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    before = bench.file.stat().st_ino, bench.file.stat().st_mtime_ns
+    await bench.hosting.stop()
+    await started.wait(PORT, 1, 0)
+    bench.inject(*named("a"))
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    after = bench.file.stat().st_ino, bench.file.stat().st_mtime_ns
+    assert after == before, "it was written anew"
+
+
+async def test_specs_of_an_earlier_configuration_are_removed(
+    started: Kubelet, bench: Bench, hosting: Hosting
+) -> None:
+    """Those of others stay, and what only has such a name."""
+    bench.plug("a", 1)
+    files = {cdi.file_name(one): one for one in ("example.com/gone", "example.com/other")}
+    stale, foreign = files
+    for name, resource in files.items():
+        content = cdi.spec(resource, [cdi.CdiDevice("x", envs={"X": "1"})])
+        assert content
+        if name == foreign:
+            content["kind"] = "vendor.com/class"
+        hosting.cdi.mkdir(exist_ok=True)
+        (hosting.cdi / name).write_text(json.dumps(content))
+    (hosting.cdi / "vendor.json").write_text("{}")
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    await until(lambda: not (hosting.cdi / stale).exists(), "the end of the stale one")
+    left = {path.name for path in hosting.cdi.iterdir()}
+    assert left == {foreign, "vendor.json", bench.file.name}
+
+
+async def test_a_device_that_is_gone_stays_in_the_spec(started: Kubelet, bench: Bench) -> None:
+    """A container that has it may start again; one that is new has an entry at once."""
+    bench.plug("a", 1).unlink()
+    bench.plug("b", 2)
+    bench.plug("c", 3)
+    bench.start()
+    await started.wait(PORT, 2, 2)
+    assert bench.numbers() == {"b": 2, "c": 3}
+    (bench.nodes / "b").unlink()
+    bench.plug("a", 1)
+    await started.wait(PORT, 3, 2)
+    assert bench.numbers() == {"a": 1, "b": 2, "c": 3}
+
+
+async def test_another_number_is_in_the_spec_before_the_device_is_healthy(
+    started: Kubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a container would be given what has the number now."""
+    path = bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    write = CdiFiles.write
+
+    async def slow(self: CdiFiles, name: str, content: bytes | None) -> bool:
+        await asyncio.sleep(0.3)
+        return await write(self, name, content)
+
+    monkeypatch.setattr(CdiFiles, "write", slow)
+    path.unlink()
+    await started.wait(PORT, 1, 0)
+    bench.plug("a", 2)
+    await started.wait(PORT, 1, 1)
+    assert bench.numbers() == {"a": 2}
+    answer = (await started.admit("pod", {"app": {PORT: 1}}))["app"]
+    (node,) = bench.inject(*answer["cdiDevices"])["linux"]["devices"]
+    assert node["minor"] == 2
+
+
+async def test_a_reload_changes_how_devices_are_injected(started: Kubelet, bench: Bench) -> None:
+    """The spec stays for containers that have names; it comes before any answer that has some."""
+    path = bench.plug("a", 1)
+    bench.plug("b", 2)
+    bench.plug("c", 3)
+    bench.start("inject: deviceSpecs")
+    await started.wait(PORT, 3, 3)
+    bench.hosting.reload(bench.config())
+    first = (await started.admit("first", {"app": {PORT: 1}}))["app"]
+    assert (first["cdiDevices"], first["devices"]) == (named("a"), [])
+    bench.inject(*first["cdiDevices"])
+    bench.hosting.reload(bench.config("inject: deviceSpecs"))
+    second = (await started.admit("second", {"app": {PORT: 1}}))["app"]
+    assert second["cdiDevices"] == []
+    assert [each["hostPath"] for each in second["devices"]] == [str(path.with_name("b"))]
+    bench.inject(*first["cdiDevices"])
