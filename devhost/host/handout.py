@@ -57,15 +57,21 @@ class Handout:
                 await self._up_to_date.wait()
         return self._publisher.scanner, self._publisher.snapshot
 
-    async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
+    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         """Return what a container receives for devices of the current snapshot.
+
+        Args:
+            advertised_ids: The devices.
+            pre_start: Whether the kubelet will call PreStartContainer: it asks for that once per
+                registration, which may be older than the declaration.
 
         Raises:
             AllocationError: A device is gone or refused; the text names it.
         """
         scanner, snapshot = await self._current()
         name, ids = scanner.resource.name, tuple(advertised_ids)
-        await self._preparation.allocated(scanner.resource, ids)
+        if pre_start:
+            await self._preparation.allocated(scanner.resource, ids)
         if self._stuck >= _STUCK_MAX:
             raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
         answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))

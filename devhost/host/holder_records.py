@@ -9,7 +9,6 @@ import errno
 import fcntl
 import functools
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.errors import PreStartError
+from devhost.host.holder_file import Fresh, Holder, Record, Records, dumped, load
 from devhost.host.state_files import write_atomically
 from devhost.threads import in_thread
 
@@ -28,32 +28,6 @@ _PATIENCE_S: Final = 2.0  # for the state directory: Allocate waits for it
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """Handed out by an Allocate; no container has started with it since.
-
-    Attributes:
-        mark: Tells this Allocate from every other.
-    """
-
-    mark: str
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Prepared for a pod.
-
-    Attributes:
-        pod: ``namespace/name``.
-        mark: Of the Allocate that handed it to the pod.
-    """
-
-    pod: str
-    mark: str
-
-
-Record = Fresh | Holder
-Records = Mapping[str, Record]
 Change = Callable[[dict[str, Record]], None]
 
 
@@ -151,6 +125,19 @@ class HolderRecords:
 
         await self._use(change)
 
+    async def drop(self, ids: Iterable[str]) -> None:
+        """Forget what is known of IDs, so that nothing is done for who starts with them.
+
+        Raises:
+            OSError: That could not be written within 2 s.
+        """
+
+        def change(records: dict[str, Record]) -> None:
+            for one in ids:
+                records.pop(one, None)
+
+        await self._use(change)
+
     async def forget(self) -> None:
         """Drop all records, because containers start without them from now on; never fails.
 
@@ -224,7 +211,7 @@ def _update(
         # One that is late must not undo what another instance has written meanwhile.
         if time.monotonic() > until:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), str(path))
-        stored, problem = _load(path, resource)
+        stored, problem = load(path, resource)
         records = dict(_remembered(known.memory) if stored is None else stored)
         if known.forgetting:
             records.clear()
@@ -232,7 +219,7 @@ def _update(
             _catch_up(records, one, unsaved)
         change(records)
         if records != (stored or {}):
-            write_atomically(path, _dumped(resource, records))
+            write_atomically(path, dumped(resource, records))
     return records, problem
 
 
@@ -263,38 +250,3 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _load(path: Path, resource: str) -> tuple[dict[str, Record] | None, str | None]:
-    """Return the file's records, ``None`` where it is missing; and what is wrong with it."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return None, None
-    try:
-        content = json.loads(raw)
-        of = content["resource"]
-        records = {one: _record(entry) for one, entry in content["devices"].items()}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return {}, f"{path} is not used: {error}"
-    return (records, None) if of == resource else ({}, f"{path} is not used: it is of {of}")
-
-
-def _record(entry: dict[str, object]) -> Record:
-    mark = entry.get("mark", "")
-    if isinstance(mark, str):
-        if entry.get("fresh") is True and "holder" not in entry:
-            return Fresh(mark)
-        if isinstance(pod := entry.get("holder"), str) and "fresh" not in entry:
-            return Holder(pod, mark)
-    raise ValueError(f"{entry!r} is no record")
-
-
-def _dumped(resource: str, records: Records) -> bytes:
-    devices: dict[str, dict[str, object]] = {
-        one: {"fresh": True, "mark": record.mark}
-        if isinstance(record, Fresh)
-        else {"holder": record.pod, "mark": record.mark}
-        for one, record in sorted(records.items())
-    }
-    return (json.dumps({"resource": resource, "devices": devices}, indent=1) + "\n").encode()

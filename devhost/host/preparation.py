@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from devhost import pre_start
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import KubeletError, PreStartError
-from devhost.host.holder_records import Fresh, Holder, HolderRecords, Records
+from devhost.host.holder_file import Fresh
+from devhost.host.holder_records import HolderRecords
+from devhost.host.holder_rules import HeldBy, Task, TwoHandsError, named, only_holder, task_of
 from devhost.host.steps import Beside, Start, refuse_in_use, run_step
 from devhost.model import names
 from devhost.model.config import Resource
@@ -26,26 +27,10 @@ from devhost.trust import Policy
 
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
 
-HeldBy = Mapping[str, frozenset[str]]
 Holders = Callable[[str], Awaitable[HeldBy]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What is to be done for one device.
-
-    Attributes:
-        fresh: Its IDs that nobody has started with; to be settled.
-        unprepared: Whether the steps for a holder have to run.
-        others: Pods that hold other shares of the device.
-    """
-
-    fresh: Mapping[str, Fresh]
-    unprepared: bool
-    others: frozenset[str] = frozenset()
-
-
-_NOTHING_KEPT: Final = _Task({}, unprepared=False)
+_NOTHING_KEPT: Final = Task({}, unprepared=False)
 
 
 class Preparation:
@@ -165,26 +150,32 @@ class Preparation:
 
     # ── who, and what for ──
 
-    async def _judge(self, ids: Sequence[str], deadline: float) -> tuple[str, dict[str, _Task]]:
+    async def _judge(self, ids: Sequence[str], deadline: float) -> tuple[str, dict[str, Task]]:
         held = await self._held(ids, deadline)
-        pod = _only_holder(held, ids)
+        try:
+            pod = only_holder(held, ids)
+        except TwoHandsError:
+            # When one of them has gone, the mark of the other would still be there.
+            with contextlib.suppress(OSError):
+                await self._records.drop(ids)
+            raise
         try:
             records = await self._records.read()
         except OSError as error:
             raise PreStartError(
-                f"the record of who holds {_named(ids)} cannot be read: {error}"
+                f"the record of who holds {named(ids)} cannot be read: {error}"
             ) from None
         kept = "" if self._records.durable else "; --state-dir would have kept it"
         grouped: dict[str, list[str]] = {}
         for one in ids:
             grouped.setdefault(without_share(one), []).append(one)
         return pod, {
-            device_id: _task(device_id, own, pod, held, records, kept)
+            device_id: task_of(device_id, own, pod, held, records, kept)
             for device_id, own in grouped.items()
         }
 
     async def _held(self, ids: Sequence[str], deadline: float) -> HeldBy:
-        unknown = f"cannot tell which pod starts with {_named(ids)}"
+        unknown = f"cannot tell which pod starts with {named(ids)}"
         if self._holders is None:
             raise PreStartError(
                 f"{unknown}: a step that runs once per holder needs --pod-resources "
@@ -208,7 +199,7 @@ class Preparation:
         except PreStartError as error:
             return [str(error)]
         except OSError as error:
-            return [f"that {_named(together)} is prepared for {pod} cannot be kept: {error}"]
+            return [f"that {named(together)} is prepared for {pod} cannot be kept: {error}"]
         return []
 
 
@@ -223,55 +214,7 @@ def _present(devices: Mapping[str, Device], ids: Iterable[str]) -> dict[str, Dev
     return found
 
 
-def _only_holder(held: HeldBy, ids: Iterable[str]) -> str:
-    pods: frozenset[str] = frozenset()
-    for one in ids:
-        if not held.get(one):
-            raise PreStartError(
-                f"cannot tell which pod starts with device {one}: pod-resources lists none. "
-                "It does not show ordinary init containers; if one uses the device and no "
-                "other container of its pod does, say `every: start` on the step"
-            )
-        pods |= held[one]
-    if len(pods) > 1:
-        raise PreStartError(
-            f"cannot tell which pod starts with {_named(ids)}: held by {', '.join(sorted(pods))}"
-        )
-    return next(iter(pods))
-
-
-def _task(
-    device_id: str, own: Iterable[str], pod: str, held: HeldBy, records: Records, kept: str
-) -> _Task:
-    """Decide what a device needs.
-
-    Raises:
-        PreStartError: That cannot be told from the records.
-    """
-    fresh: dict[str, Fresh] = {}
-    for one in own:
-        record = records.get(one)
-        if isinstance(record, Fresh):
-            fresh[one] = record
-        elif record is None or record.pod != pod:
-            why = (
-                f"its record is of {record.pod}" if record else f"no record of its allocation{kept}"
-            )
-            raise PreStartError(
-                f"cannot tell whether {pod} has used device {one} before ({why}): delete the "
-                "pod to get a fresh device"
-            )
-    shares = [one for one in held if without_share(one) == device_id]
-    # A pod that has started with another share of the device must not lose what is on it.
-    prepared = any(
-        isinstance(record := records.get(one), Holder) and held[one] == {record.pod} == {pod}
-        for one in shares
-    )
-    others = frozenset[str]().union(*(held[one] for one in shares)) - {pod}
-    return _Task(fresh, bool(fresh) and not prepared, others)
-
-
-async def _run(resource: Resource, start: Start, task: _Task, failures: dict[str, str]) -> None:
+async def _run(resource: Resource, start: Start, task: Task, failures: dict[str, str]) -> None:
     """Run a device's steps in order; note why one failed."""
     steps = [
         (number, step)
@@ -293,8 +236,3 @@ def _refuse_shared(device: Device, others: frozenset[str]) -> None:
         raise PreStartError(
             f"device {device.id} is in use by {', '.join(sorted(others))}: it is not prepared again"
         )
-
-
-def _named(ids: Iterable[str]) -> str:
-    ordered = names.natural(ids)
-    return f"device{'s' if len(ordered) > 1 else ''} {', '.join(ordered)}"

@@ -43,8 +43,11 @@ class Backend(Protocol):
         """Whether PreStartContainer is to be called before each container start."""
         ...
 
-    async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
-        """Return what a container receives; raise `AllocationError`."""
+    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
+        """Return what a container receives; raise `AllocationError`.
+
+        ``pre_start`` says whether the kubelet will call PreStartContainer for it.
+        """
         ...
 
     async def preferred(
@@ -171,7 +174,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         for advertised_id in advertised_ids:
             if advertised_id not in self._backend.listing:
                 raise AllocationError(f"{self._backend.name}: there is no device {advertised_id}")
-        return await self._backend.allocate(advertised_ids)
+        return await self._backend.allocate(advertised_ids, pre_start=self.pre_start_required)
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context

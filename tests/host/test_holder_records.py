@@ -15,7 +15,8 @@ import pytest
 
 from devhost.errors import PreStartError
 from devhost.host import holder_records
-from devhost.host.holder_records import Fresh, Holder, HolderRecords
+from devhost.host.holder_file import Fresh, Holder
+from devhost.host.holder_records import HolderRecords
 from devhost.host.state_files import write_atomically
 
 NAME: Final = "example.com/disk"

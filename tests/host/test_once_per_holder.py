@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import KubeletError, PreStartError
 from devhost.host import holder_records, preparation
-from devhost.host.preparation import HeldBy, Preparation
+from devhost.host.holder_rules import HeldBy
+from devhost.host.preparation import Preparation
 from devhost.host.state_files import write_atomically
 from devhost.host.steps import Start
 from devhost.model.config import Resource, Step

@@ -109,7 +109,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         listing = Listing()
         pre_start_required = False
 
-        async def allocate(self, advertised_ids: Sequence[str]) -> Allocation:
+        async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
             raise NotImplementedError
 
         async def preferred(

@@ -333,9 +333,9 @@ async def in_two_hands(kubelet: RealKubelet, bench: Bench, patch: pytest.MonkeyP
     await kubelet.admit("ends", ONE)
     allocate = Handout.allocate
 
-    async def hooked(self: Handout, ids: Sequence[str]) -> Allocation:
+    async def hooked(self: Handout, ids: Sequence[str], *, pre_start: bool) -> Allocation:
         await kubelet.free("ends")
-        return await allocate(self, ids)
+        return await allocate(self, ids, pre_start=pre_start)
 
     with patch.context() as during:
         during.setattr(Handout, "allocate", hooked)
@@ -356,7 +356,6 @@ async def test_a_device_in_two_hands_is_prepared_for_neither(
     assert bench.runs == ["default/ends a", "default/stays b"]
 
 
-@pytest.mark.xfail(reason="the mark of the other pod's Allocate is taken for its own", strict=True)
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
 async def test_a_device_that_was_in_two_hands_is_not_wiped(
     started: RealKubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -569,7 +568,6 @@ async def test_added_steps_do_not_wipe_what_a_pod_has(started: Kubelet, bench: B
     assert bench.runs == ["default/new b"]
 
 
-@pytest.mark.xfail(reason="marked as if the kubelet knew of the steps already", strict=True)
 async def test_a_pod_that_started_while_steps_were_added_is_not_wiped(
     started: Kubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
