@@ -10,7 +10,7 @@ from devhost.cdi import spec
 from devhost.discovery.health import check
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.injection import cdi_devices
+from devhost.discovery.injection import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
@@ -144,7 +144,7 @@ def report(
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
         claimed = claims.get if resource.overlap == "deny" else (lambda _key: None)
         snapshot = scanner.snapshot(scanner.survey(), Snapshot(), claimed, now=0.0)
-        snapshot = _checked(scanner, snapshot)
+        snapshot = _injected(scanner, _checked(scanner, snapshot))
         for device in snapshot.devices.values():
             for node in device.nodes:
                 if node.state:
@@ -170,6 +170,13 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     with ThreadPoolExecutor(_CHECKS_AT_ONCE) as pool:
         devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
     return replace(snapshot, devices=devices)
+
+
+def _injected(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
+    """Name the devices as a CDI spec would, if there is to be one."""
+    if scanner.resource.inject != "cdi":
+        return snapshot
+    return named(scanner.resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
 
 
 def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceReport:

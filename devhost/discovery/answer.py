@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from devhost import allocation
 from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.injection import cdi_devices, cdi_names, in_spec
+from devhost.discovery.injection import in_spec
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, DeviceSpec, MountSpec
@@ -69,8 +69,8 @@ def _by_cdi(scanner: "Scanner", devices: list[Device], whole: Allocation) -> All
     rest = allocation.allocate(
         scanner.rules, devices, whole.device_ids, only=lambda rule: not in_spec(rule)
     )
-    found = cdi_devices(scanner, Snapshot({device.id: device for device in devices}), {})
-    return replace(rest, cdi_devices=(*cdi_names(scanner, found), *rest.cdi_devices))
+    found = tuple(device.cdi_name for device in devices if device.cdi_name)
+    return replace(rest, cdi_devices=(*found, *rest.cdi_devices))
 
 
 def _check_shares(scanner: "Scanner", advertised_ids: tuple[str, ...]) -> None:

@@ -151,7 +151,9 @@ def _may_be_named(resource: Resource, first: Node) -> bool:
 def _grouped(resource: Resource, group: Template, survey: Survey, moment: Moment) -> Candidates:
     result = Candidates()
     groups: dict[str, list[Node]] = {}
-    for key, (node, *_) in _same_nodes(survey).items():
+    known_ids = _known_ids(moment.previous)
+    for key, aliases in _same_nodes(survey).items():
+        node = next((one for one in aliases if place(one) in known_ids), aliases[0])
         if (other := moment.claimed(key)) is not None:
             result.skip(label(node), f"{other} offers it already")
             continue
@@ -161,18 +163,20 @@ def _grouped(resource: Resource, group: Template, survey: Survey, moment: Moment
             result.skip(label(node), f"no value for `group`: {error}")
             continue
         groups.setdefault(name, []).append(node)
-    known_ids = _known_ids(moment.previous)
     for name, members in groups.items():
         nodes = tuple(members)
         device_id = _id_of(resource, nodes, moment, name)
         known = device_id is not None and any(known_ids.get(place(n)) == device_id for n in nodes)
-        required, optional = _absent(resource, nodes, survey.failed if known else ())
+        before = moment.previous.devices.get(device_id or "") if known else None
+        had = {node.source for node in before.nodes} if before else set()
+        required, optional = _absent(resource, nodes, had & survey.failed.keys())
         held = f"\0group\0{name}"
         if required:
             reason = f"incomplete: no node of {required}"
             result.skip(", ".join(map(label, nodes)), f"group {name!r} is {reason}")
-            if device_id is not None:
-                result.incomplete[device_id] = reason
+            # Its ID may be made of the node that is absent.
+            of = {device_id, *(known_ids.get(place(node)) for node in nodes)}
+            result.incomplete |= {one: reason for one in of if one is not None}
         elif not known and optional and moment.waits(held):
             result.held[held] = moment.previous.held.get(held, moment.now)
             result.skip(", ".join(map(label, nodes)), _HELD_GROUP)

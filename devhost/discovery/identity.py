@@ -110,6 +110,7 @@ def vanished(
     }
     seen = {node.path or node.name for node in survey.nodes}
     seen |= {skipped.candidate for skipped in survey.skipped if skipped.reason != DANGLING}
+    present_keys = frozenset(node.key for node in survey.nodes)
     gone: dict[str, Device] = {}
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
@@ -119,8 +120,10 @@ def vanished(
             gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
             continue
         since = now if device.missing_since is None else device.missing_since
-        if device_id in present.incomplete:
+        remaining: frozenset[str] = frozenset()
+        if device_id in present.incomplete and not device.replaced:
             reason, withdrawn = present.incomplete[device_id], False
+            remaining = present_keys.intersection(node.key for node in device.nodes)
         elif (
             _orphan(device)
             or any(label(node) in seen for node in device.nodes)
@@ -131,7 +134,11 @@ def vanished(
             reason, withdrawn = "not found any more", False
         if withdrawn or now - since < resource.remove_missing_after:
             gone[device_id] = replace(
-                device, reason=reason, missing_since=since, replaced=withdrawn
+                device,
+                reason=reason,
+                missing_since=since,
+                replaced=withdrawn,
+                remaining=remaining,
             )
     return gone
 

@@ -46,10 +46,18 @@ def cdi_devices(
     return found
 
 
-def cdi_names(scanner: "Scanner", devices: Mapping[str, CdiDevice]) -> tuple[str, ...]:
-    """Return the fully qualified names of devices that bring something."""
-    name = scanner.resource.name
-    return tuple(cdi.qualified_name(name, one.name) for one in devices.values() if not one.empty)
+def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -> Snapshot:
+    """Return the snapshot in which each device has its name in the spec that was written."""
+    names = {
+        device_id: cdi.qualified_name(resource, one.name)
+        for device_id, one in written.items()
+        if not one.empty
+    }
+    devices = {
+        device_id: replace(device, cdi_name=names.get(device_id))
+        for device_id, device in snapshot.devices.items()
+    }
+    return replace(snapshot, devices=devices)
 
 
 def _brought(scanner: "Scanner", device: Device, host_paths: HostPaths) -> CdiDevice | None:
@@ -57,12 +65,12 @@ def _brought(scanner: "Scanner", device: Device, host_paths: HostPaths) -> CdiDe
         return None
     try:
         whole = allocation.allocate(scanner.rules, [device], [device.id], only=in_spec)
-        specs = [
-            part
-            for spec in whole.specs
-            if host_paths.problem(spec) is None
-            for part in host_paths.parts(spec)
-        ]
+        specs: list[DeviceSpec | MountSpec] = []
+        for spec in whole.specs:
+            if host_paths.problem(spec) is None:
+                specs += host_paths.parts(spec)
+            elif not spec.optional:
+                return None
     except (AllocationError, OSError):  # it is unhealthy for that, or will be
         return None
     return CdiDevice(

@@ -1,10 +1,13 @@
 """From what a scan found to what the kubelet is told; pure."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from devhost.kubelet.listing import Advertised
-from devhost.model.device import Device, Snapshot, share_ids, without_share
+from devhost.model.device import Device, Snapshot, distinct, share_ids, without_share
+
+Identities = frozenset[tuple[int, int]]
+InHand = Mapping[str, Identities]
 
 
 def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
@@ -32,6 +35,7 @@ def held_back(
     replicas: int,
     listed: Iterable[str],
     listed_elsewhere: Callable[[str], str | None],
+    in_hand: InHand,
 ) -> Snapshot:
     """Make devices wait, as unhealthy, that the kubelet still has under another ID.
 
@@ -42,9 +46,10 @@ def held_back(
         replicas: How many shares of a device are advertised.
         listed: The IDs that the kubelet's list of this resource has at the moment.
         listed_elsewhere: Names another resource in whose list a node (`Node.key`) still is.
+        in_hand: What pods hold of this resource.
     """
     renamed = {
-        node.state.stamp: device.id
+        node.state.identity: device.id
         for device in snapshot.devices.values()
         if device.replaced
         for node in device.nodes
@@ -60,11 +65,21 @@ def held_back(
         if not device.healthy or device.replaced:
             return device
         states = [node.state for node in device.nodes if node.state]
-        other = next((renamed[state.stamp] for state in states if state.stamp in renamed), None)
+        other = next((renamed[it.identity] for it in states if it.identity in renamed), None)
         if other is not None:
             return replace(device, reason=f"waits until its ID {other} has left the list")
         if device.id in resized:
             return replace(device, reason="waits until its former IDs have left the list")
+        holder = next(
+            (
+                of
+                for of, nodes in in_hand.items()
+                if of != device.id and not nodes.isdisjoint(state.identity for state in states)
+            ),
+            None,
+        )
+        if holder is not None:
+            return replace(device, reason=f"waits until no pod holds it as a part of {holder}")
         elsewhere = next(
             (name for node in device.nodes if (name := listed_elsewhere(node.key))), None
         )
@@ -74,6 +89,21 @@ def held_back(
 
     devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}
     return replace(snapshot, devices=devices)
+
+
+def in_hand(before: InHand, held: Iterable[str], snapshot: Snapshot) -> dict[str, Identities]:
+    """Return what pods hold: by device ID, the nodes that it had when it was first seen held.
+
+    Another ``group`` may give them to another device, and the ID go on with fewer.
+    """
+    found: dict[str, Identities] = {}
+    for device_id in distinct(held):
+        if device_id in before:
+            found[device_id] = before[device_id]
+        elif device := snapshot.devices.get(device_id):
+            states = (node.state for node in device.nodes)
+            found[device_id] = frozenset(state.identity for state in states if state)
+    return found
 
 
 def entries(snapshot: Snapshot, replicas: int) -> dict[str, Advertised]:
@@ -92,5 +122,10 @@ def keys(snapshot: Snapshot, *, leaving: bool) -> frozenset[str]:
         node.key
         for device in snapshot.devices.values()
         for node in device.nodes
-        if node.state and (device.replaced if leaving else device.missing_since is None)
+        if node.state
+        and (
+            (device.replaced or node.key in device.remaining)
+            if leaving
+            else device.missing_since is None
+        )
     )

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from devhost import cdi
 from devhost.cdi import CdiDevice
-from devhost.discovery.injection import cdi_devices
+from devhost.discovery.injection import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi_files import CdiFiles
 from devhost.model.device import Snapshot
@@ -21,28 +21,26 @@ _LOG: Final = logging.getLogger(__name__)
 class CdiInjection:
     """The spec file of one resource, if it has one."""
 
-    def __init__(self, files: CdiFiles) -> None:
-        self._files = files
-        self._written: Mapping[str, CdiDevice] = {}
+    def __init__(self, files: CdiFiles, look_again: Callable[[], None]) -> None:
+        self._files, self._look_again = files, look_again
+        self._written: Mapping[str, CdiDevice] | None = None
+        self._looking: asyncio.Future[dict[str, CdiDevice]] | None = None
         self._problem: str | None = None
-        self._active = False
+        self._resource: str | None = None  # its name, while it is injected so
 
     async def write(self, scanner: Scanner, found: Snapshot) -> None:
         """Write what the devices bring; where that fails, `judged` tells why.
 
         A resource that is not injected by CDI any more keeps its file while it is served:
-        containers that were started with it may start again.
+        containers that were started with it may start again. So does one of which nothing is
+        known yet, because its sources fail.
         """
         name = scanner.resource.name
-        self._active = scanner.resource.inject == "cdi"
-        if not self._active:
+        self._resource = name if scanner.resource.inject == "cdi" else None
+        if self._resource is None or (self._written is None and found.error):
             return
-        before = self._written
-        looking = in_thread(f"cdi {name}", lambda: cdi_devices(scanner, found, before))
-        looking.add_done_callback(lambda late: late.cancelled() or late.exception())
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                devices = await asyncio.shield(looking)
+            devices = await self._look(scanner, found)
             await self._files.write(name, cdi.serialize(name, list(devices.values())))
         except OSError as error:  # a TimeoutError, too
             problem = f"its CDI spec could not be written: {error.strerror or 'no answer'}"
@@ -53,9 +51,37 @@ class CdiInjection:
         else:
             self._written, self._problem = devices, None
 
+    async def _look(self, scanner: Scanner, found: Snapshot) -> dict[str, CdiDevice]:
+        """Look at what the devices bring, one look at a time: a sick host owes only one.
+
+        Raises:
+            TimeoutError: The host has not answered, now or at a former look.
+        """
+        if self._looking is not None and not self._looking.done():
+            raise TimeoutError
+        before = self._written or {}
+        looking = in_thread(
+            f"cdi {scanner.resource.name}", lambda: cdi_devices(scanner, found, before)
+        )
+        self._looking = looking
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await asyncio.shield(looking)
+        except TimeoutError:
+            looking.add_done_callback(self._answered)
+            raise
+
+    def _answered(self, late: "asyncio.Future[dict[str, CdiDevice]]") -> None:
+        if not late.cancelled():
+            late.exception()  # nobody waits for it any more
+        self._look_again()
+
     def judged(self, snapshot: Snapshot) -> Snapshot:
-        """Make the devices unhealthy that no runtime would find."""
-        if not self._active or self._problem is None:
+        """Name devices as the spec does; make those unhealthy that no runtime would find."""
+        if self._resource is None:
+            return snapshot
+        snapshot = named(self._resource, snapshot, self._written or {})
+        if self._problem is None:
             return snapshot
         devices = {
             device_id: device if not device.healthy else replace(device, reason=self._problem)

@@ -49,7 +49,9 @@ class Verdict:
     def after(self, outcome: Checked, checks: HealthChecks) -> "Verdict":
         """Return the verdict with one more round: the first decides alone."""
         good = outcome.failure is None
-        failure = outcome.failure or self.failure
+        # What a command says may be new each time: the first of a streak is told.
+        told = self.failure if self.healthy is False and not self.streak else None
+        failure = told or outcome.failure or self.failure
         streak = 0 if good is self.healthy else self.streak + 1
         needed = checks.recoveries if good else checks.failures
         if self.healthy is None or streak >= needed:
@@ -70,7 +72,8 @@ class Verdict:
         """Return what is worth telling when it changes."""
         if self.checked is None:
             return (self.reason(checks),)
-        return (self.reason(checks), self.checked.failure, self.checked.unknown)
+        failure = None if self.healthy is False else self.checked.failure
+        return (self.reason(checks), failure, self.checked.unknown)
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ class Publisher:
         self._claims, self._claim, self._judges = claims, claim, judges
         self.found = self.snapshot = Snapshot()
         self._left_out = 0
+        self._in_hand: advertising.InHand = {}
 
     def publish(self, scanner: Scanner, found: Snapshot) -> None:
         """Set the list by what was found; IDs leave it when they may."""
@@ -47,8 +48,13 @@ class Publisher:
         listing, replicas = self.listing, scanner.resource.replicas
         before = listing.entries
         found = advertising.without_left(found, before)
+        self._in_hand = advertising.in_hand(self._in_hand, listing.held(), self.snapshot)
         snapshot = advertising.held_back(
-            found, replicas, before, lambda key: self._claims.listed(self._claim, key)
+            found,
+            replicas,
+            before,
+            lambda key: self._claims.listed(self._claim, key),
+            self._in_hand,
         )
         for judge in self._judges:
             snapshot = judge(snapshot)

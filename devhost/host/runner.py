@@ -49,7 +49,7 @@ class Runner:
         self._looking: asyncio.Task[Snapshot] | None = None
         self._surveyor = Surveyor(self.look_again)
         self._health = HealthMonitor(name, self.look_again)
-        self._injection = CdiInjection(shared.cdi_files)
+        self._injection = CdiInjection(shared.cdi_files, self.look_again)
         self.listing = Listing(shared.leave_after)
         self.listing.held = self._held
         judges = [self._health.verdicts, self._injection.judged]

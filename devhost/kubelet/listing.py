@@ -88,6 +88,9 @@ class Listing:
         for advertised_id in wanted:
             self._leaving.pop(advertised_id, None)
         self._wanted = dict(wanted)
+        if wanted and not any(entry.numa_nodes for entry in wanted.values()):
+            # One device with NUMA nodes makes the kubelet align the others too, in vain.
+            self._leaving = dict.fromkeys(self._leaving, Advertised(False))
         return self._changed(before)
 
     def prune(self, now: float) -> bool:

@@ -25,10 +25,11 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
     total = 0.0
     for index, step in enumerate(resource.pre_start):
         yield from _step((*path, "preStart", index), step, known)
-        if step.run and step.every == "holder" and resource.replicas > 1:
+        shared = resource.replicas > 1 or resource.overlap == "allow"
+        if step.run and step.every == "holder" and shared:
             message = (
-                "a device that is shared (replicas) may be in use by another pod when this one "
-                "starts: say `every: start` of what does no harm then"
+                "a device that is shared (replicas, overlap) may be in use by another pod when "
+                "this one starts: say `every: start` of what does no harm then"
             )
             yield "error", (*path, "preStart", index), message, True
         total += step.timeout if "timeout" in step.model_fields_set else 0.0

@@ -43,6 +43,11 @@ class FileState:
     stamp: tuple[int, int, int]
     mode: int = 0
 
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What stays when it is changed: its device and inode."""
+        return self.stamp[:2]
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -95,10 +100,12 @@ class Device:
         reason: Why it is unhealthy; ``None`` for a healthy one.
         missing_since: Seconds on the host's clock since it is not found any more.
         replaced: It is there but not offered any more, or under another ID: it has to go.
+        remaining: Of one that lacks a node, those that are there (`Node.key`).
         swapped_at: When (on the host's clock) another device node was found in its place.
         answer: What a container receives for it; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
         checked: The last round of its health checks.
+        cdi_name: The name under which its CDI spec, as it is on the disk, has it.
     """
 
     id: str
@@ -106,10 +113,12 @@ class Device:
     reason: str | None = None
     missing_since: float | None = None
     replaced: bool = False
+    remaining: frozenset[str] = frozenset()
     swapped_at: float | None = None
     answer: Answer | None = None
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
+    cdi_name: str | None = None
 
     @property
     def healthy(self) -> bool:

@@ -213,6 +213,18 @@ async def test_only_changes_are_told(bench: Bench, answers: Answers) -> None:
     assert bench.changes == 2
 
 
+async def test_of_a_check_that_says_something_else_each_time_the_first_counts(
+    bench: Bench, answers: Answers
+) -> None:
+    """A date in it would be a line in the log, and a look, for every round."""
+    bench.watch(scanner(), device())
+    for number in range(4):
+        answers.bad("a", f"failed at {number}")
+    await until(lambda: answers.times("a") > 4)
+    assert bench.reasons() == {"a": "check failed: failed at 0"}
+    assert bench.changes == 1
+
+
 async def test_what_cannot_be_checked_is_a_good_round(bench: Bench, answers: Answers) -> None:
     """And stays to be seen; another text is a change."""
     bench.watch(scanner(), device())

@@ -287,7 +287,7 @@ async def test_a_spec_from_the_time_of_more_flags_does_not_stay(node: Victim) ->
     place = node.directory("/cdi")
     for allow, expected in ((["/dev/disk"], 1), ([], 0)):
         scanner = node.scanner(resource, *allow)
-        await CdiInjection(CdiFiles(place)).write(scanner, node.scan(scanner))
+        await CdiInjection(CdiFiles(place), lambda: None).write(scanner, node.scan(scanner))
         assert len(made_in(place)) == expected
 
 

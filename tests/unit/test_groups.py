@@ -1,6 +1,7 @@
 """Devices of several nodes: which nodes are one device, and what a container gets of them."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,38 @@ group: device${name}
     )
     after = host.scanner.snapshot(failed, host.last, lambda _: None, 1.0)
     assert after.devices["device"].reason == "its source could not be read: Input/output error"
+
+
+def test_a_source_that_fails_does_not_matter_to_who_has_no_node_of_it(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.make("snd/controlC0", "snd/pcmC0D0p")
+    host.scan()
+    found = replace(host.scanner.survey(), failed={2: "Input/output error"})
+    after = host.scanner.snapshot(found, host.last, lambda _: None, 1.0)
+    assert after.devices["card0"].healthy
+
+
+def test_another_name_of_a_node_renames_no_device(tmp_path: Path) -> None:
+    """udev may add a link that comes first in natural order."""
+    host = Host(tmp_path, "sources: [glob: /x/*]\ngroup: ${name}")
+    host.make("node")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/m").symlink_to("/dev/node")
+    assert host.states() == {"m": None}
+    (tmp_path / "x/a").symlink_to("/dev/node")
+    assert host.states() == {"m": None}
+
+
+def test_an_id_made_of_the_absent_node_is_incomplete_too(tmp_path: Path) -> None:
+    """It is missing, not under another ID; what is left of it is not to be handed out."""
+    host = Host(tmp_path, SOUND + "id: ['of-${pcm.name}', 'x-${card}']")
+    host.make("snd/controlC0", "snd/pcmC0D0p")
+    assert host.states() == {"of-pcmC0D0p": None}
+    host.remove("snd/pcmC0D0p")
+    assert host.states() == {"of-pcmC0D0p": "incomplete: no node of sources[1] (pcm)"}
+    device = host.last.devices["of-pcmC0D0p"]
+    assert not device.replaced
+    assert device.remaining == {"/dev/snd/controlC0"}
 
 
 def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:

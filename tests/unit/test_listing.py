@@ -205,3 +205,14 @@ def test_an_id_counts_as_told_while_its_list_is_on_the_way() -> None:
     listing.sending(listing.entries)
     listing.update({})
     assert listing.entries == {"a": Advertised(False)}
+
+
+def test_leaving_ids_have_numa_nodes_only_if_the_others_have() -> None:
+    """A resource that is mixed could not be aligned."""
+    listing = Listing(LEAVE_AFTER)
+    listing.update({"old": Advertised(True, (0,))})
+    listing.sending(listing.entries)
+    listing.update({"new": Advertised(True, (1,))})
+    assert listing.entries == {"new": Advertised(True, (1,)), "old": Advertised(False, (0,))}
+    listing.update({"new": UP})
+    assert listing.entries == {"new": UP, "old": DOWN}

@@ -1,0 +1,138 @@
+"""A resource's CDI spec file and what is handed out by it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devhost.cdi import CdiDevice
+from devhost.discovery import injection
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
+from devhost.host import cdi_injection
+from devhost.host.cdi_files import CdiFiles
+from devhost.host.cdi_injection import CdiInjection
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+NAME = "example.com/x"
+
+
+class Bench:
+    """One resource of tokens that bring a mount, on a host below a directory."""
+
+    def __init__(self, root: Path, entry: str) -> None:
+        self.root, self.place = root, root / "cdi"
+        text = f"""
+version: v1
+resources:
+  - name: {NAME}
+    sources: [static: 1]
+    inject: cdi
+    allocate: {{mounts: [{entry}], env: {{TOKENS: "${{id}}"}}}}
+"""
+        (resource,) = loads(text).require().resources
+        policy = Policy(("/lib*",))
+        self.scanner = Scanner.of(resource, HostFiles(str(root)), policy, "n", hold_s=0.0)
+        self.looked = asyncio.Event()
+        self.injection = self.new()
+
+    def new(self) -> CdiInjection:
+        return CdiInjection(CdiFiles(self.place), self.looked.set)
+
+    def found(self) -> Snapshot:
+        return self.scanner.snapshot(self.scanner.survey(), Snapshot(), lambda _: None, 0.0)
+
+    async def write(self) -> None:
+        await self.injection.write(self.scanner, self.found())
+
+    def written(self) -> list[str]:
+        """The mounts in the file."""
+        for file in self.place.glob("*.json"):
+            (device,) = json.loads(file.read_text())["devices"]
+            return [mount["hostPath"] for mount in device["containerEdits"]["mounts"]]
+        return []
+
+    def names(self) -> tuple[str, ...]:
+        """What Allocate names now."""
+        judged = self.injection.judged(self.found())
+        return self.scanner.hand_out(judged, ("0",)).cdi_devices
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_nothing_is_named_that_the_file_lacks(tmp_path: Path) -> None:
+    """What has appeared since counts after the next look."""
+    bench = Bench(tmp_path, "{hostPath: /lib, optional: true}")
+    await bench.write()
+    (tmp_path / "lib").mkdir()
+    before = bench.names()
+    assert bool(before) is bool(bench.written())
+    await bench.write()
+    assert bench.names() == (f"devhost.{NAME}=0",)
+    assert bench.written() == ["/lib"]
+
+
+async def test_what_is_away_for_a_moment_stays_in_the_file(tmp_path: Path) -> None:
+    """A container that starts again without it would not notice."""
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    (tmp_path / "lib").symlink_to("nowhere/else")
+    bench.scanner = replace(bench.scanner, policy=Policy(("/*",), enforced=True))
+    (tmp_path / "nowhere").mkdir()
+    await bench.write()
+    assert bench.written() == ["/nowhere/else"]
+    bench.scanner = replace(bench.scanner, policy=Policy((), enforced=True))  # a problem now
+    await bench.write()
+    assert bench.written() == ["/nowhere/else"]
+
+
+async def test_a_file_is_kept_while_nothing_can_be_known(tmp_path: Path) -> None:
+    """After a restart with a sick source, what pods have must still be found."""
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    await bench.write()
+    assert bench.written()
+    bench.injection = bench.new()
+    await bench.injection.write(bench.scanner, Snapshot(error="Input/output error"))
+    assert bench.written()
+    await bench.injection.write(bench.scanner, Snapshot())
+    assert not bench.written()
+
+
+async def test_a_host_that_does_not_answer_owes_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
+) -> None:
+    """The devices are unhealthy meanwhile; when it answers it is looked again."""
+    calls = 0
+
+    def hanging(
+        scanner: Scanner, found: Snapshot, before: Mapping[str, CdiDevice]
+    ) -> dict[str, CdiDevice]:
+        nonlocal calls
+        calls += 1
+        release.wait(30)
+        return injection.cdi_devices(scanner, found, before)
+
+    monkeypatch.setattr(cdi_injection, "cdi_devices", hanging)
+    monkeypatch.setattr(cdi_injection, "_PATIENCE_S", 0.01)
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    for _ in range(3):
+        await bench.write()
+    assert calls == 1
+    reason = bench.injection.judged(bench.found()).devices["0"].reason
+    assert reason == "its CDI spec could not be written: no answer"
+    release.set()
+    async with asyncio.timeout(10):
+        await bench.looked.wait()
+    monkeypatch.setattr(cdi_injection, "_PATIENCE_S", 10.0)
+    await bench.write()
+    assert bench.injection.judged(bench.found()).devices["0"].healthy
