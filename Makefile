@@ -22,7 +22,7 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets soak fuzz lint type format kubelet proto schema clean
+.PHONY: help setup demo test test-kubelets soak fuzz lint type format kubelet image proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,7 @@ demo: setup ## Show devhost at work, without a cluster
 test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets: 8 to 20 minutes)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
+		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
 		$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
@@ -68,6 +69,9 @@ format: setup ## Format the code and mend what ruff can
 
 kubelet: setup ## Build the kubelets of the tests and print their paths (8 to 20 minutes the first time)
 	@$(BUILD_KUBELETS) $(KUBELETS)
+
+image: setup ## Build the image without a registry, below .tools/image
+	@$(BIN)/python -m tests.image.build
 
 proto: $(PROTO_BIN)/.stamp ## Generate devhost/api from proto/
 	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \

@@ -1,0 +1,77 @@
+# The image of devhost: see docs/image.md.
+#
+# It holds one Python, devhost, and the libraries that they need: no shell, no package manager,
+# nothing that a daemon does not use. All of it comes from BASE, a slim image of a distribution
+# with glibc (the wheels of our dependencies are for glibc) and with pip; the last stage is made
+# of files and not of BASE itself, which alone is as large as the image may be.
+
+ARG BASE=docker.io/library/python:3.13-slim
+
+FROM ${BASE} AS build
+
+# What is installed is pinned, and so is what builds our wheel: pip 25.3 and newer have a name of
+# its own for that.
+ENV PIP_CONSTRAINT=/src/constraints.txt \
+    PIP_BUILD_CONSTRAINT=/src/constraints.txt \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+
+WORKDIR /src
+
+# The dependencies first: this layer stays as it is while only devhost changes. Wheels only, so
+# that an architecture without one fails here and not after an hour of compiling.
+COPY pyproject.toml constraints.txt ./
+RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
+    && python3 -m venv --without-pip /opt/devhost \
+    && python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --only-binary=:all: -r requirements.txt
+
+# A wheel of devhost, installed: not a link to these sources.
+COPY README.md LICENSE ./
+COPY devhost devhost
+RUN python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --no-deps .
+
+# What runs, and nothing else, below /rootfs, as bytecode too: the root of a container is read-only.
+# Then a try whether it is all there.
+COPY deploy/image/assemble.py /assemble.py
+RUN python3 -B /assemble.py /opt/devhost /rootfs \
+    && chroot /rootfs /opt/devhost/bin/python3 -B -c "import devhost.host.supervisor, devhost.cli.run_command"
+
+
+FROM scratch
+
+COPY --from=build /rootfs/ /
+
+# devhost is found by PATH, so that `command: [devhost]` and `kubectl exec POD -- devhost` work.
+# The bytecode is in the image; writing more of it would only fail.
+ENV PATH=/opt/devhost/bin:/usr/local/bin:/usr/bin:/bin \
+    LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1
+
+# Root, since kubelet's directory and sockets are root's: 0750 and 0755, and connecting to a
+# socket needs the right to write to it. No capability is used, no privilege is gained, and
+# nothing is written outside of what is mounted: the chart drops and locks all of that.
+# hadolint ignore=DL3002
+USER 0:0
+
+WORKDIR /
+
+# The exec form: SIGTERM has to reach devhost, which is process 1. No init before it: devhost
+# kills and buries what its commands leave behind.
+ENTRYPOINT ["devhost"]
+CMD ["run"]
+
+# Given by who publishes; a build does not know them, and without them it is the same each time.
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG CREATED=1970-01-01T00:00:00Z
+ARG SOURCE=
+ARG BASE
+LABEL org.opencontainers.image.title="devhost" \
+      org.opencontainers.image.description="A configuration-driven Kubernetes device plugin host: one YAML file, many resources" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.base.name="${BASE}"

@@ -1,0 +1,167 @@
+"""Put below one directory what an image needs to run a virtual environment, and nothing else.
+
+    python3 assemble.py VENV ROOT
+
+copies the virtual environment, the interpreter that it is made of with its standard library,
+and the shared libraries that they need, each to its own path below ROOT, and compiles the
+modules. The Dockerfile runs it in the build stage, with that interpreter.
+"""
+
+import compileall
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+Ignore = Callable[[str, list[str]], set[str]]
+
+# For development, for installing, for windows; and modules whose shared library would be there
+# for them alone. What is installed for the interpreter itself is not the venv's.
+LEFT_OUT: Final[Ignore] = shutil.ignore_patterns(
+    *("__pycache__", "site-packages", "dist-packages", "config-*", "test", "tests"),
+    *("idlelib", "tkinter", "turtle*", "lib2to3", "pydoc_data", "ensurepip"),
+    *("_test*.so", "_ctypes_test*", "_xx*.so", "xx*.so", "_tkinter*.so"),
+    *("_dbm*.so", "_gdbm*.so", "nis.*.so", "readline.*.so", "_curses*.so", "sitecustomize.py"),
+)
+VENV_LEFT_OUT: Final[Ignore] = shutil.ignore_patterns("__pycache__", "[Aa]ctivate*", "include")
+
+FILES: Final = {
+    "etc/passwd": "root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+}
+DIRECTORIES: Final = ("dev", "etc/devhost", "proc", "run", "sys", "tmp", "var")
+
+
+def main() -> None:
+    venv, root = Path(sys.argv[1]), Path(sys.argv[2])
+    image = Image(root)
+    image.tree(venv, VENV_LEFT_OUT)
+    image.file(venv / "bin" / "python3")  # the interpreter that it leads to
+    for library in dict.fromkeys(sysconfig.get_path(key) for key in ("stdlib", "platstdlib")):
+        image.tree(library, LEFT_OUT)
+    image.shared_libraries()
+    image.packages()
+    image.file("/etc/os-release")
+    for name in DIRECTORIES:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "tmp").chmod(0o1777)
+    (root / "var" / "run").symlink_to("/run")
+    for name, text in FILES.items():
+        (root / name).write_text(text)
+    image.compile()
+
+
+class Image:
+    """Files below a directory, at the paths that they have here."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def at(self, path: str | Path) -> Path:
+        """Where a path of the image is."""
+        return self.root / str(path).lstrip("/")
+
+    def place(self, path: str | Path) -> Path:
+        """Return where a path leads, after copying every link on the way there."""
+        done, rest = Path("/"), list(Path(path).parts[1:])
+        while rest:
+            part = rest.pop(0)
+            if part == "..":
+                done = done.parent
+                continue
+            step = done / part
+            if not step.is_symlink():
+                done = step
+                continue
+            target, here = step.readlink(), self.at(step)
+            if not here.is_symlink():
+                here.parent.mkdir(parents=True, exist_ok=True)
+                here.symlink_to(target)
+            if target.is_absolute():
+                done, target = Path("/"), target.relative_to("/")
+            rest[:0] = target.parts
+        return done
+
+    def file(self, path: str | Path) -> None:
+        """Copy a file, and the links that lead to it."""
+        real = self.place(path)
+        here = self.at(real)
+        if not here.exists():
+            here.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(real, here)
+
+    def tree(self, path: str | Path, left_out: Ignore) -> None:
+        """Copy a directory, and the links that lead to it; links in it stay links."""
+        real = self.place(path)
+        here = self.at(real)
+        shutil.copytree(real, here, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+
+    def files(self) -> list[Path]:
+        """Return the regular files that are there, with the paths of the image."""
+        found = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+        return [Path("/") / path.relative_to(self.root) for path in sorted(found)]
+
+    def shared_libraries(self) -> None:
+        """Copy the loader, and what it would load for each file that is there."""
+        loader = next(Path("/").glob("lib*/ld-linux*.so*"))
+        self.file(loader)
+        if Path("/etc/ld.so.cache").exists():  # it knows of /usr/local/lib
+            self.file("/etc/ld.so.cache")
+        for path in self.files():
+            with path.open("rb") as file:
+                if file.read(4) != b"\x7fELF":
+                    continue
+            told = subprocess.run(
+                [loader, "--list", path], check=False, capture_output=True, text=True
+            )
+            if missing := re.findall(r"(\S+) => not found", told.stdout):
+                sys.exit(f"{path} needs {', '.join(missing)}, which the base image lacks")
+            for library in re.findall(r"=> (/\S+)", told.stdout):
+                self.file(library)
+
+    def packages(self) -> None:
+        """Name the distribution's packages that the files are from, for who looks for flaws."""
+        database = Path("/var/lib/dpkg")
+        stanzas = _stanzas(database / "status")
+        owned = {str(path) for path in self.files()}
+        for listed in (database / "info").glob("*.list"):
+            package = listed.stem.partition(":")[0]
+            if package in stanzas and owned.intersection(_real(listed.read_text().splitlines())):
+                here = self.at(database / "status.d" / package)
+                here.parent.mkdir(parents=True, exist_ok=True)
+                here.write_text(stanzas[package])
+
+    def compile(self) -> None:
+        """Compile all modules: good whatever becomes of the time stamps of their sources."""
+        compiled = compileall.compile_dir(
+            self.root,
+            maxlevels=20,
+            quiet=1,
+            stripdir=str(self.root),
+            prependdir="/",
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )
+        if not compiled:
+            sys.exit("not every module can be compiled")
+
+
+def _stanzas(status: Path) -> dict[str, str]:
+    """Return what dpkg knows of each package, if this is a distribution that has it."""
+    if not status.exists():
+        return {}
+    texts = (text.strip("\n") + "\n" for text in status.read_text().split("\n\n"))
+    return {found[1]: text for text in texts if (found := re.search(r"(?m)^Package: (\S+)$", text))}
+
+
+def _real(paths: Iterable[str]) -> set[str]:
+    return {os.path.realpath(path) for path in paths}
+
+
+if __name__ == "__main__":
+    main()

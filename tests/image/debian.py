@@ -1,0 +1,103 @@
+"""The tools and the base image, of Debian's packages; nothing is installed."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.image import machine
+from tests.image.machine import CACHE, Unavailable, Unfinished, hash_of, run
+
+TOOLS: Final = ("buildah", "runc")
+# What the Dockerfile asks of its base: pip, a shell, and what wheels for glibc may link with.
+BASE: Final = ("base-files", "coreutils", "dash", "libstdc++6", "python3-pip", "python3-venv")
+
+
+def tools() -> Path:
+    """Extract what the machine has not of the tools, and what they need.
+
+    Raises:
+        Unavailable: Nothing can be built with them here.
+    """
+    wanted = [name for name in TOOLS if not shutil.which(name)]
+    directory = CACHE / f"tools-{hash_of(machine.name(), *wanted)}"
+    if not directory.exists():
+        with Unfinished(directory) as unfinished:
+            (unfinished / "usr").mkdir()
+            for package in _packages(wanted, unfinished) if wanted else ():
+                run("dpkg-deb", "--extract", str(package), str(unfinished))
+    if subprocess.run(with_tools(directory, "true"), check=False, capture_output=True).returncode:
+        raise Unavailable("this process may not mount")
+    return directory
+
+
+def base() -> Path:
+    """Extract packages and all that they need, not configured: good enough to run Python."""
+    directory = CACHE / f"base-{hash_of(machine.name(), *BASE)}"
+    if directory.exists():
+        return directory
+    with Unfinished(directory) as unfinished:
+        for name in ("bin", "sbin", "lib", "lib64"):
+            (unfinished / "usr" / name).mkdir(parents=True)
+            (unfinished / name).symlink_to(f"usr/{name}")
+        for name in ("dev", "proc", "sys", "tmp", "var/lib/dpkg/info"):
+            (unfinished / name).mkdir(parents=True)
+        database, status = unfinished / "var" / "lib" / "dpkg", []
+        for package in _packages(BASE, unfinished, empty=True):
+            archive = subprocess.Popen(
+                ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
+            )
+            tar = ("tar", "--keep-directory-symlink", "-xvC", str(unfinished))
+            paths = subprocess.check_output(tar, stdin=archive.stdout, text=True)
+            if archive.wait() != 0:
+                raise RuntimeError(f"cannot extract {package}")
+            name = run("dpkg-deb", "--field", str(package), "Package").strip()
+            (database / "info" / f"{name}.list").write_text(re.sub(r"(?m)^\.", "", paths))
+            status.append(run("dpkg-deb", "--field", str(package)))
+        (database / "status").write_text("\n".join(status))
+    return directory
+
+
+def _packages(names: Sequence[str], where: Path, *, empty: bool = False) -> Iterator[Path]:
+    """Download Debian packages and those that they need; delete each after it was used.
+
+    Args:
+        names: The packages.
+        where: Where there is room.
+        empty: Not only those that the machine has not.
+    """
+    apt, archives = CACHE / "apt", where / ".archives"
+    for directory in (apt / "lists" / "partial", archives / "partial"):
+        directory.mkdir(parents=True, exist_ok=True)
+    options = [
+        f"Dir::State::Lists={apt / 'lists'}",
+        f"Dir::Cache={apt}",
+        f"Dir::Cache::archives={archives}",
+        "APT::Sandbox::User=root",
+        "Acquire::Languages=none",
+        "Acquire::Retries=3",
+        "Debug::NoLocking=1",  # nothing of the machine's is written
+    ]
+    if empty:
+        (apt / "status").touch()
+        options.append(f"Dir::State::status={apt / 'status'}")
+    apt_get = ["apt-get", "-qq", *(f"-o{option}" for option in options)]
+    run(*apt_get, "update", unavailable="apt-get cannot get Debian's packages")
+    install = ("--yes", "--no-install-recommends", "--download-only", "install", *names)
+    run(*apt_get, *install, unavailable=f"apt-get cannot get {' '.join(names)}")
+    for package in sorted(archives.glob("*.deb")):
+        yield package
+        package.unlink()
+    shutil.rmtree(archives)
+
+
+def with_tools(tools: Path, *argv: str) -> list[str]:
+    """Return a command that runs with the programs and libraries of a directory as if installed.
+
+    They are laid over /usr, for this command alone: buildah and runc start themselves again
+    with a new environment, so that no variable would do.
+    """
+    over = f'mount -t overlay overlay -o lowerdir="{tools}/usr:/usr" /usr && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", over, "sh", *argv]

@@ -1,0 +1,162 @@
+"""What is in the image, and what is not."""
+
+import importlib.metadata
+import json
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.image.build import REVISION, Image, for_platform, unpacked_size
+from tests.image.machine import ROOT
+
+LIMIT: Final = 120_000_000
+
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="session")
+def packages(image: Image) -> Path:
+    (directory,) = image.rootfs.glob("opt/devhost/lib/python3.*/site-packages")
+    return directory
+
+
+def test_size(image: Image) -> None:
+    assert unpacked_size(image.rootfs) < LIMIT
+
+
+def test_how_it_is_started(image: Image) -> None:
+    config = image.config["config"]
+    assert config["Entrypoint"] == ["devhost"]
+    assert config["Cmd"] == ["run"]
+    assert config["User"] == "0:0"
+    environment = dict(entry.split("=", 1) for entry in config["Env"])
+    assert environment["PATH"].split(":")[0] == "/opt/devhost/bin"
+    assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
+
+
+def test_labels(image: Image) -> None:
+    prefix = "org.opencontainers.image."
+    labels = {
+        key.removeprefix(prefix): value
+        for key, value in image.config["config"]["Labels"].items()
+        if key.startswith(prefix)
+    }
+    assert labels == {
+        "title": PROJECT["name"],
+        "description": PROJECT["description"],
+        "licenses": PROJECT["license"],
+        "version": PROJECT["version"],
+        "revision": REVISION,
+        "created": "1970-01-01T00:00:00Z",
+        "source": "",
+        "base.name": "localhost/base",
+    }
+
+
+def test_devhost_is_installed_not_linked(packages: Path) -> None:
+    (info,) = packages.glob("devhost-*.dist-info")
+    assert "editable" not in (info / "direct_url.json").read_text()
+    assert not list(packages.glob("*.pth"))
+    expected = {path.relative_to(ROOT) for path in (ROOT / "devhost").rglob("*.py")}
+    assert {path.relative_to(packages) for path in packages.glob("devhost/**/*.py")} == expected
+
+
+def test_the_dependencies_are_the_pinned_ones_and_no_more(packages: Path) -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    pinned = {_normal(name): version for name, version in pins.items()}
+    installed = {
+        _normal(each.name): each.version
+        for each in importlib.metadata.distributions(path=[str(packages)])
+    }
+    assert installed.pop("devhost") == PROJECT["version"]
+    assert installed == {name: pinned.get(name) for name in installed}
+    assert not installed.keys() & {"pip", "setuptools", "wheel", "hatchling", "pytest"}
+
+
+def test_all_modules_are_compiled_for_good(image: Image) -> None:
+    """Unchecked hashes: whatever a builder or a runtime does to time stamps, they are used."""
+    sources = list(image.rootfs.rglob("*.py"))
+    assert len(sources) > 1000
+    (python,) = image.rootfs.glob("usr/**/bin/python3.*")
+    tag = "cpython-" + python.name.removeprefix("python").replace(".", "")
+    for source in sources:
+        compiled = source.parent / "__pycache__" / f"{source.stem}.{tag}.pyc"
+        content = compiled.read_bytes()
+        assert content[4:8] == b"\1\0\0\0", compiled
+        assert str(source.relative_to(image.rootfs)).encode() in content, compiled
+        assert b"/rootfs" not in content, compiled
+    assert len(list(image.rootfs.rglob("*.pyc"))) == len(sources)
+
+
+def test_nothing_is_left_of_the_build(image: Image) -> None:
+    here = {str(path.relative_to(image.rootfs)) for path in image.rootfs.rglob("*")}
+    assert not [
+        path for path in here if re.search(r"(^|/)(\.cache|pip|ensurepip|\.git)(/|$)", path)
+    ]
+    assert not [
+        path
+        for path in here
+        if re.search(r"(^|/)(src|rootfs|wheels|root)(/|$)", path)
+        and not path.startswith(("opt/", "usr/lib/"))
+    ]
+    assert not here & {"bin/sh", "usr/bin/sh", "usr/bin/bash", "usr/bin/apt", "etc/pip.conf"}
+
+
+def test_no_file_gives_rights_and_no_link_leads_nowhere(image: Image) -> None:
+    for path in image.rootfs.rglob("*"):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = path.readlink()
+            led = (
+                image.rootfs / str(target).lstrip("/")
+                if target.is_absolute()
+                else path.parent / target
+            )
+            assert led.exists() or led.is_symlink(), path
+            continue
+        assert not mode & (stat.S_ISUID | stat.S_ISGID), path
+        assert not mode & stat.S_IWOTH or path.name == "tmp", path
+        assert path.lstat().st_uid == 0, path
+
+
+def test_scanners_find_the_distributions_packages(image: Image) -> None:
+    known = {path.name for path in image.rootfs.glob("var/lib/dpkg/status.d/*")}
+    assert {"libc6", "libssl3", "libstdc++6"} <= known
+    assert not known & {"dash", "coreutils", "python3-pip"}
+    assert re.search(
+        r"^Version: ", (image.rootfs / "var/lib/dpkg/status.d/libc6").read_text(), re.MULTILINE
+    )
+    assert (image.rootfs / "etc" / "os-release").exists()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_each_architecture_has_every_wheel(machine: str) -> None:
+    """As the Dockerfile asks for them, for the Python of its default base."""
+    base = re.search(r"^ARG BASE=\S+:([0-9.]+)-slim$", DOCKERFILE, re.MULTILINE)
+    assert base is not None
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report=-"),
+            *("--ignore-installed", "--target=/nonexistent"),
+            *for_platform(base[1], machine),
+            *PROJECT["dependencies"],
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    names = {_normal(each["metadata"]["name"]) for each in json.loads(done.stdout)["install"]}
+    assert names >= {"grpcio", "protobuf", "pydantic-core", "google-re2", "watchdog"}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
