@@ -22,7 +22,7 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets soak fuzz lint type format kubelet image proto schema clean
+.PHONY: help setup demo test test-kubelets soak fuzz lint type format kubelet chart-schema image proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -34,9 +34,10 @@ demo: setup ## Show devhost at work, without a cluster
 
 # The prerequisites are quick and come first; pytest's last line closes the output. Most tests
 # wait for something most of the time, so there are more workers than cores.
-test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets: 8 to 20 minutes)
+test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets and two Helms: 12 to 25 minutes)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
+		$(BIN)/python -m tests.chart.helm >/dev/null && \
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
@@ -69,6 +70,9 @@ format: setup ## Format the code and mend what ruff can
 
 kubelet: setup ## Build the kubelets of the tests and print their paths (8 to 20 minutes the first time)
 	@$(BUILD_KUBELETS) $(KUBELETS)
+
+chart-schema: setup ## Write the chart's values.schema.json and its README's table of values
+	@$(BIN)/python -m deploy.helm.generate
 
 image: setup ## Build the image without a registry, below .tools/image
 	@$(BIN)/python -m tests.image.build

@@ -32,7 +32,7 @@ _FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
 # It is there, and somebody uses it, exclusively (sound devices say EAGAIN).
 _IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
 _ACCESS: Final = (
-    "devhost's container needs access to it: securityContext.privileged, or the device itself"
+    "devhost's container needs access to it: the chart's deviceAccess.privileged, or the device"
 )
 # Of every process, and of the kernel's addresses: the kernel shows root more of these than their
 # permission bits say.
@@ -129,7 +129,7 @@ class _Round:
                 if error.errno in _FORBIDDEN:
                     yield f"{text}: {_ACCESS}"
                 elif error.errno == errno.EROFS and not _is_read_only(here):
-                    yield f"{text}: devhost sees it by a read-only mount, it needs a writable one"
+                    yield f"{text}: devhost sees it by a read-only mount; the chart's deviceAccess.writable allows more"
                 elif error.errno not in _IN_USE:
                     raise _FailedError(text) from None
 

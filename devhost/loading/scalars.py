@@ -6,6 +6,7 @@ import yaml
 
 MERGE: Final = "tag:yaml.org,2002:merge"
 STRING: Final = "tag:yaml.org,2002:str"
+_DEFAULT: Final = "tag:yaml.org,2002:value"
 
 # No number or date is longer; sexagesimal numbers take quadratic time.
 LENGTH_MAX: Final = 1000
@@ -38,7 +39,7 @@ def value(tag: str, text: str) -> Any:
     Raises:
         ValueError: The text is none of its type, or there is no such type.
     """
-    if tag == STRING:
+    if tag in (STRING, MERGE, _DEFAULT):  # the latter two, "<<" and "=", mean more as a key
         return text
     if tag in _READ and len(text) <= LENGTH_MAX:
         try:

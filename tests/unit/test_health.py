@@ -117,7 +117,7 @@ def test_what_may_not_be_opened_is_unknown(
     assert outcome.failure is None
     assert outcome.unknown is not None
     assert outcome.unknown.startswith(f"readable: /state: {os.strerror(number)}: ")
-    assert "securityContext.privileged" in outcome.unknown
+    assert "deviceAccess.privileged" in outcome.unknown
 
 
 @pytest.mark.parametrize("number", [errno.EBUSY, errno.EAGAIN])

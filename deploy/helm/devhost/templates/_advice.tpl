@@ -1,0 +1,102 @@
+{{- /*
+What the NOTES say of one instance: its configuration is read for what the values do not allow yet.
+*/}}
+{{- define "devhost.advice" -}}
+{{- $values := .values }}
+{{- $globs := list }}
+{{- $wanted := list }}
+{{- $needs := dict }}
+{{- range $resource := default list .config.resources }}
+{{- if eq (default "" $resource.inject) "cdi" }}
+{{- $_ := set $needs "cdi" true }}
+{{- end }}
+{{- if dig "allocate" "mounts" list $resource }}
+{{- $_ := set $needs "mounts" true }}
+{{- end }}
+{{- range $source := $resource.sources }}
+{{- if kindIs "string" $source }}
+{{- $globs = append $globs $source }}
+{{- else if kindIs "map" $source.directory }}
+{{- $wanted = append $wanted $source.directory.path }}
+{{- else if $source.directory }}
+{{- $wanted = append $wanted $source.directory }}
+{{- else if $source.glob }}
+{{- $paths := $source.glob }}
+{{- if kindIs "map" $paths }}
+{{- $paths = $paths.paths }}
+{{- end }}
+{{- $globs = concat $globs (kindIs "string" $paths | ternary (list $paths) $paths) }}
+{{- end }}
+{{- end }}
+{{- range $step := default list $resource.preStart }}
+{{- if $step.run }}
+{{- $_ := set $needs "exec" true }}
+{{- end }}
+{{- if $step.mode }}
+{{- $_ := set $needs "writable" true }}
+{{- end }}
+{{- with $step.waitFor }}
+{{- $globs = append $globs . }}
+{{- end }}
+{{- if ne (default "holder" $step.every) "start" }}
+{{- $_ := set $needs "holders" true }}
+{{- end }}
+{{- end }}
+{{- $checks := default list $resource.health }}
+{{- if kindIs "map" $checks }}
+{{- $checks = default list $checks.checks }}
+{{- end }}
+{{- range $check := kindIs "string" $checks | ternary (list $checks) $checks }}
+{{- if kindIs "string" $check }}
+{{- $_ := set $needs "open" true }}
+{{- else if $check.exec }}
+{{- $_ := set $needs "exec" true }}
+{{- else if $check.file }}
+{{- $globs = append $globs $check.file.path }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- /* The directory in which a pattern, or a path with a variable, begins. */}}
+{{- range $globs }}
+{{- if hasPrefix "/" . }}
+{{- $wanted = append $wanted (regexReplaceAll "/[^/]*$" (regexReplaceAll "[*?$\\[].*$" . "") "") }}
+{{- end }}
+{{- end }}
+{{- $missing := list }}
+{{- range $path := $wanted }}
+{{- $path = clean (default "/" $path) }}
+{{- $mounted := $values.hostRoot.enabled }}
+{{- range concat (list "/dev" "/sys") $values.hostPaths }}
+{{- $mounted = or $mounted (hasPrefix (printf "%s/" (clean .)) (printf "%s/" $path)) }}
+{{- end }}
+{{- if not $mounted }}
+{{- $missing = append $missing $path }}
+{{- end }}
+{{- end }}
+{{- $advice := list }}
+{{- with $missing | uniq | sortAlpha }}
+{{- $advice = append $advice (printf "%s looks in %s, which is not mounted: nothing will be found there. Add it, or a directory above it that every node has, to hostPaths (%s); that edit does roll the pods." $.name (join ", " .) ($.profile | empty | ternary "of the chart" "of the profile")) }}
+{{- end }}
+{{- if and $needs.exec (not $values.allow.exec) }}
+{{- $advice = append $advice (printf "The configuration of %s runs commands, so devhost refuses it: set allow.exec, if all who may edit it may run commands as root on the nodes." .name) }}
+{{- end }}
+{{- if and $needs.mounts (not $values.allow.paths) }}
+{{- $advice = append $advice (printf "The configuration of %s mounts host paths, so devhost refuses it: name them in allow.paths." .name) }}
+{{- end }}
+{{- if and $needs.cdi (not $values.cdi.enabled) }}
+{{- $advice = append $advice (printf "The configuration of %s injects by CDI: that needs cdi.enabled." .name) }}
+{{- end }}
+{{- if and $needs.holders (not $values.podResources.enabled) }}
+{{- $advice = append $advice (printf "The configuration of %s has preStart steps that run once per pod: they need podResources.enabled." .name) }}
+{{- end }}
+{{- if and $needs.writable (not $values.deviceAccess.writable) }}
+{{- $advice = append $advice (printf "The configuration of %s changes the mode of nodes: that needs deviceAccess.writable." .name) }}
+{{- end }}
+{{- if and $needs.open (not $values.deviceAccess.privileged) }}
+{{- $advice = append $advice (printf "The configuration of %s checks that devices can be opened, which stays unknown without deviceAccess.privileged." .name) }}
+{{- end }}
+{{- if $values.deviceAccess.privileged }}
+{{- $advice = append $advice (printf "%s is privileged (deviceAccess.privileged): guard its configuration and its image like the nodes themselves." .name) }}
+{{- end }}
+{{- toJson $advice }}
+{{- end }}

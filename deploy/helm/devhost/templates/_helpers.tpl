@@ -1,0 +1,165 @@
+{{- define "devhost.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* Leaves room for the name of a profile (20 characters) in the 63 of a label. */}}
+{{- define "devhost.fullname" -}}
+{{- $name := include "devhost.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 42 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 42 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 42 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "devhost.selector" -}}
+app.kubernetes.io/name: {{ include "devhost.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "devhost.labels" -}}
+{{ include "devhost.selector" . }}
+{{- with .Chart.AppVersion }}
+app.kubernetes.io/version: {{ . | quote }}
+{{- end }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "devhost.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "devhost.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "devhost.image" -}}
+{{- $repository := .Values.image.repository }}
+{{- with .Values.image.registry }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) $repository }}
+{{- end }}
+{{- with .Values.image.digest }}
+{{- printf "%s@%s" $repository . }}
+{{- else }}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- /*
+The DaemonSets, as a JSON list of {name, component, values, config, profile}: that of the chart's
+own `config`, and one for each profile. `values` are the chart's with what the profile replaces.
+*/}}
+{{- define "devhost.instances" -}}
+{{- $fullname := include "devhost.fullname" . }}
+{{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "podResources" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
+{{- $values := dict }}
+{{- range $keys }}
+{{- $_ := set $values . (index $.Values .) }}
+{{- end }}
+{{- $instances := list }}
+{{- if or (not .Values.profiles) .Values.config.resources .Values.config.existingConfigMap }}
+{{- $base := deepCopy $values }}
+{{- $_ := set $base "affinity" (include "devhost.affinity" . | fromJson) }}
+{{- $instances = append $instances (dict "name" $fullname "component" "default" "values" $base "config" .Values.config "profile" "") }}
+{{- end }}
+{{- $seen := list "default" "test" }}
+{{- range $profile := .Values.profiles }}
+{{- if has $profile.name $seen }}
+{{- fail (printf "profiles: the name %q is taken; each profile needs one of its own" $profile.name) }}
+{{- end }}
+{{- $seen = append $seen $profile.name }}
+{{- $own := deepCopy $values }}
+{{- range $key := $keys }}
+{{- if hasKey $profile $key }}
+{{- $given := index $profile $key }}
+{{- if and (kindIs "map" $given) (kindIs "map" (index $own $key)) (ne $key "affinity") }}
+{{- range $inner, $value := $given }}
+{{- $_ := set (index $own $key) $inner $value }}
+{{- end }}
+{{- else }}
+{{- $_ := set $own $key $given }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $instances = append $instances (dict "name" (printf "%s-%s" $fullname $profile.name) "component" $profile.name "values" $own "config" $profile.config "profile" $profile.name) }}
+{{- end }}
+{{- range $instances }}
+{{- if and .config.existingConfigMap .config.resources }}
+{{- fail (printf "%s: config.resources would be ignored beside config.existingConfigMap %s; remove one of them" .name .config.existingConfigMap) }}
+{{- end }}
+{{- end }}
+{{- toJson $instances }}
+{{- end }}
+
+{{- /*
+The affinity of the chart's own DaemonSet, as JSON: that of the values, and away from the nodes
+that profiles select by labels. A profile's labels are joined by "and", so away from it is "or":
+each of them makes a term of its own from every term so far.
+*/}}
+{{- define "devhost.affinity" -}}
+{{- $affinity := deepCopy (default dict .Values.affinity) }}
+{{- $node := default dict $affinity.nodeAffinity }}
+{{- $required := default dict $node.requiredDuringSchedulingIgnoredDuringExecution }}
+{{- $terms := default (list dict) $required.nodeSelectorTerms }}
+{{- $excluding := false }}
+{{- range $profile := .Values.profiles }}
+{{- if and $profile.nodeSelector (not $profile.affinity) }}
+{{- $excluding = true }}
+{{- $next := list }}
+{{- range $term := $terms }}
+{{- range $key, $value := $profile.nodeSelector }}
+{{- $away := dict "key" $key "operator" "NotIn" "values" (list $value) }}
+{{- $expressions := append (default list $term.matchExpressions) $away }}
+{{- $next = append $next (set (deepCopy $term) "matchExpressions" $expressions) }}
+{{- end }}
+{{- end }}
+{{- $terms = $next }}
+{{- end }}
+{{- end }}
+{{- if $excluding }}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $_ := set $affinity "nodeAffinity" $node }}
+{{- end }}
+{{- toJson $affinity }}
+{{- end }}
+
+{{- define "devhost.configMapName" -}}
+{{- default .name .config.existingConfigMap }}
+{{- end }}
+
+{{- /* The trust flags, one to a line; `validate` takes them as `run` does. */}}
+{{- define "devhost.trustArgs" -}}
+{{- range .allow.paths }}
+- {{ printf "--allow-path=%s" . | quote }}
+{{- end }}
+{{- if .allow.exec }}
+- --allow-exec
+{{- end }}
+{{- end }}
+
+{{- /*
+/dev and /sys have filesystems mounted below them, cgroups among others: only a recursive read-only
+mount protects those. It excludes mount propagation, which neither needs.
+*/}}
+{{- define "devhost.readOnlyRecursively" -}}
+readOnly: true
+{{- if semverCompare ">=1.31.0-0" .Capabilities.KubeVersion.Version }}
+recursiveReadOnly: IfPossible
+{{- end }}
+{{- end }}
+
+{{- /* The container's security context; privileged excludes what it makes void. */}}
+{{- define "devhost.securityContext" -}}
+{{- $context := deepCopy .securityContext }}
+{{- if .deviceAccess.privileged }}
+{{- $context = omit $context "allowPrivilegeEscalation" "capabilities" "seccompProfile" }}
+{{- $_ := set $context "privileged" true }}
+{{- if eq (dig "seLinuxOptions" "type" "" $context) "container_device_plugin_t" }}
+{{- $_ := set $context "seLinuxOptions" (merge (dict "type" "spc_t") $context.seLinuxOptions) }}
+{{- end }}
+{{- end }}
+{{- toYaml $context }}
+{{- end }}

@@ -1,0 +1,257 @@
+"""Write what follows from the chart's values and from the configuration's model.
+
+    python -m deploy.helm.generate
+
+writes values.schema.json, and the table of values in the chart's README.md. Types and
+descriptions are those of values.yaml; `config` has the schema of the configuration file.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devhost.model.schema import json_schema
+
+CHART: Final = Path(__file__).resolve().parent / "devhost"
+SCHEMA: Final = CHART / "values.schema.json"
+README: Final = CHART / "README.md"
+_TABLE: Final = re.compile(r"(<!-- values: .*? -->\n).*(<!-- end of values -->)", re.DOTALL)
+
+# What the defaults do not tell of a value.
+_HOST_PATH: Final = {"type": "string", "pattern": "^/."}
+_TEXTS: Final = {"type": "array", "items": {"type": "string", "minLength": 1}}
+_OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
+_TOLD: Final[dict[str, dict[str, Any]]] = {
+    "hostPaths": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
+    "allow.paths": {"type": "array", "items": {"type": "string", "pattern": "^[/*?\\[]"}},
+    "cdi.dir": _HOST_PATH,
+    "kubelet.rootDir": _HOST_PATH,
+    "log.level": {"enum": ["debug", "info", "warning", "error"]},
+    "log.format": {"enum": ["json", "text"]},
+    "image.repository": {"type": "string", "minLength": 1},
+    "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+    "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+    "imagePullSecrets": _OBJECTS,
+    "tolerations": _OBJECTS,
+    "terminationGracePeriodSeconds": {"type": "integer", "minimum": 1},
+    "extraArgs": _TEXTS,
+    "extraEnv": _OBJECTS,
+    "extraVolumes": _OBJECTS,
+    "extraVolumeMounts": _OBJECTS,
+    "http.port": {"type": "integer", "minimum": 1024, "maximum": 65535},
+    "metrics.podMonitor.interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
+    "metrics.podMonitor.relabelings": _OBJECTS,
+    "networkPolicy.from": _OBJECTS,
+}
+# Which values a profile may have of its own: those of one DaemonSet.
+_OF_A_PROFILE: Final = (
+    *("hostPaths", "hostRoot", "allow", "deviceAccess", "podResources", "cdi", "kubelet", "log"),
+    *("podAnnotations", "podLabels", "podSecurityContext", "securityContext", "resources"),
+    *("priorityClassName", "tolerations", "nodeSelector", "affinity", "updateStrategy"),
+    *("terminationGracePeriodSeconds", "probes"),
+    *("extraArgs", "extraEnv", "extraVolumes", "extraVolumeMounts"),
+)
+# A part of a path that is not "..".
+_PLAIN: Final = r"[^/\x00-\x1f\x7f]"
+_FIRST: Final = r"[^/.\x00-\x1f\x7f]"
+_PART: Final = rf"({_FIRST}{_PLAIN}*|\.({_FIRST}{_PLAIN}*)?|\.\.{_PLAIN}+)"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A key of values.yaml.
+
+    Attributes:
+        path: Its path, joined by dots.
+        section: The heading that it stands under.
+        description: The comment above it; ``None`` where it has none.
+        default: Its value there.
+        children: Those below it that have comments.
+    """
+
+    path: str
+    section: str
+    description: str | None
+    default: Any
+    children: "tuple[Value, ...]"
+
+
+def values() -> tuple[Value, ...]:
+    """Read the chart's values with their comments."""
+    text = (CHART / "values.yaml").read_text()
+    root = yaml.compose(text, yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    return tuple(_read(root, yaml.safe_load(text), text.splitlines(), ""))
+
+
+def _read(
+    node: yaml.MappingNode, defaults: Mapping[str, Any], lines: list[str], prefix: str
+) -> Iterator[Value]:
+    for key, inner in node.value:
+        children: tuple[Value, ...] = ()
+        default = defaults[key.value]
+        path = f"{prefix}{key.value}"
+        if isinstance(inner, yaml.MappingNode):
+            read = tuple(_read(inner, default, lines, f"{path}."))
+            children = read if any(child.description or child.children for child in read) else ()
+        line = key.start_mark.line
+        yield Value(path, _section(lines[:line]), _comment(lines[:line]), default, children)
+
+
+def _comment(above: list[str]) -> str | None:
+    comment = itertools.takewhile(lambda line: line.lstrip().startswith("# "), reversed(above))
+    return " ".join(line.lstrip(" #") for line in reversed(list(comment))) or None
+
+
+def _section(above: list[str]) -> str:
+    return next((line[3:] for line in reversed(above) if line.startswith("## ")), "")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the chart's values."""
+    known = values()
+    config = _for_helm(json_schema())
+    definitions = config.pop("$defs")
+    config.pop("$schema")
+    config["properties"]["existingConfigMap"] = {
+        "description": "A ConfigMap with the key config.yaml.",
+        "type": "string",
+    }
+    config["required"] = []
+    definitions["Config"] = config
+    properties = {value.path: _schema_of(value) for value in known}
+    properties["config"] = {"$ref": "#/$defs/Config"}
+    properties["profiles"]["items"] = _profile(properties)
+    properties["global"] = {"description": "For charts that this one is part of.", "type": "object"}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Values of the chart devhost",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+        "$defs": definitions,
+    }
+
+
+def _schema_of(value: Value) -> dict[str, Any]:
+    described = {"description": value.description} if value.description else {}
+    if value.path in _TOLD:
+        return described | _TOLD[value.path]
+    if value.children:
+        properties = {child.path.rpartition(".")[2]: _schema_of(child) for child in value.children}
+        return described | {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": properties,
+        }
+    kinds = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
+    return described | {"type": kinds[type(value.default)]}
+
+
+def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A profile has no defaults to be merged with: its configuration is whole, or a ConfigMap's."""
+    named = {"type": "string", "minLength": 1}
+    whole = {
+        "if": {"required": ["existingConfigMap"], "properties": {"existingConfigMap": named}},
+        "else": {"required": ["version", "resources"]},
+    }
+    own: dict[str, Any] = {
+        "name": {
+            "description": "Ends the names of what is made for the profile.",
+            "type": "string",
+            "pattern": "^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$",
+        },
+        "config": {"allOf": [{"$ref": "#/$defs/Config"}, whole]},
+    }
+    own |= {name: properties[name] for name in _OF_A_PROFILE}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": own,
+        "required": ["name", "config"],
+        "anyOf": [
+            {"required": [key], "properties": {key: {"minProperties": 1}}}
+            for key in ("nodeSelector", "affinity")
+        ],
+    }
+
+
+def _for_helm(node: Any) -> Any:
+    """Return a schema without titles, and without patterns that look ahead."""
+    if isinstance(node, list):
+        return [_for_helm(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {
+        key: _for_helm(item)
+        for key, item in node.items()
+        if not (key == "title" and isinstance(item, str))
+    }
+    pattern = kept.get("pattern")
+    if isinstance(pattern, str) and re.search(r"\(\?[=!<]|\\[1-9]", pattern):
+        kept = {key: item for key, item in kept.items() if key != "pattern"} | _in_re2(pattern)
+    return kept
+
+
+def _in_re2(pattern: str) -> dict[str, Any]:
+    """Say what a pattern of the configuration's schema says without looking ahead: RE2 cannot."""
+    if pattern == r"^(?!.*(.).*\1)[rwm]+$":
+        texts = (itertools.permutations("rwm", length) for length in (1, 2, 3))
+        return {"enum": ["".join(letters) for letters in itertools.chain(*texts)]}
+    if pattern.startswith(r"^/(?!(.*/)?\.\.(/|$))"):
+        return {"pattern": rf"^(/{_PART}?)+$"}
+    reserved = r"^(?!.*kubernetes\.io/)(?!requests\.)(?=[^/]{1,244}/)"
+    short = "(?=[^/]{1,63}$)([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+    if pattern.startswith(reserved) and pattern.endswith(short):
+        domain = pattern.removeprefix(reserved).removesuffix(short)
+        return {
+            "pattern": f"^{domain}([A-Za-z0-9][-A-Za-z0-9_.]{{0,61}})?[A-Za-z0-9]$",
+            "allOf": [{"pattern": "^[^/]{1,244}/"}],
+            # As a "not", Helm would not say what is wrong.
+            "if": {"pattern": r"kubernetes\.io/|^requests\."},
+            "then": {"const": "a domain that is not kubernetes' own"},
+        }
+    raise ValueError(f"say {pattern} without looking ahead, in deploy/helm/generate.py")
+
+
+def table() -> str:
+    """Return the README's tables of values, one for each section."""
+    rows: dict[str, list[str]] = {}
+    for value in _rows(values()):
+        text = (value.description or "").replace("|", "\\|")
+        default = json.dumps(value.default, ensure_ascii=False).replace("|", "\\|")
+        rows.setdefault(value.section, []).append(f"| `{value.path}` | {text} | `{default}` |")
+    heading = "| value | what it is | default |\n| --- | --- | --- |"
+    return "\n".join(f"\n### {name}\n\n{heading}\n" + "\n".join(rows[name]) for name in rows) + "\n"
+
+
+def _rows(found: tuple[Value, ...]) -> Iterator[Value]:
+    for value in found:
+        if value.children:
+            yield from _rows(value.children)
+        else:
+            yield value
+
+
+def readme(text: str) -> str:
+    """Return a README with the tables as they should be."""
+    made, count = _TABLE.subn(lambda match: f"{match[1]}{table()}\n{match[2]}", text)
+    if count != 1:
+        raise ValueError(f"{README} has no place for the values, or several")
+    return made
+
+
+def schema_text() -> str:
+    """Return the text of values.schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(schema_text())
+    README.write_text(readme(README.read_text()))

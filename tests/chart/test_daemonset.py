@@ -1,0 +1,230 @@
+"""The DaemonSets: their manners and flags, when they are rolled, and which nodes they are for."""
+
+import copy
+from typing import Any
+
+import pytest
+from click import Option
+
+from devhost.cli.run_command import command
+from devhost.cli.validate_command import command as validate_command
+from tests.chart.helm import NAMESPACE, Helm
+from tests.chart.pods import PLUGINS, container_of, mounts_of, pod_of
+from tests.chart.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
+
+# ── rolling ──────────────────────────────────────────────────────────────────
+
+
+def test_an_edit_of_resources_rolls_no_pod(each_helm: Helm) -> None:
+    before = each_helm.render(EVERYTHING)
+    edited = copy.deepcopy(EVERYTHING)
+    edited["config"]["resources"] = example(EXAMPLES[0])["config"]["resources"]
+    edited["config"]["x-new"] = {"a": 1}
+    edited["profiles"][0]["config"] = example(EXAMPLES[1])["config"]
+    after = each_helm.render(edited)
+    changed = {key for key, text in before.texts.items() if after.texts[key] != text}
+    assert {kind for kind, _ in changed} == {"ConfigMap"}
+    assert len(changed) == 2
+
+
+def test_no_resources_at_all_roll_no_pod(helm: Helm) -> None:
+    before, after = helm.render({}), helm.render({"config": TOKENS})
+    key = ("DaemonSet", "test-devhost")
+    assert before.texts[key] == after.texts[key]
+
+
+# ── manners ──────────────────────────────────────────────────────────────────
+
+
+def test_a_pod_has_the_manners_of_a_node_daemon(helm: Helm) -> None:
+    spec = helm.render({}).one("DaemonSet")["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["updateStrategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+    }
+    assert pod["priorityClassName"] == "system-node-critical"
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["terminationGracePeriodSeconds"] == 10
+    assert pod["hostUsers"] is True
+    assert container["resources"] == {
+        "requests": {"cpu": "10m", "memory": "64Mi"},
+        "limits": {"memory": "128Mi"},
+    }
+    assert container["ports"] == [{"name": "http", "containerPort": 9110, "protocol": "TCP"}]
+    for probe, path in {"startup": "healthz", "liveness": "healthz", "readiness": "readyz"}.items():
+        asked = container[f"{probe}Probe"]["httpGet"]
+        assert asked == {"path": f"/{path}", "port": "http"}
+    assert container["env"] == [
+        {"name": "DEVHOST_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "DEVHOST_ROOT", "value": "/host"},
+        {"name": "DEVHOST_LISTEN", "value": ":9110"},
+    ]
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_devhost_knows_every_flag_that_it_is_given(helm: Helm, values: str) -> None:
+    rendered = helm.render(SETS[values])
+    for daemonset in rendered.of("DaemonSet"):
+        (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+        first, config, *flags = container["args"]
+        assert (first, config) == ("run", "/etc/devhost/config.yaml")
+        assert {flag.partition("=")[0] for flag in flags} <= known(command)
+        own = [one["name"] for one in container["env"] if one["name"].startswith("DEVHOST_")]
+        variables = {one.envvar for one in command.params}
+        assert variables >= set(own)
+    for test in rendered.of("Pod"):
+        (container,) = test["spec"]["containers"]
+        first, *flags, config = container["args"]
+        assert (first, config) == ("validate", "/etc/devhost/config.yaml")
+        assert {flag.partition("=")[0] for flag in flags} <= known(validate_command)
+
+
+def known(of: Any) -> set[str]:
+    return {name for one in of.params if isinstance(one, Option) for name in one.opts}
+
+
+def test_flags_say_what_the_mounts_offer(helm: Helm) -> None:
+    name = EVERYTHING["fullnameOverride"][:42].rstrip("-")
+    args = container_of(helm, EVERYTHING, name)["args"]
+    assert args == [
+        "run",
+        "/etc/devhost/config.yaml",
+        f"--plugin-dir={PLUGINS}",
+        f"--state-dir={PLUGINS}/devhost-state/{NAMESPACE}.{name}",
+        "--log-level=debug",
+        "--log-format=text",
+        "--pod-resources=/data/kubelet/pod-resources/kubelet.sock",
+        "--metrics-devices",
+        "--cdi-dir=/etc/cdi",
+        "--allow-path=/dev/disk/*",
+        "--allow-path=/opt/tools",
+        "--allow-exec",
+        "--log-level=error",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ({}, "devhost:0.1.0"),
+        ({"registry": "r.example.com/", "tag": "1"}, "r.example.com/devhost:1"),
+        ({"tag": "1", "digest": f"sha256:{'a' * 64}"}, f"devhost@sha256:{'a' * 64}"),
+    ],
+)
+def test_an_image_has_a_tag_or_a_digest(helm: Helm, image: Values, reference: str) -> None:
+    rendered = helm.render({"image": image})
+    (tested,) = rendered.one("Pod")["spec"]["containers"]
+    assert [container_of(helm, {"image": image})["image"], tested["image"]] == [reference] * 2
+
+
+# ── names, labels, profiles ──────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_each_daemonset_selects_its_own_pods_alone(helm: Helm, values: str) -> None:
+    rendered = helm.render(SETS[values])
+    labels = [one["spec"]["template"]["metadata"]["labels"] for one in rendered.of("DaemonSet")]
+    labels += [one["metadata"]["labels"] for one in rendered.of("Pod")]
+    for index, daemonset in enumerate(rendered.of("DaemonSet")):
+        selector = daemonset["spec"]["selector"]["matchLabels"].items()
+        assert [at for at, one in enumerate(labels) if selector <= one.items()] == [index]
+    for monitor in rendered.of("PodMonitor"):
+        selector = monitor["spec"]["selector"]["matchLabels"].items()
+        assert all(selector <= one.items() for one in labels)
+
+
+def test_labels_of_the_user_do_not_replace_those_that_are_selected_by(helm: Helm) -> None:
+    own = {"app.kubernetes.io/name": "mine", "app.kubernetes.io/component": "mine", "team": "x"}
+    given = {"podLabels": own, "podAnnotations": {"kubectl.kubernetes.io/default-container": "y"}}
+    template = helm.render(given).one("DaemonSet")["spec"]["template"]
+    assert template["metadata"] == {
+        "labels": {
+            "app.kubernetes.io/name": "devhost",
+            "app.kubernetes.io/instance": "test",
+            "app.kubernetes.io/component": "default",
+            "team": "x",
+        },
+        "annotations": {"kubectl.kubernetes.io/default-container": "y"},
+    }
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_names_and_labels_are_short_enough(helm: Helm, values: str) -> None:
+    for document in helm.render(SETS[values]).documents:
+        assert document["metadata"]["namespace"] == NAMESPACE
+        assert len(document["metadata"]["name"]) <= (63 if document["kind"] != "Pod" else 253)
+        assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
+
+
+def test_a_profile_replaces_values_key_by_key(helm: Helm) -> None:
+    values: Values = {
+        "allow": {"paths": ["/dev/x"], "exec": True},
+        "nodeSelector": {"a": "b"},
+        "profiles": [
+            {
+                "name": "one",
+                "nodeSelector": {"c": "d"},
+                "allow": {"exec": False},
+                "hostPaths": ["/srv"],
+                "config": TOKENS,
+            }
+        ],
+    }
+    pod = pod_of(helm, values, "test-devhost-one")
+    assert pod["nodeSelector"] == {"a": "b", "c": "d"}
+    (container,) = pod["containers"]
+    assert "--allow-path=/dev/x" in container["args"]
+    assert "--allow-exec" not in container["args"]
+    assert "/srv" in mounts_of(helm, values, "test-devhost-one")
+
+
+def test_without_resources_of_its_own_the_chart_has_only_profiles(helm: Helm) -> None:
+    rendered = helm.render(SETS["only profiles"])
+    assert [one["metadata"]["name"] for one in rendered.of("DaemonSet")] == ["test-devhost-a"]
+
+
+def test_profiles_share_no_state(helm: Helm) -> None:
+    args = [
+        argument
+        for one in helm.render(EVERYTHING).of("DaemonSet")
+        for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]
+        if argument.startswith("--state-dir=")
+    ]
+    assert len(set(args)) == 3
+
+
+def test_the_charts_own_pods_keep_off_the_nodes_of_profiles(helm: Helm) -> None:
+    """Labels of a profile are joined by "and", so away from it is "or"; terms are joined by it."""
+    values: Values = {
+        "config": TOKENS,
+        "affinity": {
+            "podAffinity": {},
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "z", "operator": "Exists"}]}
+                    ]
+                }
+            },
+        },
+        "profiles": [
+            {"name": "one", "nodeSelector": {"a": "1", "b": "2"}, "config": TOKENS},
+            {"name": "two", "nodeSelector": {"c": "3"}, "config": TOKENS},
+        ],
+    }
+    affinity = pod_of(helm, values)["affinity"]
+    assert set(affinity) == {"podAffinity", "nodeAffinity"}
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    present: Values = {"key": "z", "operator": "Exists"}
+    assert required["nodeSelectorTerms"] == [
+        {"matchExpressions": [present, away("a", "1"), away("c", "3")]},
+        {"matchExpressions": [present, away("b", "2"), away("c", "3")]},
+    ]
+    for name in ("one", "two"):
+        assert pod_of(helm, values, f"test-devhost-{name}")["affinity"] == values["affinity"]
+
+
+def away(key: str, value: str) -> Values:
+    return {"key": key, "operator": "NotIn", "values": [value]}

@@ -1,0 +1,140 @@
+"""The dashboard and the alerts speak of metrics that devhost has, and of no others."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.chart.helm import CHART, NAMESPACE, Helm
+from tests.chart.values import Values
+
+# What devhost exports: the labels of each metric, beside those that Prometheus adds.
+METRICS = {
+    "devhost_build_info": {"version", "python"},
+    "devhost_devices": {"resource_name", "health"},
+    "devhost_registered": {"resource_name"},
+    "devhost_registrations_total": {"resource_name", "result"},
+    "devhost_allocations_total": {"resource_name", "result"},
+    "devhost_allocation_duration_seconds": {"resource_name"},
+    "devhost_list_updates_total": {"resource_name"},
+    "devhost_streams": {"resource_name"},
+    "devhost_discovery_duration_seconds": {"resource_name"},
+    "devhost_discovery_errors_total": {"resource_name"},
+    "devhost_config_reloads_total": {"result"},
+    "devhost_config_last_reload_successful": set(),
+    "devhost_config_last_reload_success_timestamp_seconds": set(),
+    "devhost_config_hash_info": {"hash"},
+    "devhost_kubelet_restarts_total": set(),
+    "devhost_resource_state": {"resource_name", "state"},
+    "devhost_cdi_spec_writes_total": set(),
+    "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
+}
+HISTOGRAMS = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}
+# By the PodMonitor, its relabeling and its podTargetLabels, and by Prometheus itself.
+TARGET = {"job", "namespace", "pod", "node", "app_kubernetes_io_component"}
+
+SWITCHED_ON: Values = {
+    "metrics": {name: {"enabled": True} for name in ("podMonitor", "prometheusRule", "dashboard")}
+}
+
+
+def dashboard() -> Any:
+    return json.loads((CHART / "dashboards" / "devhost.json").read_text())
+
+
+def rules(helm: Helm) -> list[Any]:
+    (group,) = helm.render(SWITCHED_ON).one("PrometheusRule")["spec"]["groups"]
+    return list(group["rules"])
+
+
+def expressions(helm: Helm) -> Iterator[str]:
+    for panel in dashboard()["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (rule["expr"] for rule in rules(helm))
+
+
+def test_there_are_no_other_metrics(helm: Helm) -> None:
+    queries = [variable.get("definition", "") for variable in dashboard()["templating"]["list"]]
+    for text in [*expressions(helm), *queries]:
+        for name in re.findall(r"devhost_\w+", text):
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert base in METRICS
+            assert (name != base) == (base in HISTOGRAMS), f"{name} is asked for as it is not"
+
+
+def test_each_metric_is_shown_or_alerts(helm: Helm) -> None:
+    text = " ".join(expressions(helm))
+    assert [name for name in METRICS if name not in text] == []
+
+
+def test_labels_are_those_of_the_metrics(helm: Helm) -> None:
+    for expression in expressions(helm):
+        bare = re.sub(r'"(\\.|[^"])*"', "", expression)
+        named = set(re.findall(r"[{,]\s*(\w+)\s*[=!]", bare))
+        for listed in re.findall(r"by \(([^)]*)\)", bare):
+            named |= set(re.split(r",\s*", listed))
+        of = [METRICS[name] for name in METRICS if re.search(rf"\b{name}(_bucket)?\b", expression)]
+        known = set().union(*of) | TARGET | {"le"}
+        assert named <= known, expression
+
+
+def test_expressions_are_balanced(helm: Helm) -> None:
+    for expression in expressions(helm):
+        bare = re.sub(r'"(\\.|[^"])*"|[^(){}\[\]]', "", expression)
+        while (less := re.sub(r"\(\)|\{\}|\[\]", "", bare)) != bare:
+            bare = less
+        assert bare == "", expression
+
+
+def test_an_alert_says_what_and_what_to_do(helm: Helm) -> None:
+    names = [rule["alert"] for rule in rules(helm)]
+    assert len(names) == len(set(names)) >= 8
+    for rule in rules(helm):
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        for text in rule["annotations"].values():
+            used = set(re.findall(r"\$labels\.(\w+)", text))
+            of = [METRICS[name] for name in METRICS if name in rule["expr"]]
+            assert used <= set().union(*of) | TARGET
+
+
+def test_the_alert_for_silence_goes_by_the_name_of_the_monitor(helm: Helm) -> None:
+    monitor = helm.render(SWITCHED_ON).one("PodMonitor")["metadata"]["name"]
+    (down,) = [rule for rule in rules(helm) if rule["alert"] == "DevhostDown"]
+    assert down["expr"] == f'up{{job="{NAMESPACE}/{monitor}"}} == 0'
+
+
+def test_the_monitor_finds_the_port(helm: Helm) -> None:
+    rendered = helm.render(SWITCHED_ON)
+    (endpoint,) = rendered.one("PodMonitor")["spec"]["podMetricsEndpoints"]
+    (container,) = rendered.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    assert endpoint["path"] == "/metrics"
+    assert endpoint["honorLabels"] is True
+
+
+def test_the_dashboard_arrives_as_it_is(each_helm: Helm) -> None:
+    made = each_helm.render(SWITCHED_ON).one("ConfigMap", "test-devhost-dashboard")
+    assert json.loads(made["data"]["devhost.json"]) == dashboard()
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_panels_have_their_own_places() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in panels
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(taken)) == len(taken)
+    assert max(x for x, _ in taken) < 24
+
+
+@pytest.mark.parametrize("name", ["podMonitor", "prometheusRule", "dashboard"])
+def test_each_is_off_unless_asked_for(helm: Helm, name: str) -> None:
+    few, more = helm.render({}), helm.render({"metrics": {name: {"enabled": True}}})
+    assert len(more.documents) == len(few.documents) + 1

@@ -1,0 +1,159 @@
+"""What an installation says: how to go on, and what the values do not allow yet."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.helm import Helm
+from tests.chart.values import EXAMPLES, TOKENS, Values, example
+
+PROFILE: Values = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
+
+
+def resource(**more: Any) -> Values:
+    return {
+        "config": {
+            "version": "v1",
+            "resources": [{"name": "e.com/x", "sources": ["/dev/x"]} | more],
+        }
+    }
+
+
+def warnings(notes: str) -> list[str]:
+    return [line for line in notes.splitlines() if line.startswith("WARNING: ")]
+
+
+def test_they_tell_how_to_go_on(helm: Helm) -> None:
+    notes = helm.notes(resource() | {"profiles": [PROFILE]})
+    assert "test-devhost serves:\n  e.com/x\ntest-devhost-one serves:\n  e.com/t\n" in notes
+    assert (
+        "kubectl label --overwrite namespace devhost-system "
+        "pod-security.kubernetes.io/enforce=privileged" in notes
+    )
+    assert r"ALLOCATABLE:.status.allocatable.e\.com/x" in notes
+    assert "            e.com/x: 1\n" in notes
+    assert "exec daemonset/test-devhost -- devhost status" in notes
+    assert "helm test -n devhost-system test" in notes
+    assert warnings(notes) == []
+
+
+def test_they_say_that_nothing_is_served_yet(helm: Helm) -> None:
+    assert "test-devhost serves nothing yet: list resources under config.resources" in helm.notes(
+        {}
+    )
+
+
+def test_they_name_the_configmap_of_somebody_else(helm: Helm) -> None:
+    assert "the ConfigMap theirs" in helm.notes({"config": {"existingConfigMap": "theirs"}})
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ({"directory": "/etc/colas"}, "/etc/colas"),
+        ({"directory": {"path": "/etc/colas/"}}, "/etc/colas"),
+        ("/srv/a/*.tok", "/srv/a"),
+        ("/srv/a/x?/y", "/srv/a"),
+        ("/srv/one", "/srv"),
+        ({"glob": "/*"}, "/"),
+        ({"glob": ["/srv/[ab]", "/dev/x*", "/opt/b/*"]}, "/opt/b, /srv"),
+        ({"glob": {"paths": "/srv/**/x"}}, "/srv"),
+        ({"glob": {"paths": ["/srv/*"]}}, "/srv"),
+        ({"directory": "/device"}, "/device"),
+        ({"directory": "/dev"}, None),
+        ({"directory": "/sys/class/x"}, None),
+        ({"dev": "x"}, None),
+        ({"static": 3}, None),
+    ],
+)
+def test_they_name_the_host_paths_that_are_not_mounted(
+    helm: Helm, source: Any, missing: str | None
+) -> None:
+    said = warnings(helm.notes(resource(sources=[source])))
+    if missing is None:
+        assert said == []
+    else:
+        (warning,) = said
+        assert f"test-devhost looks in {missing}, which is not mounted" in warning
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"hostPaths": ["/etc"]}, {"hostPaths": ["/etc/colas/"]}, {"hostRoot": {"enabled": True}}],
+)
+def test_what_is_mounted_is_not_missing(helm: Helm, values: Values) -> None:
+    assert warnings(helm.notes(resource(sources=[{"directory": "/etc/colas"}]) | values)) == []
+
+
+def test_a_profiles_own_mounts_count(helm: Helm) -> None:
+    config = resource(sources=[{"directory": "/etc/colas"}])["config"]
+    profile = PROFILE | {"config": config}
+    (warning,) = warnings(helm.notes({"profiles": [profile]}))
+    assert "hostPaths (of the profile)" in warning
+    assert warnings(helm.notes({"profiles": [profile | {"hostPaths": ["/etc"]}]})) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "allowed", "said"),
+    [
+        ({"preStart": [{"run": ["a"], "every": "start"}]}, {"allow": {"exec": True}}, "allow.exec"),
+        ({"health": [{"exec": ["a"]}]}, {"allow": {"exec": True}}, "allow.exec"),
+        ({"health": "readable"}, {"deviceAccess": {"privileged": True}}, "deviceAccess.privileged"),
+        (
+            {"health": {"checks": ["writable"]}},
+            {"deviceAccess": {"privileged": True}},
+            "deviceAccess.privileged",
+        ),
+        (
+            {"health": {"checks": [{"file": {"path": "/run/${name}/x", "matches": "a"}}]}},
+            {"hostPaths": ["/run"]},
+            "looks in /run,",
+        ),
+        (
+            {"preStart": [{"waitFor": "/run/a/${name}", "every": "start"}]},
+            {"hostPaths": ["/run/a"]},
+            "looks in /run/a,",
+        ),
+        (
+            {"preStart": [{"mode": "0660", "every": "start"}]},
+            {"deviceAccess": {"writable": True}},
+            "deviceAccess.writable",
+        ),
+        (
+            {"preStart": [{"waitFor": "/dev/y"}]},
+            {"podResources": {"enabled": True}},
+            "podResources.enabled",
+        ),
+        ({"inject": "cdi"}, {"cdi": {"enabled": True}}, "cdi.enabled"),
+        ({"allocate": {"mounts": ["/opt"]}}, {"allow": {"paths": ["/opt"]}}, "allow.paths"),
+    ],
+)
+def test_they_name_what_the_values_do_not_allow(
+    helm: Helm, more: Values, allowed: Values, said: str
+) -> None:
+    (warning,) = warnings(helm.notes(resource(**more)))
+    assert said in warning
+    left = warnings(helm.notes(resource(**more) | allowed))
+    assert [one for one in left if "is privileged" not in one] == []
+
+
+def test_they_warn_of_the_namespace_default(helm: Helm) -> None:
+    (warning,) = warnings(helm.notes({}, namespace="default"))
+    assert "default" in warning
+
+
+def test_they_warn_of_profiles_that_cannot_be_kept_apart(helm: Helm) -> None:
+    profile = {"name": "one", "affinity": {"nodeAffinity": {}}, "config": TOKENS}
+    (warning,) = warnings(helm.notes({"config": TOKENS, "profiles": [profile]}))
+    assert "the profile one selects nodes by affinity" in warning.replace("The", "the")
+    assert warnings(helm.notes({"profiles": [profile]})) == []
+
+
+def test_they_warn_of_alerts_without_a_monitor(helm: Helm) -> None:
+    (warning,) = warnings(helm.notes({"metrics": {"prometheusRule": {"enabled": True}}}))
+    assert "metrics.podMonitor" in warning
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_can_be_noted(helm: Helm, path: Any) -> None:
+    assert "serves:" in helm.notes(example(path))

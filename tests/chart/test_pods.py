@@ -1,0 +1,168 @@
+"""What the pods may do and what they see of the host."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.chart.helm import Helm
+from tests.chart.pods import PLUGINS, container_of, mounts_of
+from tests.chart.values import SETS, Values
+
+# ── rights ───────────────────────────────────────────────────────────────────
+
+
+def test_a_pod_has_no_rights_but_roots(helm: Helm) -> None:
+    assert container_of(helm, {})["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "seLinuxOptions": {"type": "container_device_plugin_t"},
+    }
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_only_one_switch_makes_a_pod_privileged(helm: Helm, values: str) -> None:
+    given = copy.deepcopy(SETS[values])
+    given.pop("deviceAccess", None)
+    for daemonset in helm.render(given).of("DaemonSet"):
+        for container in daemonset["spec"]["template"]["spec"]["containers"]:
+            context = container["securityContext"]
+            assert "privileged" not in context
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+
+
+def test_a_privileged_pod_has_nothing_that_the_api_refuses_beside_it(helm: Helm) -> None:
+    context = container_of(helm, {"deviceAccess": {"privileged": True}})["securityContext"]
+    assert context == {
+        "privileged": True,
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "readOnlyRootFilesystem": True,
+        "seLinuxOptions": {"type": "spc_t"},
+    }
+
+
+def test_null_removes_the_selinux_type(each_helm: Helm) -> None:
+    context = container_of(each_helm, {"securityContext": {"seLinuxOptions": None}})
+    assert "seLinuxOptions" not in context["securityContext"]
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_no_pod_has_a_token_or_the_hosts_namespaces(helm: Helm, values: str) -> None:
+    rendered = helm.render(SETS[values])
+    pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
+    pods += [one["spec"] for one in rendered.of("Pod")]
+    assert len(pods) == 2 * len(rendered.of("DaemonSet"))
+    for pod in pods:
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & set(pod)
+    for account in rendered.of("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+    assert not [one for one in rendered.documents if "rbac" in one["apiVersion"]]
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_the_test_pod_is_as_restricted_as_can_be(helm: Helm, values: str) -> None:
+    for test in helm.render(SETS[values]).of("Pod"):
+        assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        (container,) = test["spec"]["containers"]
+        assert test["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert test["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert [set(volume) for volume in test["spec"]["volumes"]] == [{"name", "configMap"}]
+
+
+# ── the host ─────────────────────────────────────────────────────────────────
+
+
+def test_a_pod_sees_little_of_the_host(helm: Helm) -> None:
+    assert mounts_of(helm, {}) == {
+        PLUGINS: ("Directory", PLUGINS, False, None),
+        "/dev": ("Directory", "/host/dev", "recursively", None),
+        "/sys": ("Directory", "/host/sys", "recursively", None),
+    }
+
+
+@pytest.mark.parametrize("kubernetes", ["1.28", "1.30"])
+def test_older_kubernetes_knows_no_recursive_mounts(helm: Helm, kubernetes: str) -> None:
+    (daemonset,) = helm.render({}, kubernetes).of("DaemonSet")
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert not [mount for mount in container["volumeMounts"] if "recursiveReadOnly" in mount]
+
+
+@pytest.mark.parametrize(
+    ("values", "more"),
+    [
+        pytest.param(
+            {"hostPaths": ["/etc/colas/", "/srv"]},
+            {
+                "/etc/colas": ("Directory", "/host/etc/colas", True, "HostToContainer"),
+                "/srv": ("Directory", "/host/srv", True, "HostToContainer"),
+            },
+            id="hostPaths",
+        ),
+        pytest.param(
+            {"hostRoot": {"enabled": True}, "hostPaths": ["/srv"], "allow": {"paths": ["/dev/*"]}},
+            {"/": ("Directory", "/host", True, "HostToContainer")},
+            id="hostRoot",
+        ),
+        pytest.param(
+            {"allow": {"paths": ["/dev/*"]}},
+            {"/proc": ("Directory", "/host/proc", "recursively", None)},
+            id="allow.paths",
+        ),
+        pytest.param(
+            {"podResources": {"enabled": True}, "kubelet": {"rootDir": "/data/kubelet/"}},
+            {
+                "/data/kubelet/pod-resources": (
+                    "Directory",
+                    "/data/kubelet/pod-resources",
+                    True,
+                    None,
+                )
+            },
+            id="podResources",
+        ),
+        pytest.param(
+            {"cdi": {"enabled": True}},
+            {"/var/run/cdi": ("DirectoryOrCreate", "/var/run/cdi", False, None)},
+            id="cdi",
+        ),
+        pytest.param(
+            {"deviceAccess": {"writable": True}},
+            {"/dev": ("Directory", "/host/dev", False, None)},
+            id="writable",
+        ),
+    ],
+)
+def test_each_switch_mounts_one_thing_more(helm: Helm, values: Values, more: Any) -> None:
+    assert mounts_of(helm, values) == mounts_of(helm, {}) | more
+
+
+def test_a_mount_stays_within_its_part_of_the_pod(helm: Helm) -> None:
+    mounts = mounts_of(helm, {"hostPaths": ["/a/../../b", "/c//d/."]})
+    assert {mount[1] for mount in mounts.values()} >= {"/host/b", "/host/c/d"}
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_the_configuration_is_mounted_as_a_directory(helm: Helm, values: str) -> None:
+    rendered = helm.render(SETS[values])
+    pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
+    for pod in pods + [one["spec"] for one in rendered.of("Pod")]:
+        (container,) = pod["containers"]
+        mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "config"]
+        assert mounts == [{"name": "config", "mountPath": "/etc/devhost", "readOnly": True}]
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "config"]
+        assert set(volume["configMap"]) == {"name"}
+        assert not [mount for mount in container["volumeMounts"] if "subPath" in mount]
+        assert "/etc/devhost/config.yaml" in container["args"]

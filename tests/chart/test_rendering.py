@@ -1,0 +1,149 @@
+"""What both Helms make of the chart, and that Kubernetes takes it."""
+
+import functools
+from typing import Any
+
+import jsonschema
+import pytest
+from kubernetes_validate import utils
+
+from tests.chart.helm import CHART, Helm, RefusedError
+from tests.chart.values import EVERYTHING, KUBERNETES, SETS, TOKENS
+
+# Not Kubernetes' own: what those of the Prometheus operator have to have.
+OPERATOR: dict[str, dict[str, Any]] = {
+    "PodMonitor": {
+        "required": ["podMetricsEndpoints", "selector"],
+        "properties": {
+            "selector": {"required": ["matchLabels"]},
+            "namespaceSelector": {"type": "object", "required": ["matchNames"]},
+            "podTargetLabels": {"type": "array", "items": {"type": "string"}},
+            "podMetricsEndpoints": {
+                "type": "array",
+                "items": {
+                    "additionalProperties": False,
+                    "properties": {
+                        "port": {"type": "string"},
+                        "path": {"type": "string"},
+                        "interval": {"type": "string"},
+                        "honorLabels": {"type": "boolean"},
+                        "relabelings": {
+                            "type": "array",
+                            "items": {
+                                "properties": {
+                                    "sourceLabels": {"type": "array"},
+                                    "targetLabel": {"type": "string"},
+                                },
+                                "additionalProperties": False,
+                            },
+                        },
+                    },
+                },
+            },
+        },
+        "additionalProperties": False,
+    },
+    "PrometheusRule": {
+        "required": ["groups"],
+        "additionalProperties": False,
+        "properties": {
+            "groups": {
+                "items": {
+                    "required": ["name", "rules"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "name": {"type": "string"},
+                        "rules": {
+                            "items": {
+                                "required": ["alert", "expr", "for", "labels", "annotations"],
+                                "additionalProperties": False,
+                                "properties": {
+                                    "alert": {"type": "string", "pattern": "^Devhost[A-Za-z]+$"},
+                                    "expr": {"type": "string"},
+                                    "for": {"type": "string", "pattern": "^[0-9]+m$"},
+                                    "labels": {"additionalProperties": {"type": "string"}},
+                                    "annotations": {"additionalProperties": {"type": "string"}},
+                                },
+                            }
+                        },
+                    },
+                }
+            }
+        },
+    },
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _schemas_are_read_once() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        yield
+
+
+@pytest.mark.parametrize("values", ["defaults", "everything"])
+def test_lint_finds_nothing(each_helm: Helm, values: str) -> None:
+    each_helm.run("lint", "--strict", str(CHART), "--kube-version=1.28.0", values=SETS[values])
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_both_helms_make_the_same(helms: tuple[Helm, ...], values: str) -> None:
+    older, newer = (helm.render(SETS[values]) for helm in helms)
+    assert older.documents == newer.documents
+
+
+@pytest.mark.parametrize("kubernetes", KUBERNETES)
+def test_every_version_of_kubernetes_takes_what_is_made(helm: Helm, kubernetes: str) -> None:
+    for values in ("defaults", "everything"):
+        for document in helm.render(SETS[values], kubernetes).documents:
+            check(document, kubernetes)
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_kubernetes_takes_what_is_made(helm: Helm, values: str) -> None:
+    for document in helm.render(SETS[values]).documents:
+        check(document, "1.37")
+
+
+def check(document: Any, kubernetes: str) -> None:
+    if document["kind"] in OPERATOR:
+        jsonschema.validate(document["spec"], OPERATOR[document["kind"]])
+    else:
+        utils.validate(document, kubernetes, strict=True)
+
+
+def test_older_kubernetes_is_refused(each_helm: Helm) -> None:
+    with pytest.raises(RefusedError, match=r"1\.28\.0-0"):
+        each_helm.render({}, "1.27")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param(
+            {"config": TOKENS | {"existingConfigMap": "theirs"}},
+            "config.resources would be ignored beside config.existingConfigMap theirs",
+            id="two configurations",
+        ),
+        pytest.param(
+            {"profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}] * 2},
+            'the name "a" is taken',
+            id="two profiles of one name",
+        ),
+        pytest.param(
+            {"profiles": [{"name": "default", "nodeSelector": {"a": "b"}, "config": TOKENS}]},
+            'the name "default" is taken',
+            id="a profile of the chart's own name",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(helm: Helm, values: Any, said: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        helm.render(values)
+    assert said in str(refused.value)
+
+
+def test_everything_is_all_that_there_is(helm: Helm) -> None:
+    kinds = {document["kind"] for document in helm.render(EVERYTHING).documents}
+    native = {"ConfigMap", "DaemonSet", "NetworkPolicy", "Pod", "ServiceAccount"}
+    assert kinds == native | set(OPERATOR)

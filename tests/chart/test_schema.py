@@ -1,0 +1,179 @@
+"""values.schema.json: it is current, Helm understands it, and it refuses what the loader does."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import re2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.helm import generate
+from devhost.loading.loader import loads
+from devhost.model.schema import json_schema
+from tests.chart.helm import Helm, RefusedError
+from tests.chart.values import SETS, TOKENS, Values
+
+SCHEMA = generate.schema()
+BASE = TOKENS["resources"][0]
+
+
+def test_the_schema_is_current() -> None:
+    assert generate.SCHEMA.read_text() == generate.schema_text(), "run make chart-schema"
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_good_values_pass(values: str) -> None:
+    """Also those that Helm renders in other tests; here the reason would be plain."""
+    jsonschema.Draft7Validator(SCHEMA).validate(SETS[values])
+
+
+def patterns(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        yield from node.get("patternProperties", {})
+    for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from patterns(item)
+
+
+@pytest.mark.parametrize("pattern", sorted(set(patterns(SCHEMA))))
+def test_patterns_are_re2(pattern: str) -> None:
+    re2.compile(pattern)
+
+
+def test_references_stay_within() -> None:
+    assert set(re.findall(r'"\$ref": "([^#"]*)', json.dumps(SCHEMA))) == {""}
+
+
+# ── the same as the configuration's own schema ───────────────────────────────
+
+CONFIG = json_schema()["$defs"]
+PATH = CONFIG["Directory"]["properties"]["path"]["pattern"]
+NAME = CONFIG["Resource"]["properties"]["name"]["pattern"]
+PERMISSIONS = CONFIG["DeviceNode"]["properties"]["permissions"]["pattern"]
+
+
+def same(text: str, original: str, inner: dict[str, Any]) -> None:
+    accepted = re.search(original, text) is not None
+    assert jsonschema.Draft7Validator(inner).is_valid(text) is accepted
+
+
+@given(
+    st.text("/.a\x00\x7f")
+    | st.lists(st.sampled_from(["", ".", "..", "...", ".a", "..a", "a"])).map("/".join)
+)
+def test_paths_are_the_same_without_looking_ahead(text: str) -> None:
+    same(f"/{text}", PATH, SCHEMA["$defs"]["Directory"]["properties"]["path"])
+
+
+@given(
+    st.text("aB1-._/")
+    | st.tuples(
+        st.sampled_from(
+            ["a.b", "kubernetes.io", "x.kubernetes.io", "requests.a", "a" * 244, "a" * 245]
+        ),
+        st.sampled_from(["", "c", "c" * 63, "c" * 64, "-c", "c/kubernetes.io/d"]),
+    ).map("/".join)
+)
+def test_names_are_the_same_without_looking_ahead(text: str) -> None:
+    same(text, NAME, SCHEMA["$defs"]["Resource"]["properties"]["name"])
+
+
+@given(st.text("rwmx", max_size=4))
+def test_permissions_are_the_same_without_looking_ahead(text: str) -> None:
+    same(text, PERMISSIONS, SCHEMA["$defs"]["DeviceNode"]["properties"]["permissions"])
+
+
+def test_a_new_pattern_that_looks_ahead_is_noticed() -> None:
+    with pytest.raises(ValueError, match="without looking ahead"):
+        generate._for_helm({"pattern": "^(?!x)"})
+
+
+# ── what Helm says ───────────────────────────────────────────────────────────
+
+BAD = [
+    ({"name": "cola"}, "resources/0/name", "does not match pattern"),
+    ({"name": "x.kubernetes.io/a"}, "resources/0/name", "a domain that is not kubernetes"),
+    ({"nam": "a.b/c"}, "resources/0", "additional properties 'nam' not allowed"),
+    ({"sources": []}, "resources/0/sources", "minItems: got 0, want 1"),
+    (
+        {"sources": [{"directry": "/a"}]},
+        "resources/0/sources/0",
+        "additional properties 'directry'",
+    ),
+    ({"sources": ["/a/../b"]}, "resources/0/sources/0", "does not match pattern"),
+    ({"sources": [{"dev": "a", "glob": "/b"}]}, "resources/0/sources/0", "oneOf"),
+    ({"sources": [{"static": -1}]}, "resources/0/sources/0/static", "minimum: got -1, want 0"),
+    ({"allocate": {"env": {"A": "$id"}}}, "resources/0/allocate/env/A", "does not match pattern"),
+    ({"allocate": {"env": {"A": 1}}}, "resources/0/allocate/env/A", "got number, want string"),
+    (
+        {"allocate": {"devices": [{"hostPath": "/dev/a", "permissions": "rr"}]}},
+        "permissions",
+        "one of 'r'",
+    ),
+    ({"replicas": 0}, "resources/0/replicas", "minimum: got 0, want 1"),
+    ({"prefer": "best"}, "resources/0/prefer", "must be one of 'packed', 'spread'"),
+    ({"removeMissingAfter": "5"}, "resources/0/removeMissingAfter", "does not match pattern"),
+]
+
+
+@pytest.mark.parametrize(("resource", "path", "reason"), BAD)
+def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
+    each_helm: Helm, resource: Values, path: str, reason: str
+) -> None:
+    config = {"version": "v1", "resources": [BASE | resource]}
+    assert loads(json.dumps(config)).config is None, "the loader takes it"
+    profile = {"name": "a", "nodeSelector": {"a": "b"}, "config": config}
+    for values, prefix in (
+        ({"config": config}, "/config"),
+        ({"profiles": [profile]}, "/profiles/0/config"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            each_helm.render(values)
+        assert prefix in str(refused.value)
+        assert path in str(refused.value)
+        assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"tolerationz": []}, "additional properties 'tolerationz' not allowed"),
+        (
+            {"metrics": {"podMonitor": {"enable": True}}},
+            "additional properties 'enable' not allowed",
+        ),
+        ({"config": {"version": "v2"}}, "/config/version': value must be 'v1'"),
+        ({"config": {"resource": []}}, "/config': additional properties 'resource' not allowed"),
+        ({"hostPaths": ["/"]}, "/hostPaths/0': '/' does not match"),
+        ({"hostPaths": ["etc"]}, "/hostPaths/0': 'etc' does not match"),
+        ({"log": {"level": "loud"}}, "/log/level': value must be one of"),
+        ({"podResources": {"enabled": "yes"}}, "/podResources/enabled': got string, want boolean"),
+        ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
+        ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),
+        (
+            {"profiles": [{"name": "a", "nodeSelector": {}, "config": TOKENS}]},
+            "/profiles/0/nodeSelector",
+        ),
+        (
+            {"profiles": [{"name": "A", "nodeSelector": {"a": "b"}, "config": TOKENS}]},
+            "/profiles/0/name",
+        ),
+        (
+            {"profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": {}}]},
+            "/profiles/0/config': missing properties 'version', 'resources'",
+        ),
+    ],
+)
+def test_a_bad_value_is_refused(each_helm: Helm, values: Values, reason: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        each_helm.render(values)
+    assert reason in str(refused.value)

@@ -1,0 +1,111 @@
+"""The values that the tests render the chart with."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from tests.chart.helm import ROOT
+
+Values = dict[str, Any]
+
+KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]
+EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.yaml"))
+
+TOKENS: Values = {"version": "v1", "resources": [{"name": "e.com/t", "sources": [{"static": 2}]}]}
+
+# Everything that can be switched on, and each value set to something.
+EVERYTHING: Values = {
+    "config": {
+        "version": "v1",
+        "x-common": {"separator": ";"},
+        "resources": [
+            {"name": "example.com/cola", "sources": [{"directory": "/etc/colas"}]},
+            {
+                "name": "example.com/disk",
+                "sources": [{"glob": {"paths": ["/dev/disk/by-id/*"], "types": "block"}}],
+                "preStart": [{"run": ["mkfs.ext4", "${path}"]}],
+                "inject": "cdi",
+                "allocate": {"mounts": ["/opt/tools"]},
+            },
+        ],
+    },
+    "hostPaths": ["/etc/colas/", "/srv"],
+    "allow": {"paths": ["/dev/disk/*", "/opt/tools"], "exec": True},
+    "deviceAccess": {"privileged": True, "writable": True},
+    "podResources": {"enabled": True},
+    "cdi": {"enabled": True, "dir": "/etc/cdi"},
+    "kubelet": {"rootDir": "/data/kubelet"},
+    "log": {"level": "debug", "format": "text"},
+    "image": {
+        "registry": "images.example.com:5000",
+        "repository": "tools/devhost",
+        "tag": "9.9.9",
+        "digest": f"sha256:{'0' * 64}",
+        "pullPolicy": "Always",
+    },
+    "imagePullSecrets": [{"name": "pull"}],
+    "fullnameOverride": "a-full-name-that-is-too-long-for-the-label-of-a-profile",
+    "serviceAccount": {"name": "own", "annotations": {"a": "b"}},
+    "podAnnotations": {"a": "1"},
+    "podLabels": {"b": "2"},
+    "podSecurityContext": {"fsGroup": 0},
+    "tolerations": [{"key": "k", "operator": "Exists"}],
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "z", "operator": "Exists"}]}]
+            }
+        }
+    },
+    "updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    "extraArgs": ["--log-level=error"],
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [{"name": "tmp", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    "http": {"port": 9999},
+    "metrics": {
+        "devices": True,
+        "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+        "prometheusRule": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "alertLabels": {"team": "nodes"},
+        },
+        "dashboard": {"enabled": True, "annotations": {"folder": "nodes"}},
+    },
+    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+    "tests": {"strict": True},
+    "profiles": [
+        {
+            "name": "boards",
+            "nodeSelector": {"board": "true", "site": "x"},
+            "hostRoot": {"enabled": True},
+            "deviceAccess": {"privileged": False},
+            "allow": {"exec": False},
+            "config": TOKENS,
+        },
+        {
+            "name": "twenty-characters-xx",
+            "affinity": {"nodeAffinity": {}},
+            "config": {"existingConfigMap": "theirs"},
+        },
+    ],
+}
+
+
+def example(path: Any) -> Values:
+    """An example of the configuration as values."""
+    return {"config": yaml.safe_load(path.read_text())}
+
+
+SETS: Mapping[str, Values] = {
+    "defaults": {},
+    "everything": EVERYTHING,
+    "existing": {"config": {"existingConfigMap": "theirs"}},
+    "only profiles": {
+        "profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}],
+    },
+    **{path.stem: example(path) for path in EXAMPLES},
+}
