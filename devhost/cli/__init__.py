@@ -15,6 +15,7 @@ _COMMANDS = {
     "validate": "Check configurations without touching the host.",
     "plan": "Show what this host would advertise (a dry run).",
     "try": "Run the real host against an embedded stand-in kubelet.",
+    "status": "Show a running devhost.",
     "schema": "Print the configuration's JSON Schema.",
 }
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from devhost.cli.listening import listen_options
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 config_argument = click.argument(
@@ -112,6 +114,7 @@ def host_options(command: Command) -> Command:
             root_option,
             node_name_option,
             trust_options,
+            listen_options,
             click.option(
                 "--log-format",
                 type=click.Choice(["json", "text"]),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from devhost.cli import options, output
+from devhost.cli import listening, options, output
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from devhost.host.config_source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
+    from devhost.observe.address import Address
 
 
 @click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage.")
@@ -43,6 +44,8 @@ def run(
     node_name: str,
     allow_paths: tuple[str, ...],
     allow_exec: bool,
+    listen: "Address | None",
+    metrics_devices: bool,
     log_format: str | None,
     log_level: str,
     plugins: "Sequence[CodeResource]" = (),
@@ -68,6 +71,7 @@ def run(
         first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
+    endpoint = listening.endpoint(listen, devices=metrics_devices)
     settings = Settings(
         _usable(plugin_dir),
         node_name,
@@ -76,10 +80,12 @@ def run(
         state_dir=state_dir,
         pod_resources=pod_resources,
         cdi_dir=cdi_dir,
+        recorder=endpoint.recorder,
     )
     host = Host(first, settings, source, plugins)
     try:
-        asyncio.run(until_signal(host.run(), source.look_again if source else None))
+        work = endpoint.beside(host, host.run())
+        asyncio.run(until_signal(work, source.look_again if source else None))
     except KubeletError as error:
         output.fail(str(error))
 

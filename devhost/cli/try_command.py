@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import options, output
+from devhost.cli import listening, options, output
 
 if TYPE_CHECKING:
     from devhost.host.shared import CodeResource
+    from devhost.observe.address import Address
 
 
 @click.command("try", epilog="Exit status: 0 well, 1 not, 2 usage.")
@@ -35,6 +36,8 @@ def run(
     node_name: str,
     allow_paths: tuple[str, ...],
     allow_exec: bool,
+    listen: "Address | None",
+    metrics_devices: bool,
     log_format: str | None,
     log_level: str,
     plugins: "Sequence[CodeResource]" = (),
@@ -64,8 +67,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
             output.fail(f"TMPDIR: {problem}")
-        files = HostFiles(options.real_root(root))
-        place = Path(directory)
+        files, place = HostFiles(options.real_root(root)), Path(directory)
+        endpoint = listening.endpoint(None if once else listen, devices=metrics_devices)
         settings = Settings(
             place,
             node_name,
@@ -74,10 +77,12 @@ def run(
             state_dir=place / "state",
             pod_resources=place / "pod-resources.sock",
             cdi_dir=place / "cdi",
+            recorder=endpoint.recorder,
         )
         trial = Trial(first, settings, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
-        asyncio.run(until_signal(trial.live(click.echo), source.look_again if source else None))
+        work = endpoint.beside(trial.host, trial.live(click.echo))
+        asyncio.run(until_signal(work, source.look_again if source else None))

@@ -39,6 +39,7 @@ _ACCESS: Final = (
 _PRIVATE: Final = re.compile(
     r"/proc/([0-9]+/(?!net/|mounts$|mountinfo$).*|kallsyms|modules)", re.DOTALL
 )
+_WRITE: Final = "devhost sees it by a read-only mount: the chart's deviceAccess.writable"
 _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
 
@@ -129,7 +130,7 @@ class _Round:
                 if error.errno in _FORBIDDEN:
                     yield f"{text}: {_ACCESS}"
                 elif error.errno == errno.EROFS and not _is_read_only(here):
-                    yield f"{text}: devhost sees it by a read-only mount; the chart's deviceAccess.writable allows more"
+                    yield f"{text}: {_WRITE}"
                 elif error.errno not in _IN_USE:
                     raise _FailedError(text) from None
 

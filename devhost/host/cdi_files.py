@@ -24,10 +24,13 @@ class CdiFiles:
     """The spec files of our resources in one directory.
 
     They stay when devhost stops: a running pod's containers may restart and need them.
+
+    Attributes:
+        writes: How often one was written.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory, self.writes = directory, 0
         self._turn = asyncio.Lock()
         self._work: asyncio.Future[Any] | None = None
 
@@ -48,7 +51,9 @@ class CdiFiles:
         if content is None:
             return await self._in_turn(lambda: _remove(path))
         prefix = f".{cdi.FILE_PREFIX}{cdi.resource_hash(resource_name)}."
-        return await self._in_turn(lambda: _write(path, prefix, content))
+        written = await self._in_turn(lambda: _write(path, prefix, content))
+        self.writes += written
+        return written
 
     async def remove_stale(
         self, configured: Collection[str], alive: Callable[[str], bool]

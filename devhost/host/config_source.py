@@ -5,6 +5,7 @@ SIGHUP all lead to one function, which compares the content. What is not valid c
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import stat
@@ -27,6 +28,7 @@ POLL_S: Final = 10.0  # behind the watch; also for a state directory that could 
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
+_HASH_LENGTH: Final = 16
 _LINKS_MAX: Final = 40  # as the kernel
 _LOG: Final = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class ConfigStatus:
         unsaved: Why the last good copy could not be written.
         reloads: How often a new one came into force.
         failures: How often one could not be used.
+        hash: Of the content in force: the beginning of its SHA-256.
     """
 
     file: str
@@ -52,6 +55,7 @@ class ConfigStatus:
     unsaved: str | None = None
     reloads: int = 0
     failures: int = 0
+    hash: str = ""
 
 
 class ConfigSource:
@@ -75,13 +79,14 @@ class ConfigSource:
         loaded = self._judged(raw, reason)
         if loaded.config is not None:
             self._unsaved = raw
+            self.status = replace(self.status, hash=_hash(raw))
             return loaded, None
         self._failed(loaded)
         copy = self._last_good.read() if self._last_good else None
         if copy is None or self._last_good is None:
             return loaded, None
         file = str(self._last_good.path)
-        self.status = replace(self.status, file=file)
+        self.status = replace(self.status, file=file, hash=_hash(copy))
         return loaded, load_bytes(copy, file, self._policy)
 
     def look_again(self) -> None:
@@ -124,7 +129,12 @@ class ConfigSource:
             return
         now, reloads = datetime.now(UTC), self.status.reloads + 1
         self.status = replace(
-            self.status, file=self.file, applied=now, problems=(), reloads=reloads
+            self.status,
+            file=self.file,
+            applied=now,
+            problems=(),
+            reloads=reloads,
+            hash=_hash(raw),
         )
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
@@ -182,6 +192,10 @@ def log_problems(problems: Iterable[Problem]) -> None:
     for problem in problems:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
         _LOG.log(level, "%s", problem)
+
+
+def _hash(raw: bytes | None) -> str:
+    return hashlib.sha256(raw or b"").hexdigest()[:_HASH_LENGTH]
 
 
 def _may_wait(file: str) -> bool:

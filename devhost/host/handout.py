@@ -7,10 +7,9 @@ from typing import Final
 
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
-from devhost.host.holders import Holders
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.publisher import Publisher
-from devhost.host.shared import CodeResource
+from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.listing import Listing
 from devhost.model.answer import Allocation
 from devhost.model.device import Snapshot, distinct
@@ -28,11 +27,11 @@ class Handout:
         publisher: Publisher,
         up_to_date: asyncio.Event,
         preparation: Preparation,
-        holders: Holders,
+        shared: Shared,
         code: CodeResource | None = None,
     ) -> None:
         self._publisher, self._up_to_date = publisher, up_to_date
-        self._preparation, self._holders, self._code = preparation, holders, code
+        self._preparation, self._shared, self._code = preparation, shared, code
         self._stuck = 0
 
     @property
@@ -76,12 +75,16 @@ class Handout:
             raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
         answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
         try:
-            with self._holders.allocating():
+            with self._shared.holders.allocating():
                 return await asyncio.shield(answer)
         except asyncio.CancelledError:
             self._stuck += 1
             answer.add_done_callback(self._unstuck)
             raise
+
+    def allocated(self, result: str, seconds: float) -> None:
+        """Take note that an Allocate has ended, how, and after how long."""
+        self._shared.recorder.allocated(self.name, result, seconds)
 
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int

@@ -11,6 +11,7 @@ from devhost.kubelet.podresources import HeldBy, PodResources
 
 POLL_S: Final = 10.0
 _ALLOCATION_S: Final = 5.0
+_NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -40,6 +41,13 @@ class Holders:
     def known(self) -> bool:
         """Whether the last try gave a list; never without a socket."""
         return self._ended > 0 and self._failure is None
+
+    @property
+    def unknown(self) -> str | None:
+        """Why it is not known who holds what; ``None`` where it is."""
+        if not self.asked:
+            return _NO_SOCKET
+        return None if self.known else self._failure or "not asked yet"
 
     def of(self, resource: str) -> HeldBy:
         """Return device ID to the pods that hold it (``namespace/name``), as last listed."""
@@ -118,7 +126,7 @@ class Holders:
     async def _ask_after(self, number: int) -> None:
         """See that a call with a higher number has ended; whoever waits makes it if need be."""
         if self._pod_resources is None:
-            raise KubeletError("devhost runs without --pod-resources")
+            raise KubeletError(_NO_SOCKET)
         async with self._calling:
             if self._ended <= number:
                 await self._ask(self._pod_resources)

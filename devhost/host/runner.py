@@ -48,11 +48,11 @@ class Runner:
         self._due.set()
         self._looking: asyncio.Task[Snapshot] | None = None
         self._surveyor = Surveyor(self.look_again)
-        self._health = HealthMonitor(name, self.look_again)
+        self.health = HealthMonitor(name, self.look_again)
         self._injection = CdiInjection(shared.cdi_files, self.look_again)
         self.listing = Listing(shared.leave_after)
         self.listing.held = self._held
-        judges = [self._health.verdicts, self._injection.judged]
+        judges = [self.health.verdicts, self._injection.judged]
         self._publisher = Publisher(scanner, self.listing, shared.claims, self._claim, judges)
         self._up_to_date = asyncio.Event()
         self._offers: tuple[Offers, Offers] = ({}, {})  # of others, when it was looked and judged
@@ -65,10 +65,8 @@ class Runner:
             state_dir=shared.state_dir,
         )
         self._declared: Scanner | None = None
-        handout = Handout(
-            self._publisher, self._up_to_date, self._preparation, shared.holders, code
-        )
-        self._standing = Standing(name)
+        handout = Handout(self._publisher, self._up_to_date, self._preparation, shared, code)
+        self.standing = Standing(name)
         self._registration = Registration(handout, shared.directory, self._tell)
         self._watched: Scanner | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -94,7 +92,7 @@ class Runner:
     @property
     def status(self) -> Status:
         """Its state, why, and since when."""
-        return self._standing.status
+        return self.standing.status
 
     @property
     def _drained(self) -> bool:
@@ -115,13 +113,13 @@ class Runner:
         self._scanner = scanner
         self._claims.share(self._claim, scanner.resource.overlap == "allow")
         self._turn()
-        self._standing.uncover()
+        self.standing.uncover()
 
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
         self._turn()
-        self._standing.cover(State.DRAINING, _DRAINING)
+        self.standing.cover(State.DRAINING, _DRAINING)
 
     def _turn(self) -> None:
         self._up_to_date.clear()
@@ -131,7 +129,7 @@ class Runner:
 
     async def run(self) -> None:
         """Look and serve until cancelled, or until drained."""
-        self._standing.tell(State.DISCOVERING)
+        self.standing.tell(State.DISCOVERING)
         self._due.set()
         self._shared.holders.subscribe(self._held_changed)
         registering: asyncio.Task[None] | None = None
@@ -140,7 +138,7 @@ class Runner:
                 while not self._drained:
                     await self._discover()
                     if registering is None and self._up_to_date.is_set() and not self._drained:
-                        await self._health.first_round(_FIRST_ROUND_S)
+                        await self.health.first_round(_FIRST_ROUND_S)
                         self._publish(self._publisher.found)
                         work = self._registration.run()
                         registering = tasks.create_task(work, name=f"register {self.name}")
@@ -153,12 +151,12 @@ class Runner:
             self._watched = None
             self._watcher.unwatch(self)
             self._shared.holders.unsubscribe(self._held_changed)
-            self._health.close()
-            self._standing.tell(State.STOPPED)
+            self.health.close()
+            self.standing.tell(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
         """Say that it has ended by a mistake of ours, and is started again soon."""
-        self._standing.tell(State.BACKING_OFF, f"failed: {error!r}")
+        self.standing.tell(State.BACKING_OFF, f"failed: {error!r}")
 
     async def close(self) -> None:
         """Give up what a resource that has ended had on this node."""
@@ -167,7 +165,9 @@ class Runner:
         await self._preparation.ended()
 
     def _tell(self, state: State, reason: str | None = None) -> None:
-        self._standing.tell(state, reason)
+        self.standing.tell(state, reason)
+        if state in (State.REGISTERED, State.BACKING_OFF):
+            self._shared.recorder.registration(self.name, ok=state is State.REGISTERED)
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()
 
@@ -207,7 +207,7 @@ class Runner:
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
         """See to all that has to be so before the kubelet learns of what was found."""
         if not self.draining:
-            self._health.watch(scanner, found)
+            self.health.watch(scanner, found)
             await self._injection.write(scanner, found)
             if self._declared is not scanner:
                 self._declared = scanner
@@ -268,7 +268,8 @@ class Runner:
         if self.draining:
             return advertising.withdrawn(previous, _REMOVED, clock())
         looked = self._claims.offers(self._claim)
-        found = await self._surveyor.survey(scanner)
+        began, found = clock(), await self._surveyor.survey(scanner)
+        self._shared.recorder.looked(self.name, clock() - began, failed=bool(found.failed))
         await self._claims.turn(self._claim)
         self._offers = looked, self._claims.offers(self._claim)
         claimed = functools.partial(self._claims.holder, self._claim, since=looked)
@@ -285,7 +286,7 @@ class Runner:
             holders = self._shared.holders.of(self.name)
             pods = {pod for pods in holders.values() for pod in pods}
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
-            self._standing.cover(State.DRAINING, _DRAINING + held)
+            self.standing.cover(State.DRAINING, _DRAINING + held)
 
     # ── who holds what ──
 

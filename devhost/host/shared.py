@@ -13,6 +13,7 @@ from devhost.host.holders import Holders
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
 from devhost.model.device import Device
+from devhost.observe.recorder import Recorder
 from devhost.watch import Watcher
 
 
@@ -28,6 +29,7 @@ class Shared:
         cdi_files: Where CDI specs are kept.
         state_dir: What outlives this process; ``None`` where nothing does.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
+        recorder: Is told of what is counted.
     """
 
     directory: PluginDirectory
@@ -37,6 +39,7 @@ class Shared:
     cdi_files: CdiFiles
     state_dir: Path | None
     leave_after: float
+    recorder: Recorder
 
 
 class CodeResource(Protocol):

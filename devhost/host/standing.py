@@ -11,16 +11,23 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Standing:
-    """What a resource's registration says of itself, and what covers it."""
+    """What a resource's registration says of itself, and what covers it.
+
+    Attributes:
+        status: What is shown.
+        registered_once: The kubelet had it at least once.
+    """
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
         self._told: Counter[tuple[State, str | None]] = Counter()
         self._below: Status | None = None
         self.status = Status()
+        self.registered_once = False
 
     def tell(self, state: State, reason: str | None = None) -> None:
         """Set the state; while another one covers it, it is only kept for later."""
+        self.registered_once = self.registered_once or state is State.REGISTERED
         if self._below is not None:
             self._below = Status(state, reason)
         else:

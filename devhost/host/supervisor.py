@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Config, Resource
+from devhost.observe.recorder import Recorder
 from devhost.plan import Action
 from devhost.trust import Policy
 from devhost.watch import Watcher
@@ -52,6 +54,7 @@ class Settings:
         cdi_dir: Where container runtimes look for CDI specs.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         hold_s: Seconds that a node waits for an earlier source to name it.
+        recorder: Is told of what is counted.
     """
 
     plugin_dir: Path
@@ -63,6 +66,7 @@ class Settings:
     state_dir: Path | None = None
     pod_resources: Path | None = None
     cdi_dir: Path = CDI_DIR
+    recorder: Recorder = field(default_factory=Recorder)
 
 
 class Host:
@@ -70,6 +74,7 @@ class Host:
 
     Attributes:
         source: Where the configuration is read again; ``None`` for one that stays.
+        created: When.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Host:
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self._settings, self.source = settings, source
+        self.created = datetime.now(UTC)
         self._code = {one.resource.name: one for one in plugins}
         self._first = config
         self._config: Config | None = None
@@ -93,8 +99,24 @@ class Host:
             cdi_files=CdiFiles(settings.cdi_dir),
             state_dir=settings.state_dir,
             leave_after=settings.leave_after,
+            recorder=settings.recorder,
         )
         self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """How it is run."""
+        return self._settings
+
+    @property
+    def shared(self) -> Shared:
+        """What its resources share."""
+        return self._shared
+
+    @property
+    def configured(self) -> bool:
+        """Whether a configuration is in force."""
+        return self._config is not None
 
     @property
     def runners(self) -> list[Runner]:

@@ -33,7 +33,11 @@ class DirectoryGoneError(KubeletError):
 
 
 class PluginDirectory:
-    """Watches for the kubelet and for other instances of devhost; registers."""
+    """Watches for the kubelet and for other instances of devhost; registers.
+
+    Attributes:
+        restarts: How often something was registered with another kubelet than before.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,6 +50,8 @@ class PluginDirectory:
         self._channel_of: Identity | None = None
         self._connecting = asyncio.Lock()
         self._known = self.identity()
+        self._registered_with: Identity | None = None
+        self.restarts = 0
 
     def look_again(self) -> None:
         """Something happened in the directory."""
@@ -190,6 +196,11 @@ class PluginDirectory:
                 raise
             # What another resource's `_drop` does to calls that are under way.
             raise KubeletError("the connection to the kubelet was lost") from None
+
+    def registered_with(self, identity: Identity) -> None:
+        """Take note that something is registered with the kubelet of this identity."""
+        self.restarts += self._registered_with not in (identity, None)
+        self._registered_with = identity
 
     async def _channel_to_kubelet(self) -> grpc.aio.Channel:
         async with self._connecting:

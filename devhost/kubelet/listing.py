@@ -44,6 +44,7 @@ class Listing:
     Attributes:
         held: Tells the IDs that pods hold, as far as that is known.
         version: Goes up when the list changes.
+        lists_sent: How many lists went out, on all streams.
     """
 
     def __init__(self, leave_after: float = LEAVE_AFTER_S) -> None:
@@ -56,6 +57,7 @@ class Listing:
         self._calls: set[Call] = set()
         self.held: Callable[[], AbstractSet[str]] = frozenset
         self.version = 0
+        self.lists_sent = 0
 
     @property
     def entries(self) -> dict[str, Advertised]:
@@ -69,6 +71,11 @@ class Listing:
     def leaving(self) -> frozenset[str]:
         """The IDs that are declared no more but still listed."""
         return frozenset(self._leaving)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
 
     @property
     def drained(self) -> bool:
@@ -142,6 +149,7 @@ class Listing:
         """Note that a list has gone out on a stream."""
         self.sending(entries)
         self._told = bool(entries)
+        self.lists_sent += 1
         stream.unhealthy_since = {
             advertised_id: stream.unhealthy_since.get(advertised_id, now)
             for advertised_id, entry in entries.items()

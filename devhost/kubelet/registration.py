@@ -87,6 +87,7 @@ class Registration:
             return _NEWER
         older = instances.older(name)
         await self._unless_replaced(identity, self._begin(server))
+        self._directory.registered_with(identity)
         self._tell(State.REGISTERED, None)
         return await self._registered(server, identity, older)
 

@@ -17,6 +17,7 @@ from devhost.model.answer import Allocation
 from devhost.model.names import printable
 
 ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
+RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
 _DIGEST_S: Final = 0.5
 WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
 _TAKEN_OVER: Final = "a newer instance of devhost takes over"
@@ -48,6 +49,10 @@ class Backend(Protocol):
 
         ``pre_start`` says whether the kubelet will call PreStartContainer for it.
         """
+        ...
+
+    def allocated(self, result: str, seconds: float) -> None:
+        """Take note that an Allocate has ended: how (one of `RESULTS`), and after how long."""
         ...
 
     async def preferred(
@@ -147,26 +152,33 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, request: pb.AllocateRequest, context: Context
     ) -> pb.AllocateResponse:
         """Answer each container request separately."""
-        name = self._backend.name
+        name, clock = self._backend.name, asyncio.get_running_loop().time
+        began, result = clock(), "cancelled"
         if self.quiet:
+            self._backend.allocated("refused", 0.0)
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}")
         try:
             with self._counted():
                 async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
-                    return pb.AllocateResponse(
+                    response = pb.AllocateResponse(
                         container_responses=[
                             wire.container_response(await self._allocate(list(one.devices_ids)))
                             for one in request.container_requests
                         ]
                     )
         except AllocationError as error:
-            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+            result, code, text = "refused", grpc.StatusCode.FAILED_PRECONDITION, str(error)
         except TimeoutError:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED
+            result, code = "timeout", grpc.StatusCode.DEADLINE_EXCEEDED
             text = f"{name}: the host did not answer in {ALLOCATE_TIMEOUT_S:.0f} s"
         except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
             _LOG.exception("allocation failed unexpectedly")
-            code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
+            result, code, text = "error", grpc.StatusCode.INTERNAL, f"{name}: internal error"
+        else:
+            result = "ok"
+            return response
+        finally:
+            self._backend.allocated(result, clock() - began)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 

@@ -112,6 +112,9 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
             raise NotImplementedError
 
+        def allocated(self, result: str, seconds: float) -> None:
+            raise NotImplementedError
+
         async def preferred(
             self, available: Sequence[str], must_include: Sequence[str], size: int
         ) -> Sequence[str]:

@@ -1,0 +1,153 @@
+"""``devhost status``."""
+
+import http.client
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import click
+
+from devhost.cli import options
+from devhost.cli import output as printer
+from devhost.cli.listening import address
+from devhost.model.device import without_share
+from devhost.model.names import printable
+from devhost.observe.address import Address
+
+_DEFAULT: Final = "127.0.0.1:9110"
+_PATIENCE_S: Final = 10.0
+_NONE_IS_RUNNING: Final = 3
+
+Json = dict[str, Any]
+
+
+@click.command(
+    "status",
+    epilog="Exit status: 0 all is well, 1 something is not, 2 usage, 3 no devhost answers.",
+)
+@click.option(
+    "--listen",
+    default=_DEFAULT,
+    envvar="DEVHOST_LISTEN",
+    show_envvar=True,
+    show_default=True,
+    metavar="ADDRESS",
+    callback=lambda context, option, text: address(context, option, text or _DEFAULT),
+    help="Where the devhost to ask was told to listen.",
+)
+@options.output_option
+def command(listen: Address, output: str) -> None:
+    """Show a running devhost: resources, devices, health, registration, who holds what.
+
+    It has to run with --listen.
+    """
+    shown = _asked(listen)
+    if output == "json":
+        printer.print_json(shown)
+    else:
+        _print(shown)
+    sys.exit(1 if shown["troubles"] else 0)
+
+
+def _asked(address: Address) -> Json:
+    """Return the status, or end the process."""
+    near = address.near
+    connection = http.client.HTTPConnection(near.host, near.port, timeout=_PATIENCE_S)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        shown: Json = json.loads(answer.read())
+        known = answer.status == http.HTTPStatus.OK and "resources" in shown
+    except OSError as error:
+        _nobody(near, error.strerror or str(error))
+    except (http.client.HTTPException, ValueError, TypeError):
+        known = False
+    finally:
+        connection.close()
+    if not known:
+        _nobody(near, "the answer is not devhost's")
+    return shown
+
+
+def _nobody(address: Address, reason: str) -> NoReturn:
+    text = f"no devhost answers at {address}: {reason}; it has to run with --listen"
+    click.echo(f"devhost: {text}", err=True)
+    sys.exit(_NONE_IS_RUNNING)
+
+
+# ── for people ──
+
+
+def _print(shown: Json) -> None:
+    ready = "ready" if shown["ready"] else "not ready"
+    click.echo(
+        f"devhost {shown['version']} on {shown['nodeName']}, since {shown['startedAt']}: {ready}"
+    )
+    if config := shown["config"]:
+        click.echo(
+            f"configuration {config['file']}, in force since {config['appliedAt']} "
+            f"({config['reloads']} reloaded, {config['failures']} refused)"
+        )
+        for one in config["problems"]:
+            where = f"{one['file']}:{one['line']}:{one['column']}: {one['severity']}: "
+            place = f"{one['path']}: " if one["path"] else ""
+            click.echo("  " + printable(f"{where}{place}{one['message']}"))
+    if (holders := shown["kubelet"]["podResources"]) != "known":
+        click.echo(f"who holds what is not known: {printable(holders)}")
+    for resource in shown["resources"]:
+        click.echo()
+        _print_resource(resource)
+    if shown["troubles"]:
+        click.echo("\nnot well:")
+        for trouble in shown["troubles"]:
+            click.echo(f"  {printable(trouble)}")
+
+
+def _print_resource(resource: Json) -> None:
+    counts = f"{resource['allocatable']} of {resource['capacity']} allocatable"
+    click.echo(f"{resource['name']}: {resource['state']} since {resource['since']}, {counts}")
+    for heading in ("reason", "error"):
+        if resource[heading]:
+            click.echo(f"  {heading}: {printable(resource[heading])}")
+    for warning in resource["warnings"]:
+        click.echo(f"  warning: {printable(warning)}")
+    if resource["devices"]:
+        _print_devices(resource["devices"], resource["holders"])
+    for skipped in resource["skipped"]:
+        click.echo(f"  skipped {printable(skipped['candidate'])}: {printable(skipped['reason'])}")
+
+
+def _print_devices(devices: Sequence[Json], holders: Mapping[str, Sequence[str]]) -> None:
+    columns = {
+        "DEVICE": [device["id"] for device in devices],
+        "HEALTH": [device["health"] for device in devices],
+        "CHECKED": [(device.get("checked") or {}).get("at", "") for device in devices],
+        "HELD BY": [", ".join(_pods(device["id"], holders)) for device in devices],
+        "PATHS": [", ".join(device["paths"]) or "-" for device in devices],
+        "REASON": [device["reason"] or _said(device.get("checked")) for device in devices],
+    }
+    kept = {name: cells for name, cells in columns.items() if any(cells)}
+    rows = zip(*kept.values(), strict=True)
+    printer.print_table(list(kept), [[printable(cell) for cell in row] for row in rows])
+
+
+def _said(checked: Json | None) -> str:
+    """Return what the last round of checks said of a device that is healthy."""
+    if checked is None:
+        return ""
+    if checked["unknown"]:
+        return f"not checked: {checked['unknown']}"
+    return f"last check failed: {checked['failure']}" if checked["failure"] else ""
+
+
+def _pods(device_id: str, holders: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the pods that hold a device or a share of it."""
+    return sorted(
+        {
+            pod
+            for advertised, pods in holders.items()
+            if device_id in (advertised, without_share(advertised))
+            for pod in pods
+        }
+    )

@@ -1,0 +1,70 @@
+"""A host's HTTP side: metrics, probes, its status, and a page for people."""
+
+import json
+import logging
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any, Final
+
+from devhost.host.status import facts, readiness, status
+from devhost.host.supervisor import Host
+from devhost.kubelet.servicer import RESULTS
+from devhost.observe import metrics, page
+from devhost.observe.address import Address
+from devhost.observe.http import HttpServer, Response, Route, sparing
+from devhost.observe.metrics import Metrics
+
+_JSON: Final = "application/json"
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """Listens from the moment it is made, and answers while its host runs.
+
+    Args:
+        address: Where.
+        devices: Whether the metrics tell which pod holds which device.
+
+    Attributes:
+        recorder: Is to be told of what is counted.
+
+    Raises:
+        OSError: The address cannot be had.
+    """
+
+    def __init__(self, address: Address, *, devices: bool = False) -> None:
+        self._socket = address.bind()
+        self._devices = devices
+        self.recorder = Metrics(RESULTS)
+
+    async def beside(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
+        """Answer for a host as long as something runs."""
+        async with HttpServer(self.routes(host)).serving(self._socket):
+            where, port = self._socket.getsockname()[:2]
+            _LOG.info("listening", extra={"fields": {"address": str(Address(where, port))}})
+            await work
+
+    def routes(self, host: Host) -> dict[str, Route]:
+        """Return what is answered, by path."""
+        look = page.load()
+        return {
+            "/": lambda: look,
+            "/healthz": lambda: Response(b"ok\n"),
+            "/readyz": lambda: _readyz(host),
+            "/status": sparing(lambda: _json(status(host))),
+            "/metrics": sparing(lambda: self._metrics(host)),
+        }
+
+    def _metrics(self, host: Host) -> Response:
+        text = self.recorder.text(facts(host, devices=self._devices))
+        return Response(text, metrics.CONTENT_TYPE)
+
+
+def _readyz(host: Host) -> Response:
+    shown = readiness(host)
+    code = HTTPStatus.OK if shown["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+    return _json(shown, code)
+
+
+def _json(value: object, code: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(json.dumps(value).encode() + b"\n", _JSON, code)

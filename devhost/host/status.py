@@ -1,0 +1,178 @@
+"""What a running host says of itself: to people, to probes, to Prometheus. Reads, and no more."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final
+
+from devhost import __version__
+from devhost.host.config_source import ConfigStatus
+from devhost.host.runner import Runner
+from devhost.host.supervisor import Host
+from devhost.model.device import Device, Snapshot
+from devhost.model.state import State
+from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
+from devhost.report import ResourceReport
+
+KNOWN: Final = "known"
+
+Json = dict[str, Any]
+
+
+def status(host: Host) -> Json:
+    """Return the shape of ``/status`` and ``devhost status -o json``, which is a contract."""
+    holders = host.shared.holders
+    shown: Json = {
+        "version": __version__,
+        "nodeName": host.settings.node_name,
+        "startedAt": _time(host.created),
+        "ready": readiness(host)["ready"],
+        "troubles": [],
+        "config": _config(host.source.status) if host.source else None,
+        "kubelet": {
+            "podResources": holders.unknown or KNOWN,
+            "restarts": host.shared.directory.restarts,
+        },
+        "resources": [_resource(runner, holders.of(runner.name)) for runner in host.runners],
+    }
+    if holders.asked and holders.unknown:
+        shown["troubles"].append(f"who holds what is not known: {holders.unknown}")
+    shown["troubles"] += _troubles(shown)
+    return shown
+
+
+def readiness(host: Host) -> Json:
+    """Return the shape of ``/readyz``: each resource was registered once, or says what it awaits.
+
+    So a restart of the kubelet does not make a host unready, nor does one that is not there yet:
+    a rollout would wait for what it cannot bring about.
+    """
+    resources = {runner.name: _readiness(runner) for runner in host.runners}
+    ready = host.configured and all(one["ready"] for one in resources.values())
+    return {"ready": ready, "configured": host.configured, "resources": resources}
+
+
+def facts(host: Host, *, devices: bool = False) -> Facts:
+    """Return what the metrics need.
+
+    Args:
+        host: The host.
+        devices: Whether to tell which pod holds which device: a series for each.
+    """
+    return Facts(
+        __version__,
+        tuple(_facts(runner) for runner in host.runners),
+        _config_facts(host.source.status) if host.source else None,
+        host.shared.directory.restarts,
+        host.shared.cdi_files.writes,
+        tuple(_held(host)) if devices else None,
+    )
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def _config(config: ConfigStatus) -> Json:
+    return {
+        "file": config.file,
+        "appliedAt": _time(config.applied),
+        "hash": config.hash,
+        "reloads": config.reloads,
+        "failures": config.failures,
+        "problems": [asdict(problem) for problem in config.problems],
+        "unsaved": config.unsaved,
+    }
+
+
+def _registered(runner: Runner) -> bool:
+    state = runner.status.state
+    drains = state is State.DRAINING and runner.listing.streams > 0
+    return state is State.REGISTERED or drains
+
+
+def _resource(runner: Runner, holders: Mapping[str, frozenset[str]]) -> Json:
+    snapshot = _checked_last(runner)
+    state = runner.status
+    return {
+        **ResourceReport(runner.resource, snapshot, snapshot.notes).as_json(),
+        "state": state.state.value,
+        "reason": state.reason,
+        "since": _time(state.since),
+        "registered": _registered(runner),
+        "streams": runner.listing.streams,
+        "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
+    }
+
+
+def _checked_last(runner: Runner) -> Snapshot:
+    """Return what is advertised, with the last round of checks: most of them change nothing."""
+    snapshot = runner.snapshot
+    fresh = runner.health.verdicts(snapshot).devices
+
+    def judged(device: Device) -> Device:
+        return replace(device, checked=fresh[device.id].checked)
+
+    devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}
+    return replace(snapshot, devices=devices)
+
+
+def _readiness(runner: Runner) -> Json:
+    state = runner.status
+    waits = state.state is State.WAITING
+    return {
+        "ready": runner.standing.registered_once or runner.draining or waits,
+        "state": state.state.value,
+        "reason": state.reason,
+    }
+
+
+def _facts(runner: Runner) -> ResourceFacts:
+    devices = runner.snapshot.devices.values()
+    healthy = sum(device.healthy for device in devices)
+    return ResourceFacts(
+        runner.name,
+        runner.status.state,
+        _registered(runner),
+        healthy,
+        len(devices) - healthy,
+        runner.listing.streams,
+        runner.listing.lists_sent,
+    )
+
+
+def _config_facts(config: ConfigStatus) -> ConfigFacts:
+    applied, usable = config.applied.timestamp(), not config.problems
+    return ConfigFacts(config.hash, applied, usable, config.reloads, config.failures)
+
+
+def _held(host: Host) -> Iterator[Held]:
+    for runner in host.runners:
+        for device_id, pods in host.shared.holders.of(runner.name).items():
+            for pod in pods:
+                namespace, _, name = pod.partition("/")
+                yield Held(runner.name, device_id, namespace, name)
+
+
+# ── what is not well, in sentences ──
+
+
+def _troubles(shown: Json) -> Iterator[str]:
+    config = shown["config"]
+    if config is not None:
+        if config["problems"]:
+            yield "the configuration file cannot be used: a former content is in force"
+        if config["unsaved"]:
+            yield f"the last good configuration cannot be kept: {config['unsaved']}"
+    for resource in shown["resources"]:
+        name = resource["name"]
+        if resource["state"] not in (State.REGISTERED, State.DRAINING):
+            reason = f": {resource['reason']}" if resource["reason"] else ""
+            yield f"{name}: {resource['state']}{reason}"
+        if resource["error"]:
+            yield f"{name}: a source failed: {resource['error']}"
+        devices = resource["devices"]
+        bad = sum(device["health"] != "Healthy" for device in devices)
+        if bad and resource["state"] != State.DRAINING:
+            verb = "is" if bad == 1 else "are"
+            yield f"{name}: {bad} of {len(devices)} devices {verb} unhealthy"

@@ -1,0 +1,56 @@
+"""Where HTTP is served: ``HOST:PORT``, ``:PORT`` for all addresses, ``[::1]:PORT``."""
+
+import re
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+_FORM: Final = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*)):(?P<port>[0-9]{1,10})"
+)
+_PORT_MAX: Final = 65535
+_BACKLOG: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host (empty: all of this machine's addresses) and a port (0: any that is free)."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """Read an address.
+
+        Raises:
+            ValueError: It is none; the text says what would be right.
+        """
+        found = _FORM.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not HOST:PORT, :PORT or [ADDRESS]:PORT")
+        if (port := int(found["port"])) > _PORT_MAX:
+            raise ValueError(f"{text!r}: a port is at most {_PORT_MAX}")
+        return cls(found["six"] or found["host"] or "", port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def near(self) -> "Address":
+        """Where to ask, on the same machine, for what is served here."""
+        here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (not bound)
+        return Address(here.get(self.host, self.host), self.port)
+
+    def bind(self) -> socket.socket:
+        """Return a listening socket.
+
+        Raises:
+            OSError: It cannot be had.
+        """
+        if not self.host and socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", self.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)

@@ -1,0 +1,78 @@
+"""What the metrics need to know of a host, as values."""
+
+from dataclasses import dataclass
+
+from devhost.model.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceFacts:
+    """One resource at this moment.
+
+    Attributes:
+        name: The resource's name.
+        state: What it is doing.
+        registered: Whether the kubelet has it.
+        healthy: How many devices containers may be given.
+        unhealthy: How many others are known.
+        streams: How many ListAndWatch calls are open.
+        list_updates: How many lists were sent.
+    """
+
+    name: str
+    state: State
+    registered: bool
+    healthy: int
+    unhealthy: int
+    streams: int
+    list_updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFacts:
+    """The configuration file.
+
+    Attributes:
+        hash: Of the content in force.
+        applied: When that came into force, in seconds since 1970.
+        usable: Whether the present content of the file is in force.
+        reloads: How often a new content came into force.
+        failures: How often one could not be used.
+    """
+
+    hash: str
+    applied: float
+    usable: bool
+    reloads: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A device in the hands of a pod."""
+
+    resource: str
+    device_id: str
+    namespace: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A host at this moment.
+
+    Attributes:
+        version: Of devhost.
+        resources: What is served.
+        config: ``None`` where no file is read.
+        kubelet_restarts: How often something was registered with another kubelet than before.
+        cdi_spec_writes: How often a CDI spec file was written.
+        held: Who holds what; ``None`` where that is not to be told.
+    """
+
+    version: str
+    resources: tuple[ResourceFacts, ...]
+    config: ConfigFacts | None
+    kubelet_restarts: int
+    cdi_spec_writes: int
+    held: tuple[Held, ...] | None = None

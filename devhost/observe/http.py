@@ -1,0 +1,158 @@
+"""Just enough of an HTTP/1.1 server, on the event loop: that it answers says that the loop turns.
+
+Whoever can reach it is not trusted: requests are small and soon over, connections are few, and
+where there are more, the oldest is cut off, so that a probe gets through.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+CONNECTIONS_MAX: Final = 16
+PATIENCE_S: Final = 10.0  # for a request and its answer
+HEAD_BYTES_MAX: Final = 8192
+_CHUNK_BYTES: Final = 64 * 1024
+_SPARED: Final = 10
+_REQUEST: Final = re.compile(rb"([A-Z]{1,20}) (\S+) HTTP/1\.[01]")
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Connection": "close",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is answered."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def head(self) -> bytes:
+        """Return the status line and the headers."""
+        headers = {
+            "Content-Type": self.content_type,
+            "Content-Length": str(len(self.body)),
+            **_HEADERS,
+            **self.headers,
+        }
+        lines = [f"HTTP/1.1 {self.status} {self.status.phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+Route = Callable[[], Response]
+
+
+def sparing(route: Route) -> Route:
+    """Answer again what was answered just before, where making it costs much.
+
+    So however many ask, that takes at most a tenth of the event loop's time.
+    """
+    last: Response | None = None
+    until = 0.0
+
+    def spared() -> Response:
+        nonlocal last, until
+        began = time.monotonic()
+        if last is None or began >= until:
+            last = route()
+            ended = time.monotonic()
+            until = ended + _SPARED * (ended - began)
+        return last
+
+    return spared
+
+
+class HttpServer:
+    """Answers GET and HEAD on a few paths."""
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = routes
+        self._open: dict[asyncio.Task[None], None] = {}  # the oldest first
+
+    @contextlib.asynccontextmanager
+    async def serving(self, sock: socket.socket) -> AsyncIterator[None]:
+        """Serve on a listening socket, which is closed at the end."""
+        server = await asyncio.start_server(self._connected, sock=sock, limit=HEAD_BYTES_MAX)
+        try:
+            yield
+        finally:
+            server.close()
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (a coroutine of a task)
+        self._open[task] = None
+        if len(self._open) > CONNECTIONS_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.cancel()
+        try:
+            # Errors of the connection are the client's, and nobody's business.
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._exchange(reader, writer)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            writer.transport.abort()
+            self._open.pop(task, None)
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with_body = True
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            response = _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        except asyncio.IncompleteReadError as error:
+            if not error.partial:
+                return
+            response = _error(HTTPStatus.BAD_REQUEST)
+        else:
+            with_body = not head.startswith(b"HEAD ")
+            response = self._answer(head)
+        writer.write(response.head())
+        body = memoryview(response.body if with_body else b"")
+        for start in range(0, len(body), _CHUNK_BYTES):
+            writer.write(body[start : start + _CHUNK_BYTES])
+            await writer.drain()
+
+    def _answer(self, head: bytes) -> Response:
+        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
+        if request is None:
+            return _error(HTTPStatus.BAD_REQUEST)
+        try:
+            path = urlsplit(request[2].decode("ascii")).path
+        except ValueError:
+            return _error(HTTPStatus.BAD_REQUEST)
+        route = self._routes.get(path)
+        if route is None:
+            return _error(HTTPStatus.NOT_FOUND)
+        if request[1] not in (b"GET", b"HEAD"):
+            return _error(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
+        try:
+            return route()
+        except Exception:  # noqa: BLE001 (logged; the client gets an answer)
+            _LOG.exception("answering failed", extra={"fields": {"path": path}})
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _error(status: HTTPStatus, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(f"{status} {status.phrase}\n".encode(), status=status, headers=headers or {})

@@ -1,0 +1,97 @@
+"""An HTTP client that can be as strange as a test wants."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from tests.support.daemon import PATIENCE, Daemon
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; all empty where the connection was cut."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Json:
+        value: Json = json.loads(self.body)
+        return value
+
+
+async def send(port: int, raw: bytes, host: str = "127.0.0.1") -> Answer:
+    """Send bytes and read until the end."""
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(raw)
+            received = await reader.read()
+        except ConnectionError:
+            received = b""
+        finally:
+            writer.close()
+    return answer(received)
+
+
+def answer(received: bytes) -> Answer:
+    """Take an answer apart, strictly."""
+    if not received:
+        return Answer(0, {}, b"")
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    version, status, _ = first.split(" ", 2)
+    assert version == "HTTP/1.1"
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert headers["Connection"] == "close"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    return Answer(int(status), headers, body)
+
+
+async def get(port: int, path: str) -> Answer:
+    """Ask as a browser does."""
+    found = await send(port, f"GET {path} HTTP/1.1\r\nHost: devhost\r\n\r\n".encode())
+    assert int(found.headers["Content-Length"]) == len(found.body)
+    return found
+
+
+async def status(port: int) -> Json:
+    return (await get(port, "/status")).json()
+
+
+class Samples:
+    """A scrape, by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.all: list[Sample] = [
+            sample for family in text_string_to_metric_families(text) for sample in family.samples
+        ]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return a sample's value; ``None`` where there is none."""
+        found = [one.value for one in self.all if one.name == name and one.labels == labels]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def names_of(self, resource: str) -> set[str]:
+        """Return the metrics that have a series of a resource."""
+        return {one.name for one in self.all if one.labels.get("resource_name") == resource}
+
+
+async def scrape(port: int) -> Samples:
+    found = await get(port, "/metrics")
+    assert found.status == 200
+    assert found.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return Samples(found.body.decode())
+
+
+async def port_of(daemon: Daemon) -> int:
+    """Return where a process listens that was told to take any port."""
+    line = await daemon.logged("listening")
+    return int(line["address"].rpartition(":")[2])

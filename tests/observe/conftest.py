@@ -1,0 +1,23 @@
+"""A process that listens, and the kubelets of tests/conftest.py."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon
+
+LISTEN = ["--listen", "127.0.0.1:0"]
+
+
+@pytest.fixture
+async def daemon(directory: Path) -> AsyncIterator[Daemon]:
+    """A process that is not started yet."""
+    daemon = Daemon(directory)
+    daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
+    daemon.prelude = """
+import devhost.kubelet.listing
+devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
+"""
+    yield daemon
+    await daemon.kill()

@@ -1,0 +1,49 @@
+"""Where HTTP is served, as it is written."""
+
+import socket
+
+import pytest
+
+from devhost.observe.address import Address
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "near"),
+    [
+        ("127.0.0.1:9110", "127.0.0.1", 9110, "127.0.0.1:9110"),
+        (":9110", "", 9110, "127.0.0.1:9110"),
+        ("0.0.0.0:1", "0.0.0.0", 1, "127.0.0.1:1"),
+        ("[::1]:65535", "::1", 65535, "[::1]:65535"),
+        ("[::]:80", "::", 80, "[::1]:80"),
+        ("[fe80::1%eth0]:80", "fe80::1%eth0", 80, "[fe80::1%eth0]:80"),
+        ("node-1.example.com:0", "node-1.example.com", 0, "node-1.example.com:0"),
+    ],
+)
+def test_an_address_is_read(text: str, host: str, port: int, near: str) -> None:
+    found = Address.parse(text)
+    assert found == Address(host, port)
+    assert str(found) == text
+    assert str(found.near) == near
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "9110", "localhost", "::1:80", "[::1]", "[::1]:", ":65536", ":-1", "a b:1", ":80\n"],
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match=r"HOST:PORT|at most 65535"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize(("text", "asked"), [("127.0.0.1:0", "127.0.0.1"), (":0", "127.0.0.1")])
+def test_it_can_be_reached_where_it_is_bound(text: str, asked: str) -> None:
+    with Address.parse(text).bind() as bound:
+        port = bound.getsockname()[1]
+        socket.create_connection((asked, port), timeout=5).close()
+
+
+def test_a_port_that_is_taken() -> None:
+    with Address.parse("127.0.0.1:0").bind() as bound:
+        port = bound.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            Address("127.0.0.1", port).bind()

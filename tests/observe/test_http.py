@@ -1,0 +1,154 @@
+"""The HTTP server, and clients that wish it ill."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import pytest
+
+from devhost.observe import http
+from devhost.observe.http import HttpServer, Response, sparing
+from tests.observe.asking import get, send
+
+LARGE = 50_000_000
+
+
+def broken() -> Response:
+    raise LookupError("a mistake")
+
+
+@pytest.fixture
+async def server() -> HttpServer:
+    return HttpServer(
+        {
+            "/": lambda: Response(b"hello"),
+            "/no": lambda: Response(b"no", status=HTTPStatus.SERVICE_UNAVAILABLE),
+            "/large": lambda: Response(b"x" * LARGE),
+            "/broken": broken,
+        }
+    )
+
+
+@pytest.fixture
+async def port(server: HttpServer) -> AsyncIterator[int]:
+    bound = socket.create_server(("127.0.0.1", 0))
+    async with server.serving(bound):
+        yield bound.getsockname()[1]
+    assert not server._open
+
+
+async def test_what_is_answered(port: int) -> None:
+    found = await get(port, "/?query=is&ignored#so")
+    assert (found.status, found.body) == (200, b"hello")
+    assert found.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert found.headers["Cache-Control"] == "no-store"
+    assert (await get(port, "/no")).status == 503
+    assert len((await get(port, "/large")).body) == LARGE
+
+
+async def test_head_has_no_body(port: int) -> None:
+    found = await send(port, b"HEAD / HTTP/1.0\r\n\r\n")
+    assert (found.status, found.body, found.headers["Content-Length"]) == (200, b"", "5")
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET /other HTTP/1.1\r\n\r\n", 404),
+        (b"GET /../ HTTP/1.1\r\n\r\n", 404),
+        (b"GET http://devhost/no HTTP/1.1\r\n\r\n", 503),
+        (b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"POST /other HTTP/1.1\r\n\r\n", 404),
+        (b"GET /broken HTTP/1.1\r\n\r\n", 500),
+        (b"GET //[ HTTP/1.1\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\n\r\n", 400),
+        (b"get / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+    ],
+)
+async def test_every_request_has_its_answer(port: int, raw: bytes, status: int) -> None:
+    found = await send(port, raw)
+    assert found.status == status
+    if status == 405:
+        assert found.headers["Allow"] == "GET, HEAD"
+
+
+async def test_a_request_that_breaks_off(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\n")
+    writer.write_eof()
+    assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_an_endless_head(port: int) -> None:
+    """It is cut off, however much comes; the answer may be lost with what was not read."""
+    found = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
+    assert found.status in (431, 0)
+    assert (await get(port, "/")).status == 200
+
+
+async def test_a_probe_gets_through_whoever_holds_connections(port: int) -> None:
+    """More connections than there may be, that say nothing or do not read: the oldest give way."""
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(3 * http.CONNECTIONS_MAX):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+            stack.callback(writer.close)
+            writer.write((b"GET / HT", b"GET /large HTTP/1.1\r\n\r\n")[number % 2])
+        assert (await get(port, "/")).body == b"hello"
+
+
+async def test_connections_are_bounded(server: HttpServer, port: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        readers = []
+        for _ in range(2 * http.CONNECTIONS_MAX):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            readers.append(reader)
+        async with asyncio.timeout(20):
+            for reader in readers[: http.CONNECTIONS_MAX]:  # they are cut off, as the oldest
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+        assert len(server._open) <= http.CONNECTIONS_MAX
+
+
+@pytest.mark.parametrize("raw", [b"GET / HT", b"GET /large HTTP/1.1\r\n\r\n"])
+async def test_who_is_slow_is_cut_off(
+    server: HttpServer, port: int, raw: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "PATIENCE_S", 0.1)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(raw)
+    async with asyncio.timeout(20):
+        while not server._open:
+            await asyncio.sleep(0.001)
+        await asyncio.wait(server._open)
+    writer.close()
+
+
+def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What took a second to make serves for the next ten; what took nothing is made anew."""
+    clock = [0.0]
+    made: list[float] = []
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def route(cost: float) -> Response:
+        made.append(clock[0])
+        clock[0] += cost
+        return Response(b"")
+
+    for cost, times in ((1.0, (100.0, 105.0, 110.9, 111.0)), (0.0, (200.0, 200.0))):
+        spared = sparing(lambda cost=cost: route(cost))  # type: ignore[misc]
+        for clock[0] in times:
+            spared()
+    assert made == [100.0, 111.0, 200.0, 200.0]

@@ -1,0 +1,313 @@
+"""What Prometheus is told, through a resource's life."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.servicer import RESULTS
+from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.model.state import State
+from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
+from devhost.observe.metrics import Metrics
+from tests.observe.asking import Samples, port_of, scrape
+from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.hosting import Kubelet
+
+A, B = "example.com/a", "example.com/b"
+
+# The chart's dashboard and rules go by these names: they are a contract.
+OF_A_RESOURCE = {
+    "devhost_allocation_duration_seconds": {"resource_name"},
+    "devhost_allocations_total": {"resource_name", "result"},
+    "devhost_devices": {"resource_name", "health"},
+    "devhost_discovery_duration_seconds": {"resource_name"},
+    "devhost_discovery_errors_total": {"resource_name"},
+    "devhost_list_updates_total": {"resource_name"},
+    "devhost_registered": {"resource_name"},
+    "devhost_registrations_total": {"resource_name", "result"},
+    "devhost_resource_state": {"resource_name", "state"},
+    "devhost_streams": {"resource_name"},
+}
+OF_THE_HOST = {
+    "devhost_build_info": {"version", "python"},
+    "devhost_cdi_spec_writes_total": set[str](),
+    "devhost_config_hash_info": {"hash"},
+    "devhost_config_last_reload_success_timestamp_seconds": set[str](),
+    "devhost_config_last_reload_successful": set[str](),
+    "devhost_config_reloads_total": {"result"},
+    "devhost_kubelet_restarts_total": set[str](),
+}
+HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
+
+FACTS = Facts(
+    "1.2.3",
+    (ResourceFacts(A, State.REGISTERED, True, 2, 1, 1, 7),),
+    ConfigFacts("abc", 1000.5, False, 3, 4),
+    5,
+    6,
+)
+
+
+def told(metrics: Metrics, facts: Facts = FACTS) -> Samples:
+    return Samples(metrics.text(facts).decode())
+
+
+def labels(samples: Samples) -> dict[str, set[str]]:
+    """Return the labels of each of our metrics, a histogram's as one."""
+    found: dict[str, set[str]] = {}
+    for one in samples.all:
+        if one.name.startswith("devhost_"):
+            name = one.name
+            for suffix in ("_bucket", "_sum", "_count"):
+                name = name.removesuffix(suffix)
+            found.setdefault(name, set()).update(one.labels.keys() - {"le"})
+    return found
+
+
+# ── the metrics by themselves ──
+
+
+def test_names_and_labels() -> None:
+    assert labels(told(Metrics(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
+    held = replace(FACTS, held=(Held(A, "0", "default", "pod"),))
+    assert labels(told(Metrics(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
+
+
+def test_the_chart_asks_for_no_other_names() -> None:
+    """A dashboard over a metric that is not there is empty, and nobody notices."""
+    chart = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "devhost"
+    files = [*chart.glob("dashboards/*.json"), *chart.glob("templates/prometheusrule.yaml")]
+    text = "\n".join(file.read_text() for file in files)
+    known = {f"{name}_bucket" for name in OF_A_RESOURCE if name.endswith("_seconds")}
+    known |= OF_A_RESOURCE.keys() | OF_THE_HOST.keys() | HELD.keys()
+    asked = {word for word in _words(text) if word.startswith("devhost_")}
+    assert asked <= known
+
+
+def _words(text: str) -> set[str]:
+    kept = "".join(one if one.isalnum() or one == "_" else " " for one in text)
+    return set(kept.split())
+
+
+def test_what_is_so() -> None:
+    said = told(Metrics(RESULTS))
+    assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
+    assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 1
+    assert said.value("devhost_registered", resource_name=A) == 1
+    assert said.value("devhost_streams", resource_name=A) == 1
+    assert said.value("devhost_list_updates_total", resource_name=A) == 7
+    assert said.value("devhost_resource_state", resource_name=A, state="Registered") == 1
+    assert said.value("devhost_resource_state", resource_name=A, state="Waiting") == 0
+    assert said.value("devhost_config_reloads_total", result="ok") == 3
+    assert said.value("devhost_config_reloads_total", result="error") == 4
+    assert said.value("devhost_config_last_reload_successful") == 0
+    assert said.value("devhost_config_last_reload_success_timestamp_seconds") == 1000.5
+    assert said.value("devhost_config_hash_info", hash="abc") == 1
+    assert said.value("devhost_kubelet_restarts_total") == 5
+    assert said.value("devhost_cdi_spec_writes_total") == 6
+
+
+def test_what_happens() -> None:
+    metrics = Metrics(RESULTS)
+    before = told(metrics)
+    for name in ("registrations", "allocations"):
+        assert before.value(f"devhost_{name}_total", resource_name=A, result="ok") == 0
+    metrics.registration(A, ok=True)
+    metrics.registration(A, ok=False)
+    metrics.registration(A, ok=False)
+    metrics.allocated(A, "refused", 0.003)
+    metrics.looked(A, 0.2, failed=False)
+    metrics.looked(A, 20.0, failed=True)
+    said = told(metrics)
+    assert said.value("devhost_registrations_total", resource_name=A, result="ok") == 1
+    assert said.value("devhost_registrations_total", resource_name=A, result="error") == 2
+    assert said.value("devhost_allocations_total", resource_name=A, result="refused") == 1
+    assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
+    name = "devhost_allocation_duration_seconds_bucket"
+    assert said.value(name, resource_name=A, le="0.0025") == 0
+    assert said.value(name, resource_name=A, le="0.005") == 1
+    assert said.value("devhost_discovery_duration_seconds_sum", resource_name=A) == 20.2
+    assert said.value("devhost_discovery_errors_total", resource_name=A) == 1
+
+
+def test_a_resource_that_is_served_no_more_has_no_series() -> None:
+    """And one that comes again begins at 0; what ended late brings nothing back."""
+    metrics = Metrics(RESULTS)
+    metrics.allocated(A, "ok", 0.1)
+    told(metrics)
+    without = replace(FACTS, resources=())
+    assert not told(metrics, without).names_of(A)
+    metrics.allocated(A, "ok", 0.1)
+    assert not told(metrics, without).names_of(A)
+    said = told(metrics)
+    assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
+
+
+def test_without_a_configuration_file() -> None:
+    said = labels(told(Metrics(RESULTS), replace(FACTS, config=None)))
+    assert not [name for name in said if name.startswith("devhost_config")]
+
+
+# ── of a process ──
+
+
+async def until(port: int, true: Callable[[Samples], object]) -> Samples:
+    """Scrape until it says so."""
+    said = Samples("")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not true(said := await scrape(port)):
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        values = [
+            f"{one.name}{one.labels} {one.value}" for one in said.all if "le" not in one.labels
+        ]
+        raise AssertionError("\n".join(values)) from None
+    return said
+
+
+@contextlib.asynccontextmanager
+async def plugin(daemon: Daemon) -> AsyncIterator[pb_grpc.DevicePluginStub]:
+    (name,) = daemon.sockets()
+    async with grpc.aio.insecure_channel(
+        f"unix:{daemon.plugins / name}", [("grpc.default_authority", "localhost")]
+    ) as channel:
+        yield pb_grpc.DevicePluginStub(channel)
+
+
+async def test_a_life(daemon: Daemon, started: Kubelet) -> None:
+    begun = time.time()
+    await daemon.start(tokens(a=3))
+    await started.wait(A, 3, 3)
+    port = await port_of(daemon)
+
+    sent = "devhost_list_updates_total"
+    said = await until(port, lambda it: it.value(sent, resource_name=A) == 1)
+    assert labels(said) == OF_A_RESOURCE | OF_THE_HOST
+    assert said.value("devhost_devices", resource_name=A, health="Healthy") == 3
+    assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 0
+    assert said.value("devhost_registrations_total", resource_name=A, result="ok") == 1
+    assert said.value("devhost_streams", resource_name=A) == 1
+    assert said.value("devhost_registered", resource_name=A) == 1
+    looks = said.value("devhost_discovery_duration_seconds_count", resource_name=A)
+    assert looks is not None
+    assert looks >= 1
+    applied = said.value("devhost_config_last_reload_success_timestamp_seconds")
+    assert applied is not None
+    assert begun <= applied <= time.time()
+    assert said.value("process_resident_memory_bytes")
+
+    await started.admit("pod", {"app": {A: 2}})
+    name = "devhost_allocations_total"
+    said = await until(port, lambda it: it.value(name, resource_name=A, result="ok") == 1)
+    assert said.value("devhost_allocation_duration_seconds_count", resource_name=A) == 1
+
+    async with plugin(daemon) as stub:
+        wrong = pb.ContainerAllocateRequest(devices_ids=["none"])
+        with pytest.raises(grpc.aio.AioRpcError):
+            await cast(
+                Awaitable[Any], stub.Allocate(pb.AllocateRequest(container_requests=[wrong]))
+            )
+    await until(port, lambda it: it.value(name, resource_name=A, result="refused") == 1)
+
+
+async def test_the_kubelet_restarts(daemon: Daemon, started: Kubelet) -> None:
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    port = await port_of(daemon)
+    assert (await scrape(port)).value("devhost_kubelet_restarts_total") == 0
+    await started.restart()
+    await started.wait(A, 1, 1)
+    await until(port, lambda it: it.value("devhost_kubelet_restarts_total") == 1)
+    said = await until(port, lambda it: it.value("devhost_registered", resource_name=A))
+    registrations = said.value("devhost_registrations_total", resource_name=A, result="ok")
+    assert registrations is not None
+    assert registrations >= 2
+
+
+async def test_a_kubelet_that_comes_late_has_not_restarted(
+    daemon: Daemon, kubelet: Kubelet
+) -> None:
+    await daemon.start(tokens(a=1))
+    port = await port_of(daemon)
+    name, state = "devhost_resource_state", "Waiting"
+    said = await until(port, lambda it: it.value(name, resource_name=A, state=state))
+    assert said.value("devhost_registered", resource_name=A) == 0
+    await kubelet.start()
+    try:
+        await kubelet.wait(A, 1, 1)
+        said = await until(port, lambda it: it.value("devhost_registered", resource_name=A))
+        assert said.value("devhost_kubelet_restarts_total") == 0
+    finally:
+        await kubelet.stop()
+
+
+async def test_reloads(daemon: Daemon, started: Kubelet) -> None:
+    await daemon.start(tokens(a=1, b=1))
+    await started.wait(B, 1, 1)
+    port = await port_of(daemon)
+    before = await scrape(port)
+    assert B in {one.labels.get("resource_name") for one in before.all}
+
+    daemon.write("version: v1\nresources: 7\n")
+    success = "devhost_config_last_reload_successful"
+    said = await until(port, lambda it: it.value(success) == 0)
+    assert said.value("devhost_config_reloads_total", result="error") == 1
+    assert said.value("devhost_config_reloads_total", result="ok") == 0
+    assert hashes(said) == hashes(before)
+
+    daemon.write(tokens(a=2))
+    said = await until(port, lambda it: it.value(success) == 1)
+    assert said.value("devhost_config_reloads_total", result="ok") == 1
+    assert hashes(said) != hashes(before)
+    said = await until(port, lambda it: not it.names_of(B))
+    assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
+
+
+def hashes(said: Samples) -> list[str]:
+    (found,) = [one.labels["hash"] for one in said.all if one.name == "devhost_config_hash_info"]
+    return [found]
+
+
+async def test_a_source_that_cannot_be_read(
+    daemon: Daemon, started: SimulatedKubelet, directory: Path
+) -> None:
+    """A directory that cannot be looked up is an error; one that is not there is not."""
+    await daemon.start(
+        "version: v1\nresources:\n"
+        f"  - {{name: {A}, sources: [directory: {directory / ('n' * 300)}]}}\n"
+        f"  - {{name: {B}, sources: [directory: {directory / 'none'}]}}\n"
+    )
+    await started.wait(B, 0, 0)
+    port = await port_of(daemon)
+    name = "devhost_discovery_errors_total"
+    said = await until(port, lambda it: it.value(name, resource_name=A))
+    assert said.value(name, resource_name=B) == 0
+
+
+async def test_cdi_and_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    (directory / "colas" / "x").touch()
+    daemon.flags += ["--pod-resources", str(directory / "pr.sock"), "--metrics-devices"]
+    daemon.flags += ["--allow-path", f"{directory}/**"]
+    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
+    await daemon.start(
+        f"version: v1\nresources:\n  - name: {A}\n    inject: cdi\n"
+        f"    sources: [directory: {directory / 'colas'}]\n"
+        "    allocate: {mounts: [{hostPath: '${path}', containerPath: /x}]}\n"
+    )
+    await started.wait(A, 1, 1)
+    port = await port_of(daemon)
+    said = await until(port, lambda it: it.value("devhost_cdi_spec_writes_total") == 1)
+    assert not said.value("devhost_device_allocated")
+    await started.admit("pod", {"app": {A: 1}})
+    held = {"resource_name": A, "device_id": "x", "namespace": "default", "pod": "pod"}
+    await until(port, lambda it: it.value("devhost_device_allocated", **held) == 1)

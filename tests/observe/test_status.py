@@ -1,0 +1,234 @@
+"""What a running devhost says of itself, and whether that is so."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.observe.asking import Json, get, port_of, status
+from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.hosting import Kubelet
+
+A, B = "example.com/a", "example.com/b"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "status.md"
+
+
+async def until(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
+    """Ask until it says so."""
+    said: Json = {}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not true(said := (await get(port, path)).json()):
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"it says {said}") from None
+    return said
+
+
+def resource(said: Json, name: str = A) -> Json:
+    """Return a resource; an empty one where it is not there."""
+    found: Json = next((one for one in said["resources"] if one["name"] == name), {})
+    return found
+
+
+def colas(directory: Path, more: str = "") -> str:
+    place = directory / "colas"
+    return f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {place}]{more}}}\n"
+
+
+async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    place = directory / "colas"
+    (place / "one").touch()
+    (place / "two").symlink_to("/nowhere")
+    daemon.flags += ["--node-name", "node-7"]
+    health = ", health: {checks: [readable], interval: 100ms}, removeMissingAfter: never"
+    await daemon.start(colas(directory, health))
+    await started.wait(A, 1, 1)
+    port = await port_of(daemon)
+    said = await until(port, lambda it: resource(it).get("registered"))
+    assert (said["nodeName"], said["ready"], said["troubles"]) == ("node-7", True, [])
+    assert said["kubelet"] == {
+        "podResources": "devhost runs without --pod-resources",
+        "restarts": 0,
+    }
+    one = resource(said)
+    assert (one["state"], one["streams"]) == ("Registered", 1)
+    assert (one["capacity"], one["allocatable"]) == (1, 1)
+    assert one["skipped"] == [{"candidate": str(place / "two"), "reason": "dangling link"}]
+    (device,) = one["devices"]
+    assert (device["id"], device["health"], device["reason"]) == ("one", "Healthy", None)
+    assert device["paths"] == [str(place / "one")]
+
+    # The last round of checks, though it changed nothing.
+    await until(port, lambda it: resource(it)["devices"][0]["checked"] != device["checked"])
+
+    (place / "one").unlink()
+    await started.wait(A, 1, 0)
+    said = await until(port, lambda it: it["troubles"])
+    assert said["troubles"] == [f"{A}: 1 of 1 devices is unhealthy"]
+    assert said["ready"]
+    (device,) = resource(said)["devices"]
+    assert device["health"] == "Unhealthy"
+    assert "not found" in device["reason"]
+
+
+async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
+    await daemon.start(tokens(a=1, b=2))
+    await started.wait(B, 2, 2)
+    port = await port_of(daemon)
+    before = await status(port)
+    assert [one["name"] for one in before["resources"]] == [A, B]
+    assert before["config"]["file"] == str(daemon.config)
+    assert before["config"]["problems"] == []
+    daemon.write("version: v1\nresource: []\n")
+    said = await until(port, lambda it: it["config"]["problems"])
+    problems = [one for one in said["config"]["problems"] if one["line"] == 2]
+    assert (problems[0]["column"], problems[0]["severity"]) == (1, "error")
+    assert "resources" in problems[0]["message"]
+    assert said["config"]["failures"] == 1
+    assert (said["config"]["hash"], said["ready"]) == (before["config"]["hash"], True)
+    assert "the configuration file cannot be used" in said["troubles"][0]
+    daemon.write(tokens(a=1))
+    said = await until(port, lambda it: not resource(it, B))
+    assert said["config"]["problems"] == []
+    assert (said["config"]["reloads"], said["config"]["failures"]) == (1, 1)
+    assert said["config"]["hash"] != before["config"]["hash"]
+    assert said["troubles"] == []
+
+
+async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
+    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    port = await port_of(daemon)
+    await until(port, lambda it: it["kubelet"]["podResources"] == "known")
+    await started.admit("pod", {"app": {A: 1}})
+    await until(port, lambda it: resource(it)["holders"] == {"0": ["default/pod"]})
+    daemon.write(tokens())
+    said = await until(port, lambda it: "default/pod" in (resource(it)["reason"] or ""))
+    assert resource(said)["state"] == "Draining"
+    assert resource(said)["registered"]
+    assert said["troubles"] == []
+    await started.kill() if isinstance(started, SimulatedKubelet) else await started.stop()
+    said = await until(port, lambda it: it["kubelet"]["podResources"] != "known")
+    assert "pr.sock" in said["kubelet"]["podResources"]
+    assert any("who holds what" in trouble for trouble in said["troubles"])
+
+
+# ── probes ──
+
+
+async def test_ready_without_a_kubelet_and_through_its_restart(
+    daemon: Daemon, kubelet: Kubelet
+) -> None:
+    """Where there is no kubelet it waits, and says so; once registered, it stays ready."""
+    await daemon.start(tokens(a=1))
+    port = await port_of(daemon)
+    said = await until(port, lambda it: it["ready"], "/readyz")
+    (one,) = said["resources"].values()
+    assert (one["state"], one["reason"]) == ("Waiting", "no kubelet: kubelet.sock is not there")
+    assert (await get(port, "/healthz")).status == 200
+    await kubelet.start()
+    await kubelet.wait(A, 1, 1)
+    await until(port, lambda it: it["resources"][A]["state"] == "Registered", "/readyz")
+
+    seen = set()
+    watching = asyncio.Event()
+
+    async def watch() -> None:
+        while True:
+            answer = await get(port, "/readyz")
+            seen.add(answer.status)
+            if answer.json()["resources"][A]["state"] != "Registered":
+                watching.set()
+
+    task = asyncio.create_task(watch())
+    await kubelet.stop()
+    async with asyncio.timeout(PATIENCE):
+        await watching.wait()
+    await kubelet.start()
+    await kubelet.wait(A, 1, 1)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert seen == {200}
+    await kubelet.stop()
+
+
+async def test_not_ready_where_the_kubelet_refuses(daemon: Daemon, directory: Path) -> None:
+    """Something listens, but it is no kubelet: that is no reason to wait, but a failure."""
+    server = await asyncio.start_unix_server(
+        lambda _, writer: writer.close(), directory / "plugins" / "kubelet.sock"
+    )
+    async with server:
+        await daemon.start(tokens(a=1))
+        port = await port_of(daemon)
+        said = await until(
+            port, lambda it: it["resources"].get(A, {}).get("state") == "BackingOff", "/readyz"
+        )
+        assert not said["ready"]
+        assert (await get(port, "/healthz")).status == 200
+        said = await until(port, lambda it: it["troubles"])
+        assert not said["ready"]
+        assert not resource(said)["registered"]
+    failed = "devhost_registrations_total"
+    text = (await get(port, "/metrics")).body.decode()
+    assert re.search(rf'{failed}{{resource_name="{A}",result="error"}} [1-9]', text)
+
+
+async def test_a_bad_configuration_at_the_start(daemon: Daemon, started: Kubelet) -> None:
+    """It runs on the last good one: ready, and it says what is wrong."""
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    last_good = daemon.state / "last-good.yaml"
+    async with asyncio.timeout(PATIENCE):
+        while not last_good.exists():
+            await asyncio.sleep(0.02)
+    assert await daemon.stop() == 0
+    daemon.lines.clear()
+    await daemon.start("version: v2\n")
+    port = await port_of(daemon)
+    said = await until(port, lambda it: resource(it).get("registered"))
+    assert said["ready"]
+    assert said["config"]["file"] == str(last_good)
+    assert said["config"]["problems"]
+    assert said["config"]["failures"] == 1
+
+
+# ── the document ──
+
+
+def shape(value: object) -> object:
+    """Return the keys, at every depth."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items() if key != "holders"}
+    return [shape(value[0])] if isinstance(value, list) and value else None
+
+
+@pytest.mark.parametrize("path", ["/status", "/readyz"])
+async def test_the_document_shows_what_is_there(
+    daemon: Daemon, started: Kubelet, directory: Path, path: str
+) -> None:
+    """Every key of a document's example is there, and no other."""
+    (directory / "colas" / "one").touch()
+    (directory / "colas" / "two").symlink_to("/nowhere")
+    await daemon.start(colas(directory, ", health: {checks: [readable]}"))
+    await started.wait(A, 1, 1)
+    port = await port_of(daemon)
+    said = await until(port, lambda it: it["ready"], path)
+    blocks = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    examples = [json.loads(block) for block in blocks]
+    (example,) = [one for one in examples if ("version" in one) == (path == "/status")]
+    if path == "/status":
+        daemon.write("version: v1\nresource: []\n")
+        said = await until(port, lambda it: it["config"]["problems"])
+        assert shape(said) == shape(example)
+    else:
+        assert shape([*said["resources"].values()]) == shape([*example["resources"].values()])
+        assert said.keys() == example.keys()

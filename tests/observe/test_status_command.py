@@ -1,0 +1,140 @@
+"""`devhost status`: as a person calls it, and as `kubectl exec` does."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.observe.asking import port_of, status
+from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.hosting import Kubelet
+
+A = "example.com/a"
+
+
+async def asked(*arguments: str, listen: str = "") -> tuple[int, str, str]:
+    """Run it; return the exit status and what it printed."""
+    environment = {key: value for key, value in os.environ.items() if key != "DEVHOST_LISTEN"}
+    if listen:
+        environment["DEVHOST_LISTEN"] = listen
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "devhost", "status", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    place = directory / "colas"
+    for name in ("one", "odd\x1b[31m"):
+        (place / name).touch()
+    (place / "two").symlink_to("/nowhere")
+    config = f"version: v1\nresources: [{{name: {A}, sources: [directory: {place}]}}]\n"
+    await daemon.start(config)
+    await started.wait(A, 1, 1)
+    await daemon.logged("state", state="Registered")
+    port = await port_of(daemon)
+    code, out, err = await asked("--listen", f":{port}")
+    assert (code, err) == (0, "")
+    assert f"{A}: Registered since" in out
+    assert "1 of 1 allocatable" in out
+    assert f"one      Healthy   {place / 'one'}" in out
+    assert "two: dangling link" in out
+    assert "\x1b" not in out
+    code, out, err = await asked("-o", "json", listen=f"127.0.0.1:{port}")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == await status(port)
+
+    daemon.write("version: v1\nresource: []\n")
+    await daemon.logged("not valid")
+    code, out, err = await asked("--listen", f"localhost:{port}")
+    assert (code, err) == (1, "")
+    assert f"{daemon.config}:2:1: error: " in out
+    assert "\nnot well:\n  the configuration file cannot be used" in out
+    code, out, _ = await asked("-o", "json", "--listen", f":{port}")
+    assert code == 1
+    assert json.loads(out)["troubles"]
+
+
+async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
+    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
+    await daemon.start(
+        f"version: v1\nresources: [{{name: {A}, sources: [static: 1], replicas: 2}}]\n"
+    )
+    await started.wait(A, 2, 2)
+    port = await port_of(daemon)
+    await started.admit("pod", {"app": {A: 2}})
+    async with asyncio.timeout(PATIENCE):
+        while len((await status(port))["resources"][0]["holders"]) < 2:
+            await asyncio.sleep(0.02)
+    _, out, _ = await asked("--listen", f":{port}")
+    assert [line.split() for line in out.splitlines()][-1] == ["0", "Healthy", "default/pod", "-"]
+
+
+async def test_none_is_running() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    code, out, err = await asked("--listen", f":{port}")
+    assert (code, out) == (3, "")
+    assert f"no devhost answers at 127.0.0.1:{port}: Connection refused" in err
+    assert "--listen" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 No\r\n\r\n{}",
+     b"HTTP/1.1 200 OK\r\n\r\n7"],
+)  # fmt: skip
+async def test_somebody_else_answers(said: bytes) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        code, out, err = await asked("--listen", f":{port}")
+    assert (code, out) == (3, "")
+    assert err.count("\n") == 1
+
+
+async def test_no_address() -> None:
+    code, _, err = await asked("--listen", "nowhere")
+    assert code == 2
+    assert "HOST:PORT" in err
+
+
+async def test_a_port_that_is_taken_ends_the_start(daemon: Daemon, started: Kubelet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+        daemon.flags[1] = f"127.0.0.1:{port}"
+        await daemon.start(tokens(a=1))
+        assert await daemon.ended() == 1
+    (line,) = daemon.lines
+    assert line["msg"] == f"devhost: --listen: 127.0.0.1:{port}: Address already in use"
+    assert not daemon.sockets()
+
+
+async def test_off_unless_told(daemon: Daemon, started: Kubelet) -> None:
+    """Nothing listens, and the library that counts is not even loaded."""
+    daemon.flags = daemon.flags[2:]
+    daemon.prelude += """
+import atexit, sys
+atexit.register(lambda: print(f"loaded {'prometheus_client' in sys.modules}", file=sys.stderr))
+"""
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    assert await daemon.stop() == 0
+    assert not daemon.found("listening")
+    assert daemon.found("loaded False")
