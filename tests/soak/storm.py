@@ -339,7 +339,7 @@ class Soak:
         if isinstance(self.kubelet, SimulatedKubelet):
             if self.kubelet.panics:
                 raise MismatchError(f"the kubelet would have died: {self.kubelet.panics}")
-        elif not self.kubelet.alive:
+        elif not self.kubelet.alive and not self._down:  # else it was killed, and comes again
             raise MismatchError(f"the kubelet has died\n{self.kubelet.log}")
 
     def _note_tracebacks(self) -> None:
