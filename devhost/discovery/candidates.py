@@ -54,6 +54,13 @@ class Candidates:
     held: dict[str, float] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
 
+    def holds_back(self, key: str, moment: "Moment", *, may: bool) -> bool:
+        """Whether something has to wait, if it may; note since when it has been seen."""
+        waits = may and moment.waits(key)
+        if waits or key in moment.previous.held:
+            self.held[key] = moment.previous.held.get(key, moment.now)
+        return waits
+
     def skip(self, what: str, reason: str) -> None:
         """Note what is not offered."""
         self.skipped.append(Skipped(what, reason))
@@ -132,12 +139,9 @@ def _single(resource: Resource, survey: Survey, moment: Moment) -> Candidates:
         if known is not None:
             result.found.append(Candidate((known,), known_ids[place(known)], known=True))
             continue
-        if _may_be_named(resource, first) and moment.waits(key):
-            result.held[key] = moment.previous.held.get(key, moment.now)
+        if result.holds_back(key, moment, may=_may_be_named(resource, first)):
             result.skip(label(first), _HELD)
             continue
-        if key in moment.previous.held:
-            result.held[key] = moment.previous.held[key]
         result.found.append(Candidate((first,), _id_of(resource, (first,), moment)))
     return result
 
@@ -170,19 +174,15 @@ def _grouped(resource: Resource, group: Template, survey: Survey, moment: Moment
         before = moment.previous.devices.get(device_id or "") if known else None
         had = {node.source for node in before.nodes} if before else set()
         required, optional = _absent(resource, nodes, had & survey.failed.keys())
-        held = f"\0group\0{name}"
         if required:
             reason = f"incomplete: no node of {required}"
             result.skip(", ".join(map(label, nodes)), f"group {name!r} is {reason}")
             # Its ID may be made of the node that is absent.
             of = {device_id, *(known_ids.get(place(node)) for node in nodes)}
             result.incomplete |= {one: reason for one in of if one is not None}
-        elif not known and optional and moment.waits(held):
-            result.held[held] = moment.previous.held.get(held, moment.now)
+        elif result.holds_back(f"\0group\0{name}", moment, may=bool(optional) and not known):
             result.skip(", ".join(map(label, nodes)), _HELD_GROUP)
         else:
-            if held in moment.previous.held:
-                result.held[held] = moment.previous.held[held]
             result.found.append(Candidate(nodes, device_id, known))
     return result
 
