@@ -17,13 +17,18 @@ async def seen(event: asyncio.Event) -> None:
 
 
 async def settled(watcher: Watcher, place: Path) -> None:
-    """Wait until all events so far are delivered: the one that is made last comes last."""
+    """Wait until all events so far are delivered, and the watches are arranged by them.
+
+    The event that is made last comes last.
+    """
     event = asyncio.Event()
     place.mkdir()  # noqa: ASYNC240
     await watcher.watch("settle", frozenset({Spot(str(place))}), event.set)
     (place / "x").touch()
     await seen(event)
     watcher.unwatch("settle")
+    while watcher._tasks:
+        await asyncio.wait(tuple(watcher._tasks))
 
 
 async def until_seen(event: asyncio.Event, place: Path) -> None:
