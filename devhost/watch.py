@@ -1,80 +1,38 @@
-"""Watching directories: events never carry state, they only say "look again".
+"""Watching directories: events never carry state, they only say "look again", and where.
 
-watchdog is behind a small interface so that what is under it can change. Its traps, and
-what is done about them: files are never watched, only directories (a ConfigMap swaps links);
-a directory that is not there is waited for at its nearest existing ancestor; a watch dies
-with its directory, so the ancestor's events set it up anew; one event filter everywhere,
-because two filters on one directory replace each other; and what inotify cannot give
-(limits, lost events) is left to the caller's slow rescan.
+The kernel's events are read on the event loop, without a thread; what is under this interface
+can change. Its traps, and what is done about them: only directories are watched, no files (a
+ConfigMap swaps links); one that is not there is waited for at its nearest existing ancestor; a
+watch dies with its directory, so the ancestor's events set it up anew; what came before a watch
+has no event, so it is looked again after that; a filesystem may never answer, so it is asked in a
+thread; and what inotify cannot give (limits) is left to the caller's slow rescan.
 """
 
 import asyncio
 import logging
-import warnings
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from collections.abc import Hashable, Iterable
+from typing import Final, Self
 
-from watchdog.events import (
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-    FileClosedEvent,
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileMovedEvent,
-    FileSystemEvent,
-    FileSystemEventHandler,
-)
-from watchdog.observers import Observer
-
+from devhost.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN
 from devhost.threads import in_thread
-from devhost.watch_spots import Identity, Spot, concerns, leads_to, places
+from devhost.watch_directories import Directories, Directory
+from devhost.watch_spots import Places, Spot, entry_towards, places
+from devhost.watch_wanted import LookAgain, Wanted
 
-_STRUCTURAL: Final[list[type[FileSystemEvent]]] = [
-    FileCreatedEvent,
-    FileDeletedEvent,
-    FileMovedEvent,
-    DirCreatedEvent,
-    DirDeletedEvent,
-    DirMovedEvent,
-]
-_ECHO_S: Final = 0.25
+_ROUNDS_MAX: Final = 50  # of looking and watching, until nothing new is found
+_PROMPT_S: Final = 0.5
 _LOG: Final = logging.getLogger(__name__)
-
-LookAgain = Callable[[], None]
-
-
-@dataclass(slots=True)
-class _Wanted:
-    """What is subscribed to a spot, and the watches that serve it."""
-
-    subscribers: dict[Hashable, LookAgain] = field(default_factory=dict)
-    places: set[Spot] = field(default_factory=set)
-    looks: int = 0
-
-
-@dataclass(slots=True)
-class _Watch:
-    """A scheduled watch, which directory it is of, and the spots that it serves."""
-
-    handle: Any
-    identity: Identity
-    writes: bool
-    users: set[Spot] = field(default_factory=set)
 
 
 class Watcher:
     """Calls back on the event loop when something under a watched directory changed."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Spot, _Wanted] = {}
-        self._watches: dict[Spot, _Watch] = {}
+        self._wanted: dict[Spot, Wanted] = {}
+        self._spots: dict[Hashable, frozenset[Spot]] = {}
         self._unwatched: set[Spot] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._observer: Any = None
+        self._directories: Directories | None = None
         self._open = False
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def degraded(self) -> bool:
@@ -82,182 +40,227 @@ class Watcher:
         return bool(self._unwatched)
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        # watchdog 7.1 warns from its thread when a new directory's watch is made twice (once
-        # for its event, once by its own walk); nothing is lost.
-        warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
         self._open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        observer, self._observer, self._open = self._observer, None, False
-        for task in self._tasks:
-            task.cancel()
-        if observer is not None:
-            observer.stop()
-            await asyncio.get_running_loop().run_in_executor(None, observer.join)
+        self._open = False
+        if self._directories is not None:
+            asyncio.get_running_loop().remove_reader(self._directories.fileno())
+            self._directories.close()
+            self._directories = None
+        for wanted in self._wanted.values():
+            wanted.settle()
+        self._wanted.clear()
+        self._spots.clear()
 
     async def watch(self, key: Hashable, spots: frozenset[Spot], look_again: LookAgain) -> None:
         """Call ``look_again`` for changes under the spots, until `unwatch`; return when it does.
 
+        It is called with the path of an entry, no directory, that came, went, moved or (where
+        that counts) was written in a watched directory; and with ``None`` when anything else
+        may have changed.
+
         Called again with other spots, they take the place of the former. It then also looks
         whether the watches are still of the directories at the paths: of what happens further
         up than a spot's nearest ancestor there is no event. It may take as long as the
-        filesystem takes to answer.
+        filesystem takes to answer; in case the caller did not wait, it is told to look again.
         """
-        for spot in [spot for spot, one in self._wanted.items() if key in one.subscribers]:
-            if spot not in spots:
-                self._unsubscribe(spot, key)
+        if not self._open:
+            return
+        for spot in self._spots.get(key, frozenset()) - spots:
+            self._unsubscribe(spot, key)
+        self._spots[key] = spots
+        pending = set()
         for spot in spots:
-            self._wanted.setdefault(spot, _Wanted()).subscribers[key] = look_again
-        await self._arrange(spots)
+            wanted = self._wanted.get(spot)
+            if wanted is None:
+                wanted = self._wanted[spot] = Wanted(spot)
+            wanted.subscribers[key] = look_again
+            pending.add(self._look(wanted))
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if pending:
+            await asyncio.wait(pending)
+        if clock() - began > _PROMPT_S and self._spots.get(key) is spots:
+            look_again(None)
 
     def unwatch(self, key: Hashable) -> None:
         """Drop all that was subscribed under a key."""
-        for spot in [spot for spot, one in self._wanted.items() if key in one.subscribers]:
+        for spot in self._spots.pop(key, ()):
             self._unsubscribe(spot, key)
 
     def _unsubscribe(self, spot: Spot, key: Hashable) -> None:
         wanted = self._wanted[spot]
         del wanted.subscribers[key]
         if not wanted.subscribers:
-            for place in wanted.places:
-                self._release(place, spot)
             del self._wanted[spot]
+            self._unwatched.discard(spot)
+            self._hold(wanted, None, {})
+            wanted.settle()
 
     # ── which watches serve which spots ──
 
-    async def _arrange(self, spots: Iterable[Spot]) -> None:
-        """Watch each directory itself where it is there, and its nearest ancestor always."""
-        looks: list[tuple[Spot, _Wanted, int]] = []
-        for spot in spots:
-            wanted = self._wanted[spot]
-            wanted.looks += 1
-            looks.append((spot, wanted, wanted.looks))
-        while looks:
-            asked = [spot for spot, _, _ in looks]
-            found = await in_thread("watch", lambda asked=asked: [places(one) for one in asked])  # type: ignore[misc]
-            fresh = []
-            for (spot, wanted, look), there in zip(looks, found, strict=True):
-                if self._wanted.get(spot) is not wanted or wanted.looks != look:
-                    continue  # given up, or looked at again since
-                for place in wanted.places - there.keys():
-                    self._release(place, spot)
-                made = [self._acquire(place, there[place], spot) for place in there]
-                wanted.places = set(there)
-                if any(made):  # something may have come before the watch
-                    fresh.append((spot, wanted, look))
-            looks = fresh
+    def _look(self, wanted: Wanted) -> "asyncio.Future[None]":
+        """Arrange a spot's watches by a look that begins after this."""
+        if (looking := wanted.looking) is None:
+            looking = wanted.looking = asyncio.get_running_loop().create_future()
+            self._ask(wanted)
+        else:
+            wanted.again = True
+        return looking
 
-    def _acquire(self, place: Spot, identity: Identity, spot: Spot) -> bool:
-        """Use a watch; one of a directory that is no more at its path is made anew.
+    def _ask(self, wanted: Wanted) -> None:
+        try:
+            look = in_thread("watch", lambda: places(wanted.spot))
+        except RuntimeError as error:  # no thread is to be had
+            self._note(wanted.spot, [(wanted.spot.path, str(error))])
+            wanted.settle()
+            return
+        look.add_done_callback(lambda done: self._answered(wanted, done.result()))
+
+    def _answered(self, wanted: Wanted, there: Places) -> None:
+        if self._wanted.get(wanted.spot) is not wanted:
+            return  # given up
+        missed = self._arrange(wanted, there)
+        if wanted.arranged and wanted.changed:  # something may have come before the watch
+            wanted.changed = False
+            wanted.tell(None)
+        wanted.rounds = 0 if wanted.again else wanted.rounds + 1
+        if self._wanted.get(wanted.spot) is not wanted:
+            return
+        if wanted.again or (missed and wanted.rounds < _ROUNDS_MAX):
+            wanted.again = False
+            self._ask(wanted)
+            return
+        wanted.arranged, wanted.changed, wanted.rounds = True, False, 0
+        wanted.settle()
+
+    def _arrange(self, wanted: Wanted, there: Places) -> bool:
+        """Watch each directory itself where it is there, and its nearest ancestor always.
 
         Returns:
-            Whether it was made.
+            Whether something may have come meanwhile that has to be watched too.
         """
-        watch, users = self._watches.get(place), set()
-        writes = any(one.writes and one.path == place.path for one in self._wanted)
-        if watch and (watch.identity != identity or (writes and not watch.writes)):
-            users, watch = self._drop(place), None
-        made = None
-        if watch is None:
-            watch = made = self._scheduled(place, identity, writes=writes)
-        if watch is not None:
-            watch.users |= users | {spot}
-        return made is not None
+        spot, errors = wanted.spot, list[tuple[str, str]]()
+        above, inside, missed = None, dict[str, Directory](), False
+        if there.above is not None:  # first, so that it tells of what comes and goes from now on
+            directory = self._directory(there.above, errors)
+            if directory is not None:
+                above = directory, entry_towards(there.above, spot.path)
+            unknown = above != wanted.above
+            missed = (unknown and not there.inside) or (directory is None and not errors)
+        for path in there.inside:
+            directory = self._directory(path, errors, writes=spot.writes)
+            if directory is not None:
+                inside[path] = directory
+        fresh = any(wanted.inside.get(path) is not one for path, one in inside.items())
+        wanted.changed |= (above, inside) != (wanted.above, wanted.inside)
+        self._hold(wanted, above, inside)
+        self._note(spot, errors)
+        return missed or (spot.recursive and fresh)
 
-    def _scheduled(self, place: Spot, identity: Identity, *, writes: bool) -> _Watch | None:
-        if not self._open:
-            return None
-        handler = _Handler(lambda event: self._from_thread(place, event))
-        events = [*_STRUCTURAL, FileClosedEvent] if writes else _STRUCTURAL
+    def _directory(
+        self, path: str, errors: list[tuple[str, str]], *, writes: bool = False
+    ) -> Directory | None:
+        """Watch a directory; whoever needs the one that was there before has to look."""
         try:
-            if self._observer is None:
-                observer = Observer()  # fails where no more instances of inotify are allowed
-                observer.start()
-                self._observer = observer
-            handle = self._observer.schedule(
-                handler, place.path, recursive=place.recursive, event_filter=events
-            )
+            if self._directories is None:
+                self._directories = Directories()
+                reader = self._directories.fileno()
+                asyncio.get_running_loop().add_reader(reader, self._read, self._directories)
+            former = self._directories.at(path)
+            directory = self._directories.watch(path, writes=writes)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            self._degrade(place, error)
+            errors.append((path, error.strerror or str(error)))
             return None
-        self._unwatched.discard(place)
-        watch = self._watches[place] = _Watch(handle, identity, writes)
-        return watch
+        if former is not None and former is not directory:
+            self._lose(former)
+        return directory
 
-    def _degrade(self, place: Spot, error: OSError) -> None:
+    def _hold(
+        self, wanted: Wanted, above: tuple[Directory, str] | None, inside: dict[str, Directory]
+    ) -> None:
+        """Use other directories than until now; drop those that nobody needs any more."""
+        spot, left = wanted.spot, [*wanted.inside.values()]
+        if wanted.above is not None:
+            directory, name = wanted.above
+            directory.mislead(name, spot)
+            left.append(directory)
+        for directory in left:
+            directory.inside.discard(spot)
+        wanted.above, wanted.inside = above, inside
+        if above is not None:
+            directory, name = above
+            directory.lead(name, spot)
+        for directory in inside.values():
+            directory.inside.add(spot)
+        for directory in left:
+            if self._directories and not directory.inside and not directory.towards:
+                self._directories.drop(directory)
+
+    def _note(self, spot: Spot, errors: list[tuple[str, str]]) -> None:
+        """Remember whether all that a spot needs is watched; warn of the first that is not."""
+        if not errors:
+            self._unwatched.discard(spot)
+            return
+        path, reason = errors[0]
         if not self._unwatched:
-            reason = error.strerror or str(error)
-            fields = {"directory": place.path, "reason": reason}
+            fields = {"directory": path, "reason": reason}
             _LOG.warning("cannot watch for changes, so looking regularly", extra={"fields": fields})
-        self._unwatched.add(place)
-
-    def _release(self, place: Spot, spot: Spot) -> None:
-        watch = self._watches.get(place)
-        if watch is not None:
-            watch.users.discard(spot)
-            if not watch.users:
-                self._drop(place)
-        self._unwatched.discard(place)
-
-    def _drop(self, place: Spot) -> set[Spot]:
-        """End a watch; return the spots that it served."""
-        watch = self._watches.pop(place)
-        if self._observer is not None:
-            self._observer.unschedule(watch.handle)
-        return watch.users
+        self._unwatched.add(spot)
 
     # ── events ──
 
-    def _from_thread(self, place: Spot, event: FileSystemEvent) -> None:
-        assert self._loop is not None  # noqa: S101 (set before any watch)
-        try:
-            self._loop.call_soon_threadsafe(self._on_event, place, event)
-        except RuntimeError:
-            _LOG.debug("event after the loop has closed")
+    def _read(self, directories: Directories) -> None:
+        for watch, mask, name in directories.events():
+            if mask & OVERFLOW:
+                _LOG.debug("more events than the kernel keeps: looking everywhere")
+                self._renew(list(self._wanted))
+            for directory in directories.of(watch):
+                if mask & LOST:
+                    self._renew(self._lose(directory))
+                elif mask & MOVED_ITSELF:
+                    self._renew(directory.spots)
+                elif name:
+                    self._on_entry(directory, mask, name)
 
-    def _on_event(self, place: Spot, event: FileSystemEvent) -> None:
-        watch = self._watches.get(place)
-        if watch is None:
-            return
-        paths = [str(path) for path in (event.src_path, event.dest_path) if path]
-        affected = {spot for spot in watch.users if concerns(place, spot, paths)}
-        if event.is_directory:
-            affected |= self._renewed(paths)
-        for spot in affected:
+    def _on_entry(self, directory: Directory, mask: int, name: str) -> None:
+        path, written = directory.entry(name), bool(mask & WRITTEN)
+        for spot in list(directory.inside):
             wanted = self._wanted.get(spot)
-            for look_again in list(wanted.subscribers.values()) if wanted else ():
-                look_again()
-                if place.recursive and isinstance(event, DirCreatedEvent | DirMovedEvent):
-                    # What is put into a new directory may come before its watch.
-                    asyncio.get_running_loop().call_later(_ECHO_S, look_again)
+            if wanted is None or (written and not spot.writes):
+                continue
+            if not mask & IS_DIRECTORY:
+                wanted.tell(path)
+            elif spot.recursive:
+                self._renew([spot])
+            else:
+                wanted.tell(None)
+        if not written:
+            self._renew(list(directory.towards.get(name, ())))
 
-    def _renewed(self, paths: list[str]) -> set[Spot]:
-        """Watch anew what directories came, went or moved at ``paths``: old watches are dead."""
-        spots = {spot for spot in self._wanted for path in paths if leads_to(path, spot.path)}
-        for place in list(self._watches):
-            if place in self._watches and any(leads_to(path, place.path) for path in paths):
-                spots |= self._drop(place)
-        again = spots & self._wanted.keys()
-        if again and self._loop is not None:
-            task = self._loop.create_task(self._rearrange(again), name="watch")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _renew(self, spots: Iterable[Spot]) -> None:
+        """Have the spots looked at, by their subscribers and for their watches."""
+        for spot in spots:
+            wanted = self._wanted.get(spot)
+            if wanted is not None:
+                wanted.tell(None)
+            if wanted is not None and wanted.subscribers:
+                self._look(wanted)
+
+    def _lose(self, directory: Directory) -> set[Spot]:
+        """A directory is no more at its path: have its spots watched anew, and return them."""
+        spots = directory.spots
+        for spot in spots:
+            wanted = self._wanted[spot]
+            inside = {path: one for path, one in wanted.inside.items() if one is not directory}
+            above = wanted.above if wanted.above and wanted.above[0] is not directory else None
+            wanted.changed = True
+            self._hold(wanted, above, inside)
+            self._look(wanted)
+        if self._directories is not None:
+            self._directories.drop(directory)
         return spots
-
-    async def _rearrange(self, spots: set[Spot]) -> None:
-        await self._arrange(spots & self._wanted.keys())
-        for spot in spots & self._wanted.keys():  # something may have come before the watch
-            for look_again in list(self._wanted[spot].subscribers.values()):
-                look_again()
-
-
-class _Handler(FileSystemEventHandler):
-    def __init__(self, deliver: Callable[[FileSystemEvent], None]) -> None:
-        self._deliver = deliver
-
-    def on_any_event(self, event: FileSystemEvent) -> None:
-        self._deliver(event)

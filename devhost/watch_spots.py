@@ -3,16 +3,14 @@
 import os
 from dataclasses import dataclass
 
-Identity = tuple[int, int] | None
-
 
 @dataclass(frozen=True, slots=True)
 class Spot:
     """A directory to watch.
 
     Attributes:
-        path: Where it is.
-        recursive: Whether all below it counts.
+        path: Where it is: absolute. It may be a link to a directory.
+        recursive: Whether all below it counts; links below it are not followed.
         writes: Whether files that were written count, beside those that come, go or move.
     """
 
@@ -21,40 +19,51 @@ class Spot:
     writes: bool = False
 
 
-def places(spot: Spot) -> dict[Spot, Identity]:
-    """Return the directories that have to be watched for a spot. Blocks.
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The directories that have to be watched for a spot, by their paths.
 
-    Whether writes count there is decided with all spots: inotify has one mask for a directory.
+    Attributes:
+        above: The nearest one above it that is there, if any is above it.
+        inside: The spot's own, first, and where all below it counts, those; none if not there.
     """
-    path = spot.path
-    above = os.path.dirname(path.rstrip("/")) or "/"
-    while not os.path.isdir(above) and above != "/":
-        above = os.path.dirname(above)
-    found = {Spot(path, spot.recursive): identity(path)} if os.path.isdir(path) else {}
-    if found and spot.recursive:
-        # To watch it walks it, where that holds up all. A mount that does not answer holds up
-        # only this.
-        for _ in os.walk(path):
-            pass
-    if above != path:
-        found[Spot(above)] = identity(above)
+
+    above: str | None
+    inside: tuple[str, ...]
+
+
+def places(spot: Spot) -> Places:
+    """Look which directories have to be watched for a spot. Blocks.
+
+    What is above a directory that is there is there too, and is not asked.
+    """
+    path, above = spot.path, _parent(spot.path)
+    if os.path.isdir(path):
+        inside = (path, *_below(path)) if spot.recursive else (path,)
+    else:
+        inside = ()
+        while not os.path.isdir(above) and above != "/":
+            above = _parent(above)
+    return Places(None if above == path else above, inside)
+
+
+def entry_towards(above: str, path: str) -> str:
+    """Return the name in the directory ``above`` that leads to a path."""
+    return path[len(above) :].lstrip("/").partition("/")[0]
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(path.rstrip("/")) or "/"
+
+
+def _below(path: str) -> list[str]:
+    found, pending = [], [path]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                here = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # gone, or not to be read
+        found += here
+        pending += here
     return found
-
-
-def identity(path: str) -> Identity:
-    """Return what tells a directory from another at its path."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def concerns(place: Spot, spot: Spot, paths: list[str]) -> bool:
-    """Whether an event of a watch is of a spot, or only of its ancestor's other entries."""
-    return place.path == spot.path or any(leads_to(path, spot.path) for path in paths)
-
-
-def leads_to(path: str, wanted: str) -> bool:
-    """Whether a path is that of another one, or of a directory above it."""
-    return wanted == path or wanted.startswith(path.rstrip("/") + "/")

@@ -8,27 +8,13 @@ import pytest
 
 from devhost.watch import Watcher
 from devhost.watch_spots import Spot
+from tests.support.watching import settled
 
 
 async def seen(event: asyncio.Event) -> None:
     async with asyncio.timeout(5):
         await event.wait()
     event.clear()
-
-
-async def settled(watcher: Watcher, place: Path) -> None:
-    """Wait until all events so far are delivered, and the watches are arranged by them.
-
-    The event that is made last comes last.
-    """
-    event = asyncio.Event()
-    place.mkdir()  # noqa: ASYNC240
-    await watcher.watch("settle", frozenset({Spot(str(place))}), event.set)
-    (place / "x").touch()
-    await seen(event)
-    watcher.unwatch("settle")
-    while watcher._tasks:
-        await asyncio.wait(tuple(watcher._tasks))
 
 
 async def until_seen(event: asyncio.Event, place: Path) -> None:
@@ -47,7 +33,7 @@ async def until_seen(event: asyncio.Event, place: Path) -> None:
 
 async def subscribe(watcher: Watcher, path: Path, key: str = "k", **kind: bool) -> asyncio.Event:
     event = asyncio.Event()
-    await watcher.watch(key, frozenset({Spot(str(path), **kind)}), event.set)
+    await watcher.watch(key, frozenset({Spot(str(path), **kind)}), lambda _: event.set())
     return event
 
 
@@ -192,7 +178,7 @@ async def test_a_grandparent_renamed_away_does_not_end_the_watch(tmp_path: Path)
         event = await subscribe(watcher, d)
         (tmp_path / "x").rename(tmp_path / "old")
         d.mkdir(parents=True)
-        await watcher.watch("k", frozenset({Spot(str(d))}), event.set)
+        await watcher.watch("k", frozenset({Spot(str(d))}), lambda _: event.set())
         await until_seen(event, d)
 
 
@@ -266,8 +252,8 @@ async def test_a_spot_given_up_while_it_is_to_be_watched_anew(tmp_path: Path) ->
     async with Watcher() as watcher:
         event = await subscribe(watcher, d / "a", "a")
         await subscribe(watcher, d / "b", "b")
-        assert watcher._renewed([str(d)]) == {Spot(str(d / "a")), Spot(str(d / "b"))}
+        watcher._renew([Spot(str(d / "a")), Spot(str(d / "b"))])
         watcher.unwatch("b")  # before the work has begun
-        await asyncio.gather(*watcher._tasks)
+        await settled(watcher, tmp_path / "other")
         assert event.is_set()
         await until_seen(event, d / "a")

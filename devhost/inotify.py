@@ -1,0 +1,113 @@
+"""The kernel's inotify, as a descriptor that never blocks and that no child inherits.
+
+Of watchdog only its bindings are used. Its observers take a thread for each directory. Its
+`InotifyFD` is made for a thread of its own: it blocks, its descriptor is inherited, closing it
+unread leaves it open, and a directory that must not be read counts as watched.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from watchdog.observers.inotify_c import (
+    InotifyConstants,
+    Mask,
+    WatchDescriptor,
+    inotify_add_watch,
+    inotify_rm_watch,
+    libc,
+)
+
+IS_DIRECTORY: Final = InotifyConstants.IN_ISDIR
+LOST: Final = InotifyConstants.IN_IGNORED
+MOVED_ITSELF: Final = InotifyConstants.IN_MOVE_SELF
+OVERFLOW: Final = InotifyConstants.IN_Q_OVERFLOW
+WRITTEN: Final = InotifyConstants.IN_CLOSE_WRITE
+# A directory that is removed needs no bit: its watch is lost, and that is always told. Links are
+# followed. A directory has one watch by whatever path, so a mask adds to the former.
+_STRUCTURE: Final = (
+    InotifyConstants.IN_CREATE
+    | InotifyConstants.IN_DELETE
+    | InotifyConstants.IN_MOVE
+    | MOVED_ITSELF
+    | InotifyConstants.IN_ONLYDIR
+    | InotifyConstants.IN_EXCL_UNLINK
+    | InotifyConstants.IN_MASK_ADD
+)
+_REASONS: Final = {
+    errno.ENOSPC: "inotify watch limit reached",
+    errno.EMFILE: "inotify instance limit reached",
+}
+_HEAD: Final = struct.Struct("iIII")
+_BUFFER: Final = 64 * 1024  # 2,000 events
+_init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", libc))
+
+
+class Event(NamedTuple):
+    """What happened to a watched directory (then the name is empty), or to an entry of it."""
+
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One instance of inotify.
+
+    Raises:
+        OSError: The kernel allows no more of them.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int = _init(os.O_CLOEXEC | os.O_NONBLOCK)  # watchdog's are wrong
+        if self._descriptor == -1:
+            raise _failure()
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable when there are events."""
+        return self._descriptor
+
+    def add(self, path: str, *, writes: bool) -> int:
+        """Watch a directory; return its number, which is the same as long as it is the same.
+
+        Raises:
+            OSError: It is not there, or must not be read, or there are too many watches.
+        """
+        mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
+        watch = inotify_add_watch(self._descriptor, os.fsencode(path), mask)
+        if watch == -1:
+            raise _failure()
+        return watch
+
+    def remove(self, watch: int) -> None:
+        """End a watch. It may have ended by itself."""
+        inotify_rm_watch(self._descriptor, WatchDescriptor(watch))
+
+    def read(self) -> list[Event]:
+        """Return the events that wait, or the first of very many."""
+        try:
+            return list(parsed(os.read(self._descriptor, _BUFFER)))
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        """End all watches."""
+        os.close(self._descriptor)
+
+
+def parsed(buffer: bytes) -> Iterator[Event]:
+    """Take apart what the kernel wrote."""
+    at = 0
+    while at < len(buffer):
+        watch, mask, _, length = _HEAD.unpack_from(buffer, at)
+        at += _HEAD.size + length
+        name = buffer[at - length : at].rstrip(b"\0")
+        yield Event(watch, mask, os.fsdecode(name))
+
+
+def _failure() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, _REASONS.get(number) or os.strerror(number))
