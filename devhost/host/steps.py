@@ -20,7 +20,7 @@ from devhost.errors import PreStartError
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState
 from devhost.model.names import printable
-from devhost.threads import in_thread
+from devhost.threads import in_own_thread, in_thread
 from devhost.trust import Policy
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ def _seen_at(files: HostFiles, path: str) -> str:
 async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
     stop = threading.Event()
     left = limit.ends - asyncio.get_running_loop().time()
-    running = in_thread(
+    running = in_own_thread(
         f"preStart {start.resource}", lambda: command.run(argv, start.environment, left, stop)
     )
     running.add_done_callback(lambda late: late.cancelled() or late.exception())

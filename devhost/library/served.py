@@ -16,7 +16,7 @@ from devhost.library.scanner import CodeScanner, theirs
 from devhost.model import names
 from devhost.model.device import Device
 from devhost.rules import bound, rules_of
-from devhost.threads import in_thread
+from devhost.threads import in_own_thread
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class ServedPlugin:
         while self._registered.is_set():
             self._registered.clear()
             with contextlib.suppress(CallError):  # logged
-                await in_thread(f"refresh {self.resource.name}", self._author.refresh)
+                await in_own_thread(f"refresh {self.resource.name}", self._author.refresh)
 
     async def pre_start(self, devices: Iterable[Device], within: float) -> None:
         """Have ``pre_start`` called, if it is overridden.
@@ -76,7 +76,7 @@ class ServedPlugin:
         chosen = [by_id[one] for one in names.natural(by_id)]
         name = self.resource.name
         try:
-            await in_thread(f"pre_start {name}", lambda: self._author.pre_start(chosen, within))
+            await in_own_thread(f"pre_start {name}", lambda: self._author.pre_start(chosen, within))
         except CallError as error:
             raise PreStartError(f"{name}: {error}") from None
 
@@ -88,7 +88,7 @@ class ServedPlugin:
         if self._refreshing is not None:
             self._refreshing.cancel()
         with contextlib.suppress(CallError):  # logged
-            await in_thread(f"destroy {self.resource.name}", self._author.destroy)
+            await in_own_thread(f"destroy {self.resource.name}", self._author.destroy)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:

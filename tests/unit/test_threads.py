@@ -1,0 +1,73 @@
+"""Blocking work beside the event loop."""
+
+import asyncio
+import threading
+
+import pytest
+
+from devhost.threads import REGULAR, in_own_thread, in_thread
+
+
+async def test_the_result_comes_back() -> None:
+    assert await in_thread("answer", lambda: 42) == 42
+    assert await in_own_thread("answer", lambda: 42) == 42
+
+
+async def test_a_failure_comes_back() -> None:
+    def fail() -> None:
+        raise LookupError("no")
+
+    for run in (in_thread, in_own_thread):
+        with pytest.raises(LookupError, match="no"):
+            await run("fail", fail)
+
+
+async def test_a_thread_is_used_again() -> None:
+    """A thousand short jobs in a row cost no more than the regular threads."""
+    used = {await in_thread("who", threading.get_ident) for _ in range(1000)}
+    assert len(used) <= REGULAR
+
+
+async def test_many_jobs_at_once_share_the_regular_threads() -> None:
+    before = threading.active_count()
+    counts = await asyncio.gather(*(in_thread("n", threading.active_count) for _ in range(500)))
+    assert max(counts) <= before + REGULAR
+
+
+async def test_what_hangs_holds_up_nobody() -> None:
+    """Though every thread there is hangs, and many more jobs that hang are in front."""
+    release = threading.Event()
+    hanging = [in_thread("hangs", release.wait) for _ in range(10 * REGULAR)]
+    try:
+        assert await in_thread("answer", lambda: 42) == 42
+    finally:
+        release.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_threads_end_when_they_are_not_needed_any_more() -> None:
+    release = threading.Event()
+    hanging = [in_thread("hangs", release.wait) for _ in range(50)]
+    await in_thread("behind them", int)
+    release.set()
+    await asyncio.gather(*hanging)
+    while len([one for one in threading.enumerate() if one.name in ("idle", "hangs")]) > REGULAR:
+        await asyncio.to_thread(lambda: None)
+
+
+def test_another_loop_is_served_as_well() -> None:
+    """One that was closed while its work hung is no hindrance."""
+    release = threading.Event()
+
+    async def leave() -> None:
+        for _ in range(10 * REGULAR):
+            in_thread("hangs", release.wait)
+
+    async def ask() -> int:
+        return await in_thread("answer", lambda: 42)
+
+    asyncio.run(leave())
+    try:
+        assert asyncio.run(ask()) == 42
+    finally:
+        release.set()
