@@ -145,7 +145,7 @@ def _physical(resource: Resource) -> bool:
 
 
 def _changed(old: Resource, new: Resource) -> Change:
-    differing = _differing(old, new)
+    differing = _differing(old, new) if old is not new else set[str]()
     if differing <= {"node_names"}:  # it applied before and does now: nothing to do
         return Change(new.name, Action.KEEP, (), new)
     reasons = tuple(

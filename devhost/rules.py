@@ -1,6 +1,6 @@
 """A resource's ``allocate`` as rules: what stands in it, compiled once; pure."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from devhost.model.config import Resource
@@ -30,6 +30,8 @@ class Rule:
         read_only: Of a mount.
         nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
         uid: As `devhost.model.answer.DeviceSpec`; so are gid and mode.
+        per_device: Whether it is rendered for each node of each device, or once for the container.
+        joined: Whether the devices' values make one value together.
     """
 
     target: Target
@@ -44,19 +46,14 @@ class Rule:
     gid: int | None = None
     mode: int | None = None
 
-    @property
-    def per_device(self) -> bool:
-        """Whether it is rendered for each node of each device, or once for the container."""
-        return bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
+    per_device: bool = field(init=False)
+    joined: bool = field(init=False)
 
-    @property
-    def joined(self) -> bool:
-        """Whether the devices' values make one value together."""
-        return (
-            self.target in ("env", "annotations")
-            and self.per_device
-            and not self.key.names - CONTAINER_VARIABLES
-        )
+    def __post_init__(self) -> None:
+        per_device = bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
+        text, named = self.target in ("env", "annotations"), self.key.names - CONTAINER_VARIABLES
+        object.__setattr__(self, "per_device", per_device)
+        object.__setattr__(self, "joined", text and per_device and not named)
 
     @property
     def label(self) -> str:
@@ -65,6 +62,9 @@ class Rule:
 
 
 Rules = tuple[Rule, ...]
+
+_PATH: Final = Template.parse("${path}")
+_NODES: Final = Rule("devices", _PATH, _PATH, nodes_only=True)  # where ``devices`` is left out
 
 
 def rules_of(resource: Resource) -> Rules:
@@ -75,8 +75,7 @@ def rules_of(resource: Resource) -> Rules:
         for name, text in allocate.env.items()
     ]
     if allocate.devices is None:
-        path = Template.parse("${path}")
-        rules.append(Rule("devices", path, path, nodes_only=True))
+        rules.append(_NODES)
     for device in allocate.devices or ():
         container = device.container_path or device.host_path
         rules.append(

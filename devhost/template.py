@@ -72,6 +72,8 @@ class Template:
         Raises:
             TemplateError: It holds a ``$`` that is neither ``${name}`` nor ``$$``.
         """
+        if "$" not in text:  # most texts
+            return cls((text,) if text else ())
         parts: list[Part] = []
         end = 0
         for match in _Grammar.pattern.finditer(text):
@@ -88,11 +90,11 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The names of the variables that the template mentions."""
-        return frozenset(part.name for part in self.parts if isinstance(part, Variable))
+        return frozenset([part.name for part in self.parts if isinstance(part, Variable)])
 
     def bind(self, values: Mapping[str, str]) -> "Template":
         """Fill in what ``values`` knows and leave the other variables in place."""
-        if all(isinstance(part, str) for part in self.parts):
+        if not any(isinstance(part, Variable) and part.name in values for part in self.parts):
             return self
         return Template(
             _joined(

@@ -6,14 +6,16 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from devhost.errors import Problem
 from devhost.model.names import printable
-from devhost.plan import Change
-from devhost.report import ResourceReport
+
+if TYPE_CHECKING:
+    from devhost.plan import Change
+    from devhost.report import ResourceReport
 
 
 def print_json(value: Any) -> None:
@@ -58,7 +60,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("   ".join(cells).rstrip())
 
 
-def print_reports(reports: Sequence[ResourceReport]) -> None:
+def print_reports(reports: "Sequence[ResourceReport]") -> None:
     """Print what a host would advertise, for people."""
     for number, report in enumerate(reports):
         if number:
@@ -133,7 +135,7 @@ def _print_cdi(spec: dict[str, Any]) -> None:
             click.echo(f"      {device['name']}: mount {paths} ({mode})")
 
 
-def changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
+def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:
     """Return the shape of ``plan --against -o json``, which is a contract."""
     return [
         {"name": change.name, "action": change.action.value, "reasons": list(change.reasons)}
@@ -141,7 +143,7 @@ def changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
     ]
 
 
-def print_changes(changes: Iterable[Change]) -> None:
+def print_changes(changes: "Iterable[Change]") -> None:
     """Print what a change of configuration would do, for people: a line a reason."""
     rows = []
     for change in changes:

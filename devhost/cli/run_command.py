@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from devhost.cli import listening, options, output
+from devhost.memory import lasting
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -53,15 +54,16 @@ def run(
     """Serve until SIGTERM: the resources of a configuration, if there is one, and those in code."""
     # A process 1 has no default actions; what follows takes over when it is ready.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    from devhost.discovery.host_files import HostFiles
-    from devhost.errors import KubeletError
-    from devhost.host.config_source import ConfigSource
-    from devhost.host.last_good import LastGood
-    from devhost.host.process import raise_descriptor_limit, until_signal
-    from devhost.host.supervisor import Host, Settings
-    from devhost.model.config import Config
-    from devhost.observe import logs
-    from devhost.trust import Policy
+    with lasting():
+        from devhost.discovery.host_files import HostFiles
+        from devhost.errors import KubeletError
+        from devhost.host.config_source import ConfigSource
+        from devhost.host.last_good import LastGood
+        from devhost.host.process import raise_descriptor_limit, until_signal
+        from devhost.host.supervisor import Host, Settings
+        from devhost.model.config import Config
+        from devhost.observe import logs
+        from devhost.trust import Policy
 
     logs.set_up(log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=True)

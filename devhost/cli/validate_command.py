@@ -6,6 +6,7 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.memory import lasting
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 not valid, 2 usage.")
@@ -24,8 +25,9 @@ def command(
 
     Prints every problem of every file: file:line:column: severity: path: message.
     """
-    from devhost.loading.loader import load
-    from devhost.trust import Policy
+    with lasting():
+        from devhost.loading.loader import load
+        from devhost.trust import Policy
 
     policy = Policy(allow_paths, allow_exec, enforced=False)
     problems = [problem for config in configs for problem in load(config, policy).problems]

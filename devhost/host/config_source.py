@@ -17,7 +17,7 @@ from typing import Final
 
 from devhost.errors import Problem
 from devhost.host.last_good import LastGood
-from devhost.loading.loader import Loaded, load_bytes, read, unusable
+from devhost.loading.loader import Loaded, Loader, read, unusable
 from devhost.model.config import Config
 from devhost.threads import in_thread
 from devhost.trust import Policy
@@ -62,7 +62,8 @@ class ConfigSource:
     """Reads a configuration file, and reads it again as long as the host runs."""
 
     def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
-        self.file, self._policy, self._last_good = file, policy, last_good
+        self.file, self._last_good = file, last_good
+        self._loader = Loader(policy)
         self._due = asyncio.Event()
         self._seen: bytes | None = None  # the content that was judged last
         self._unsaved: bytes | None = None
@@ -87,9 +88,9 @@ class ConfigSource:
             return loaded, None
         file = str(self._last_good.path)
         self.status = replace(self.status, file=file, hash=_hash(copy))
-        return loaded, load_bytes(copy, file, self._policy)
+        return loaded, self._loader.load_bytes(copy, file)
 
-    def look_again(self) -> None:
+    def look_again(self, _path: str | None = None) -> None:
         """The file may have changed."""
         self._due.set()
 
@@ -165,7 +166,7 @@ class ConfigSource:
     def _judged(self, raw: bytes | None, reason: str) -> Loaded:
         if raw is None:
             return unusable(self.file, reason)
-        return load_bytes(raw, self.file, self._policy)
+        return self._loader.load_bytes(raw, self.file)
 
     def _failed(self, loaded: Loaded) -> None:
         failures = self.status.failures + 1

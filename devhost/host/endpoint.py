@@ -9,10 +9,10 @@ from typing import Any, Final
 from devhost.host.status import facts, readiness, status
 from devhost.host.supervisor import Host
 from devhost.kubelet.servicer import RESULTS
-from devhost.observe import metrics, page
+from devhost.observe import page
 from devhost.observe.address import Address
 from devhost.observe.http import HttpServer, Response, Route, sparing
-from devhost.observe.metrics import Metrics
+from devhost.observe.tally import Tally
 
 _JSON: Final = "application/json"
 _LOG: Final = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Endpoint:
     def __init__(self, address: Address, *, devices: bool = False) -> None:
         self._socket = address.bind()
         self._devices = devices
-        self.recorder = Metrics(RESULTS)
+        self.recorder = Tally(RESULTS)
 
     async def beside(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host as long as something runs."""
@@ -56,7 +56,9 @@ class Endpoint:
         }
 
     def _metrics(self, host: Host) -> Response:
-        text = self.recorder.text(facts(host, devices=self._devices))
+        from devhost.observe import metrics  # noqa: PLC0415 (with Prometheus' library; not all ask)
+
+        text = metrics.text(self.recorder, facts(host, devices=self._devices))
         return Response(text, metrics.CONTENT_TYPE)
 
 

@@ -8,6 +8,9 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from devhost.memory import settle
+
+_SETTLE_AFTER_S: Final = 10.0  # by then a start is over
 _OTHERS: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 
@@ -38,5 +41,6 @@ async def until_signal(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     loop.add_signal_handler(signal.SIGHUP, on_hangup or (lambda: None))
+    loop.call_later(_SETTLE_AFTER_S, settle)
     with contextlib.suppress(asyncio.CancelledError):
         await task

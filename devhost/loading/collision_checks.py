@@ -1,6 +1,6 @@
 """Entries that get in each other's way, and entries that need to be allowed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from devhost.errors import Severity
 from devhost.loading.finding import Finding
@@ -12,8 +12,10 @@ from devhost.rules import CONTAINER_VARIABLES, Rule, rules_of
 from devhost.template import Template
 from devhost.trust import Policy
 
+Places = Sequence[tuple[Path, Rule]]
 
-def _places(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
+
+def places(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
     """Yield each rule with the place of its entry."""
     allocate, base = resource.allocate, (*path, "allocate")
     paths: list[Path] = [(*base, "env", name) for name in allocate.env]
@@ -26,11 +28,11 @@ def _places(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
     yield from zip(paths, rules_of(resource), strict=True)
 
 
-def check_collisions(path: Path, resource: Resource) -> Iterator[Finding]:
+def check_collisions(resource: Resource, places: Places) -> Iterator[Finding]:
     """Find what stands twice in a container, and what would with two devices."""
     taken: dict[Template, tuple[Path, Rule]] = {}
     one_device = resource.max_devices == 1 or is_single(resource)
-    for where, rule in _places(path, resource):
+    for where, rule in places:
         if rule.target not in ("devices", "mounts") or rule.nodes_only:
             continue
         other = taken.setdefault(rule.key, (where, rule))
@@ -54,18 +56,18 @@ def _differ(one: Rule, other: Rule) -> bool:
     return mine != theirs
 
 
-def check_between(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]:
+def check_between(resources: Iterable[tuple[str, Places]]) -> Iterator[Finding]:
     """Warn of constant names that resources share: the kubelet picks one value at random."""
     taken: dict[tuple[str, Template], tuple[str, Rule]] = {}
-    for path, resource in resources:
-        for where, rule in _places(path, resource):
+    for own, places in resources:
+        for where, rule in places:
             if rule.target == "cdi" or rule.nodes_only or rule.key.names - CONTAINER_VARIABLES:
                 continue
             if "resource" in rule.key.names:
                 continue
             space = "container path" if rule.target in ("devices", "mounts") else rule.target
-            name, other = taken.setdefault((space, rule.key), (resource.name, rule))
-            if name != resource.name and (_differ(other, rule) or rule.per_device):
+            name, other = taken.setdefault((space, rule.key), (own, rule))
+            if name != own and (_differ(other, rule) or rule.per_device):
                 message = (
                     f"{name} sets the {space} {rule.key} too: in a container that asks for both, "
                     "kubelet picks one of the two at random"
@@ -82,12 +84,14 @@ def _commands(path: Path, resource: Resource) -> Iterator[Path]:
             yield (*path, "health", "checks", index, "exec")
 
 
-def check_trust(path: Path, resource: Resource, policy: Policy) -> Iterator[Finding]:
+def check_trust(
+    path: Path, resource: Resource, places: Places, policy: Policy
+) -> Iterator[Finding]:
     """Find what the process would have to be allowed; the rest shows when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
     for where in () if policy.allow_exec else _commands(path, resource):
         yield severity, where, "running a command needs --allow-exec", True
-    for where, rule in _places(path, resource):
+    for where, rule in places:
         if rule.nodes_only or rule.target not in ("devices", "mounts"):
             continue
         constant = not rule.value.names

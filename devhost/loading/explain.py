@@ -1,6 +1,5 @@
 """What is wrong with a value's shape, in words that say what would be right."""
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -75,6 +74,8 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
     words = list(words)
     if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
         return ""
+    import difflib  # noqa: PLC0415 (a file without mistakes needs no hints)
+
     words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
     near = difflib.get_close_matches(word, words, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

@@ -3,7 +3,7 @@
 import copy
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +12,17 @@ from pydantic import ValidationError
 
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, explain, syntax, yamltree
+from devhost.loading.checks import Declared
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
+from devhost.memory import uncollected
 from devhost.model.config import Config, Resource
 from devhost.trust import Policy
 
 SIZE_MAX: Final = 1 << 20  # a ConfigMap holds no more (1 MiB, Kubernetes)
 PROBLEMS_MAX: Final = 1000  # errors, and as many warnings
+
+_Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +65,78 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
 
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
     """Check what `read` returned."""
-    if len(raw) > SIZE_MAX:
-        return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, more than a ConfigMap holds")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode()  # without a byte order mark
-        return unusable(file, "not UTF-8", *syntax.position_after(before))
-    return loads(text, file, policy)
+    return Loader(policy).load_bytes(raw, file)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text; ``file`` is the name that its problems bear."""
-    try:
-        tree = yamltree.parse(text)
-    except TreeError as error:
-        return unusable(file, str(error), error.line, error.column)
-    resources: list[tuple[yamltree.Path, Resource]] = []
+    return Loader(policy).loads(text, file)
+
+
+class Loader:
+    """Checks configurations one after the other, and looks anew only at what has changed.
+
+    Of a resource of which nothing was to be said the last time, and which stands in the file
+    as it did, the value is that of the last time. What is found is the same either way.
+
+    Args:
+        policy: What the configurations may ask for.
+    """
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
+        self._clean: dict[str, Resource] = {}  # by their texts
+
+    def load_bytes(self, raw: bytes, file: str) -> Loaded:
+        """Check what `read` returned."""
+        if len(raw) > SIZE_MAX:
+            return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, more than a ConfigMap holds")
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            before = error.object[: error.start].decode()  # without a byte order mark
+            return unusable(file, "not UTF-8", *syntax.position_after(before))
+        return self.loads(text, file)
+
+    def loads(self, text: str, file: str) -> Loaded:
+        """Check a configuration's text; ``file`` is the name that its problems bear."""
+        with uncollected():
+            try:
+                tree = yamltree.parse(text)
+            except TreeError as error:
+                return unusable(file, str(error), error.line, error.column)
+            resources: list[Declared] = []
+            found = self._found(tree, resources)
+            loaded = _loaded(file, found, lambda: [one.resource for one in resources])
+            self._clean = {one.text: one.resource for one in resources if one.clean}
+            return loaded
+
+    def _found(self, tree: Tree, resources: list[Declared]) -> Iterator[_Found]:
+        """Yield each problem, and collect the resources whose shape is right."""
+        said = set()
+        for path, message, at in explain.tree_problems(tree):
+            said.add(path)
+            yield "error", path, message, at
+        around = {path[:-1] for path in said}
+        for declared_or_not in _shapes(tree, self._clean):
+            if isinstance(declared_or_not, Declared):
+                resources.append(declared_or_not)
+                continue
+            base, error = declared_or_not
+            for where, message, at in explain.shape_problems(error, base, tree, said, around):
+                yield "error", where, message, at
+        for severity, path, message, on_key in checks.check(resources, self._policy):
+            place = tree.place(explain.known(path, tree))
+            yield severity, path, message, place.key if on_key else (place.line, place.column)
+
+
+def _loaded(
+    file: str, found: Iterable[_Found], resources: Callable[[], Iterable[Resource]]
+) -> Loaded:
+    """Return what a file held, by what is found of it: of very much, not all."""
     kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
     more: list[Problem] = []
-    for severity, path, message, at in _found(tree, policy or Policy(), resources):
+    for severity, path, message, at in found:
         if len(kept[severity]) < PROBLEMS_MAX:
             shown = explain.shown(path), explain.brief(message)
             kept[severity].append(Problem(severity, file, *at, *shown))
@@ -94,33 +150,18 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if kept["error"]:
         return Loaded(None, tuple(problems))
-    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
-    return Loaded(config, tuple(problems))
+    return Loaded(Config(version="v1", resources=tuple(resources())), tuple(problems))
 
 
-def _found(
-    tree: Tree, policy: Policy, resources: list[tuple[yamltree.Path, Resource]]
-) -> Iterator[tuple[Severity, yamltree.Path, str, tuple[int, int]]]:
-    """Yield each problem, and collect the resources whose shape is right."""
-    said = set()
-    for path, message, at in explain.tree_problems(tree):
-        said.add(path)
-        yield "error", path, message, at
-    around = {path[:-1] for path in said}
-    for path, error_or_resource in _shapes(tree):
-        if isinstance(error_or_resource, Resource):
-            resources.append((path, error_or_resource))
-            continue
-        error = error_or_resource
-        for where, message, at in explain.shape_problems(error, path, tree, said, around):
-            yield "error", where, message, at
-    for severity, path, message, on_key in checks.check(resources, policy):
-        place = tree.place(explain.known(path, tree))
-        yield severity, path, message, place.key if on_key else (place.line, place.column)
+def _shapes(
+    tree: Tree, clean: Mapping[str, Resource]
+) -> Iterator[Declared | tuple[yamltree.Path, ValidationError]]:
+    """Validate the top level and each resource on its own, so that one hides no other.
 
-
-def _shapes(tree: Tree) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
-    """Validate the top level and each resource on its own, so that one hides no other."""
+    Args:
+        tree: The document.
+        clean: Resources that need no validation, by their texts.
+    """
     data: Any = tree.data
     items: list[Any] = []
     if isinstance(data, dict):
@@ -133,13 +174,15 @@ def _shapes(tree: Tree) -> Iterator[tuple[yamltree.Path, Resource | ValidationEr
     except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):
-        path = ("resources", index)
+        path, text = ("resources", index), repr(item)  # which tells 1 from True, as == does not
         try:
-            yield path, Resource.model_validate(item)
+            known = clean.get(text)
+            resource = known or Resource.model_validate(item)
+            yield Declared(path, resource, text, clean=known is not None)
         except ValidationError as error:
             yield path, error
             if (rest := _without_mistakes(item, error, index)) is not None:
-                yield path, rest
+                yield Declared(path, rest)
 
 
 def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource | None:

@@ -1,8 +1,8 @@
 """The parser's events to nodes: what is written, aliases still shared, size and depth bounded."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -35,8 +35,8 @@ class Node:
 
     event: Any
     tag: str = ""
-    items: list["Node"] = field(default_factory=list)
-    pairs: list[tuple["Node", "Node"]] = field(default_factory=list)
+    items: Sequence["Node"] = ()
+    pairs: Sequence[tuple["Node", "Node"]] = ()
     open: bool = True
 
     @property
@@ -53,7 +53,7 @@ class Reader:
         if len(directives := [*_DIRECTIVE.finditer(text)]) > DIRECTIVES_MAX:
             line, _ = position_after(text[: directives[DIRECTIVES_MAX].end()])
             raise TreeError(f"more than {DIRECTIVES_MAX} lines that begin with %TAG", line, 1)
-        self._events: Iterator[Any] = iter(yaml.parse(text, Loader=_Parser))
+        self._events: Iterator[Any] = iter(_Parser(text).get_event, None)
         self._anchors: dict[str, Node] = {}
         self._read = 0
 
@@ -90,12 +90,14 @@ class Reader:
         elif event.tag:
             raise error_at(f"the tag {event.tag!r} is not supported", event)
         elif isinstance(event, yaml.SequenceStartEvent):
+            node.items = items = []
             while not isinstance(following := next(self._events), yaml.SequenceEndEvent):
-                node.items.append(self._node(following, depth + 1))
+                items.append(self._node(following, depth + 1))
         else:
+            node.pairs = pairs = []
             while not isinstance(following := next(self._events), yaml.MappingEndEvent):
                 key = self._node(following, depth + 1)
-                node.pairs.append((key, self._node(next(self._events), depth + 1)))
+                pairs.append((key, self._node(next(self._events), depth + 1)))
         node.open = False
         return node
 

@@ -1,5 +1,6 @@
 """What YAML makes of a scalar: its type, and its value of that type."""
 
+from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -30,7 +31,19 @@ def tag(given: str | None, text: str, implicit: tuple[bool, bool]) -> str:
         raise ValueError(
             f"the tag {given!r} is not supported; a text that begins with '!' must be quoted"
         )
-    return given or str(_RESOLVER.resolve(yaml.ScalarNode, text, implicit))  # type: ignore[no-untyped-call]
+    if given or not implicit[0]:
+        return given or STRING
+    return _looks_like(text) if len(text) > _KEPT_LENGTH else _looks_like_kept(text)
+
+
+def _looks_like(text: str) -> str:
+    """Return the type of a scalar that is written without quotes."""
+    return str(_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)))  # type: ignore[no-untyped-call]
+
+
+# A file has few keys, each many times.
+_KEPT_LENGTH: Final = 64
+_looks_like_kept: Final = lru_cache(maxsize=512)(_looks_like)
 
 
 def value(tag: str, text: str) -> Any:

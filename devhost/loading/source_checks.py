@@ -1,7 +1,7 @@
 """What is wrong, or doubtful, with a resource's sources."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from devhost import pattern
@@ -35,7 +35,7 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
     yield from _stable_ids(path, resource)
 
 
-def check_patterns(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]:
+def check_patterns(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
     """Refuse more patterns than can be compiled in bearable time and memory."""
     seen: set[str] = set()
     for path, resource in resources:

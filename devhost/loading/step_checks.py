@@ -17,6 +17,8 @@ _INTERVAL_MIN_S: Final = 0.1
 
 def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
     """Yield what is wrong with ``health`` and ``preStart``."""
+    if resource.health is None and not resource.pre_start:
+        return
     known = variables_of(resource)
     if known is None:
         return

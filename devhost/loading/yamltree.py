@@ -6,7 +6,7 @@ and the text it was written as.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -19,8 +19,7 @@ Path = tuple[str | int, ...]
 TEXT_MAX: Final = 4 << 20  # characters, where aliases repeat them
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a value stands, and its key.
 
     Attributes:

@@ -1,7 +1,11 @@
 """The configuration's JSON Schema: what the loader's shape check accepts, for editors."""
 
+import ast
+import inspect
+from itertools import pairwise
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -10,6 +14,13 @@ from devhost.model.sources import KINDS
 
 
 class _Generator(GenerateJsonSchema):
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Describe each option by the text below its field."""
+        shown = super().model_schema(schema)
+        for key, text in _descriptions(schema["cls"]).items():
+            shown["properties"][key]["description"] = text
+        return shown
+
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """Leave null out: in the file, an option without a value is an error."""
         return self.generate_inner(schema["schema"])
@@ -32,6 +43,21 @@ def json_schema() -> dict[str, Any]:
     definitions["Probe"]["oneOf"] = _one_of("file", "exec")
     definitions["Step"]["oneOf"] = _one_of("run", "mode", "waitFor")
     return schema
+
+
+def _descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each field of a model, by the field's key in the file."""
+    (declared,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(declared, ast.ClassDef)  # noqa: S101 (the source of a class)
+    found = {}
+    for field, below in pairwise(declared.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[model.model_fields[name].alias or name] = inspect.cleandoc(text)
+    return found
 
 
 def _one_of(*keys: str) -> list[dict[str, Any]]:

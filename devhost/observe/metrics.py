@@ -1,137 +1,91 @@
-"""The metrics: events are counted as they come, states are read off the host at each scrape."""
+"""The metrics, for Prometheus: what has happened, and what is so at this moment."""
 
-import contextlib
+import math
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from devhost.model.state import State
 from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
-from devhost.observe.recorder import Recorder
+from devhost.observe.tally import Durations, Happened, Tally
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# The kubelet gives up waiting for nothing; we do after 5 s.
-_ALLOCATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-_DISCOVERY_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LABEL: Final = "resource_name"
 
 
-class Metrics(Recorder):
-    """Counts what happens in a process, and says it to Prometheus.
+def text(tally: Tally, facts: Facts) -> bytes:
+    """Return all metrics; a resource that is served no more loses its series.
 
-    Args:
-        results: How an Allocate may end.
+    Each of the others has all of its series, at 0 if need be: of one that begins at 1,
+    Prometheus sees no increase.
     """
-
-    def __init__(self, results: Iterable[str]) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call] # a timestamp beside each counter, which nobody reads
-        self._registry = registry = CollectorRegistry()
-        self._registrations = Counter(
-            "devhost_registrations",
-            "Registrations with the kubelet, by how they ended.",
-            ["resource_name", "result"],
-            registry=registry,
-        )
-        self._allocations = Counter(
-            "devhost_allocations",
-            "Allocate calls of the kubelet, by how they ended.",
-            ["resource_name", "result"],
-            registry=registry,
-        )
-        self._allocation_duration = Histogram(
-            "devhost_allocation_duration_seconds",
-            "How long Allocate calls took.",
-            ["resource_name"],
-            buckets=_ALLOCATION_BUCKETS,
-            registry=registry,
-        )
-        self._discovery_duration = Histogram(
-            "devhost_discovery_duration_seconds",
-            "How long looks at the host took.",
-            ["resource_name"],
-            buckets=_DISCOVERY_BUCKETS,
-            registry=registry,
-        )
-        self._discovery_errors = Counter(
-            "devhost_discovery_errors",
-            "Looks at the host in which a source could not be read.",
-            ["resource_name"],
-            registry=registry,
-        )
-        ProcessCollector(registry=registry)
-        self._results = tuple(results)
-        self._seen: set[str] = set()
-
-    # ── what happens ──
-
-    def registration(self, resource: str, *, ok: bool) -> None:
-        """Count a registration."""
-        self._begin(resource)
-        self._registrations.labels(resource, _result(ok=ok)).inc()
-
-    def allocated(self, resource: str, result: str, seconds: float) -> None:
-        """Count an Allocate."""
-        self._begin(resource)
-        self._allocations.labels(resource, result).inc()
-        self._allocation_duration.labels(resource).observe(seconds)
-
-    def looked(self, resource: str, seconds: float, *, failed: bool) -> None:
-        """Count a look at the host."""
-        self._begin(resource)
-        self._discovery_duration.labels(resource).observe(seconds)
-        self._discovery_errors.labels(resource).inc(failed)
-
-    def _begin(self, resource: str) -> None:
-        """Begin each series at 0: of one that begins at 1, Prometheus sees no increase."""
-        if resource not in self._seen:
-            self._seen.add(resource)
-            for metric, labels in self._series(resource):
-                metric.labels(*labels)
-
-    def _forget(self, resource: str) -> None:
-        self._seen.discard(resource)
-        for metric, labels in self._series(resource):
-            with contextlib.suppress(KeyError):
-                metric.remove(*labels)
-
-    def _series(self, resource: str) -> Iterator[tuple[Counter | Histogram, tuple[str, ...]]]:
-        for ok in (True, False):
-            yield self._registrations, (resource, _result(ok=ok))
-        for result in self._results:
-            yield self._allocations, (resource, result)
-        yield self._allocation_duration, (resource,)
-        yield self._discovery_duration, (resource,)
-        yield self._discovery_errors, (resource,)
-
-    # ── what is so ──
-
-    def text(self, facts: Facts) -> bytes:
-        """Return all metrics; a resource that is served no more loses its series."""
-        served = {one.name for one in facts.resources}
-        for gone in self._seen - served:
-            self._forget(gone)
-        for name in served:
-            self._begin(name)
-        return generate_latest(_Together(self._registry, lambda: _families(facts)))
+    tally.keep([one.name for one in facts.resources])
+    return generate_latest(_Collected(lambda: _all(tally, facts)))
 
 
-class _Together(Collector):
-    def __init__(self, registry: CollectorRegistry, more: Callable[[], Iterable[Metric]]) -> None:
-        self._registry, self._more = registry, more
+class _Collected(Collector):
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._more()
-        yield from self._registry.collect()
+        return self._families()
+
+
+def _all(tally: Tally, facts: Facts) -> Iterator[Metric]:
+    yield from _families(facts)
+    yield from _happened_families(tally.of)
+    yield from ProcessCollector(registry=None).collect()
+
+
+def _happened_families(of: Mapping[str, Happened]) -> Iterator[Metric]:
+    registrations = CounterMetricFamily(
+        "devhost_registrations",
+        "Registrations with the kubelet, by how they ended.",
+        labels=[_LABEL, "result"],
+    )
+    allocations = CounterMetricFamily(
+        "devhost_allocations",
+        "Allocate calls of the kubelet, by how they ended.",
+        labels=[_LABEL, "result"],
+    )
+    allocation_durations = HistogramMetricFamily(
+        "devhost_allocation_duration_seconds", "How long Allocate calls took.", labels=[_LABEL]
+    )
+    discovery_durations = HistogramMetricFamily(
+        "devhost_discovery_duration_seconds", "How long looks at the host took.", labels=[_LABEL]
+    )
+    discovery_errors = CounterMetricFamily(
+        "devhost_discovery_errors",
+        "Looks at the host in which a source could not be read.",
+        labels=[_LABEL],
+    )
+    for name, one in of.items():
+        for ok, count in one.registrations.items():
+            registrations.add_metric([name, _result(ok=ok)], count)
+        for result, count in one.allocations.items():
+            allocations.add_metric([name, result], count)
+        _add(allocation_durations, name, one.allocation_durations)
+        _add(discovery_durations, name, one.discovery_durations)
+        discovery_errors.add_metric([name], one.discovery_errors)
+    yield from (registrations, allocations, allocation_durations)
+    yield from (discovery_durations, discovery_errors)
+
+
+def _add(family: HistogramMetricFamily, name: str, durations: Durations) -> None:
+    bounds = [floatToGoString(bound) for bound in (*durations.bounds, math.inf)]  # type: ignore[no-untyped-call]
+    buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
+    family.add_metric([name], buckets, durations.total)
 
 
 def _result(*, ok: bool) -> str:
@@ -162,7 +116,7 @@ def _families(facts: Facts) -> Iterator[Metric]:
 
 
 def _resource_families(resources: Iterable[ResourceFacts]) -> Iterator[Metric]:
-    label = ["resource_name"]
+    label = [_LABEL]
     devices = GaugeMetricFamily(
         "devhost_devices", "Distinct devices by health.", labels=[*label, "health"]
     )
@@ -219,7 +173,7 @@ def _held_family(held: Iterable[Held]) -> Metric:
     family = GaugeMetricFamily(
         "devhost_device_allocated",
         "Which pod holds which device.",
-        labels=["resource_name", "device_id", "namespace", "pod"],
+        labels=[_LABEL, "device_id", "namespace", "pod"],
     )
     for one in held:
         family.add_metric([one.resource, one.device_id, one.namespace, one.pod], 1)

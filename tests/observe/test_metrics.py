@@ -17,7 +17,8 @@ from devhost.kubelet.servicer import RESULTS
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.state import State
 from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
-from devhost.observe.metrics import Metrics
+from devhost.observe.metrics import text
+from devhost.observe.tally import Tally
 from tests.observe.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
@@ -57,8 +58,8 @@ FACTS = Facts(
 )
 
 
-def told(metrics: Metrics, facts: Facts = FACTS) -> Samples:
-    return Samples(metrics.text(facts).decode())
+def told(tally: Tally, facts: Facts = FACTS) -> Samples:
+    return Samples(text(tally, facts).decode())
 
 
 def labels(samples: Samples) -> dict[str, set[str]]:
@@ -77,9 +78,9 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 def test_names_and_labels() -> None:
-    assert labels(told(Metrics(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
+    assert labels(told(Tally(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
     held = replace(FACTS, held=(Held(A, "0", "default", "pod"),))
-    assert labels(told(Metrics(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
+    assert labels(told(Tally(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
 
 
 def test_the_chart_asks_for_no_other_names() -> None:
@@ -99,7 +100,7 @@ def _words(text: str) -> set[str]:
 
 
 def test_what_is_so() -> None:
-    said = told(Metrics(RESULTS))
+    said = told(Tally(RESULTS))
     assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
     assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 1
     assert said.value("devhost_registered", resource_name=A) == 1
@@ -117,17 +118,17 @@ def test_what_is_so() -> None:
 
 
 def test_what_happens() -> None:
-    metrics = Metrics(RESULTS)
-    before = told(metrics)
+    tally = Tally(RESULTS)
+    before = told(tally)
     for name in ("registrations", "allocations"):
         assert before.value(f"devhost_{name}_total", resource_name=A, result="ok") == 0
-    metrics.registration(A, ok=True)
-    metrics.registration(A, ok=False)
-    metrics.registration(A, ok=False)
-    metrics.allocated(A, "refused", 0.003)
-    metrics.looked(A, 0.2, failed=False)
-    metrics.looked(A, 20.0, failed=True)
-    said = told(metrics)
+    tally.registration(A, ok=True)
+    tally.registration(A, ok=False)
+    tally.registration(A, ok=False)
+    tally.allocated(A, "refused", 0.003)
+    tally.looked(A, 0.2, failed=False)
+    tally.looked(A, 20.0, failed=True)
+    said = told(tally)
     assert said.value("devhost_registrations_total", resource_name=A, result="ok") == 1
     assert said.value("devhost_registrations_total", resource_name=A, result="error") == 2
     assert said.value("devhost_allocations_total", resource_name=A, result="refused") == 1
@@ -141,19 +142,19 @@ def test_what_happens() -> None:
 
 def test_a_resource_that_is_served_no_more_has_no_series() -> None:
     """And one that comes again begins at 0; what ended late brings nothing back."""
-    metrics = Metrics(RESULTS)
-    metrics.allocated(A, "ok", 0.1)
-    told(metrics)
+    tally = Tally(RESULTS)
+    tally.allocated(A, "ok", 0.1)
+    told(tally)
     without = replace(FACTS, resources=())
-    assert not told(metrics, without).names_of(A)
-    metrics.allocated(A, "ok", 0.1)
-    assert not told(metrics, without).names_of(A)
-    said = told(metrics)
+    assert not told(tally, without).names_of(A)
+    tally.allocated(A, "ok", 0.1)
+    assert not told(tally, without).names_of(A)
+    said = told(tally)
     assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
 
 
 def test_without_a_configuration_file() -> None:
-    said = labels(told(Metrics(RESULTS), replace(FACTS, config=None)))
+    said = labels(told(Tally(RESULTS), replace(FACTS, config=None)))
     assert not [name for name in said if name.startswith("devhost_config")]
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import wire
-from devhost.kubelet.listing import Advertised
+from devhost.kubelet.encoding import encode_device
 from devhost.loading.loader import loads
 from tests.trust.attack import Victim, config, policy
 
@@ -140,7 +139,7 @@ def test_the_highest_numa_node_can_be_told(node: Victim) -> None:
     (device,) = node.attack(
         {"sources": [{"static": 1}], "topology": 1023}
     ).snapshot.devices.values()
-    wire.device_list({"0": Advertised(healthy=True, numa_nodes=device.numa_nodes)})
+    encode_device("0", healthy=True, numa_nodes=device.numa_nodes)
 
 
 def test_a_policy_that_warns_and_one_that_refuses_find_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""A loader that has read before finds in a file what one finds that has not."""
+
+import gc
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from devhost.loading.loader import Loader, load_bytes, loads
+from devhost.trust import Policy
+from tests.fuzz.inputs import MUTATED
+
+POLICIES: Final = (
+    Policy(),
+    Policy(("/opt/*",), allow_exec=True, enforced=True),
+    Policy(enforced=True),
+)
+
+# Neighbours differ in what `==` may not see, or in what only other resources make of them.
+RESOURCES: Final = (
+    "{name: example.com/a, sources: [static: 1]}",
+    "{name: example.com/a, sources: [static: 1.0]}",
+    "{name: example.com/a, sources: [static: true]}",
+    "{name: example.com/a, sources: [static: '1']}",
+    "{sources: [static: 1], name: example.com/a}",
+    "{name: example.com/a, sources: [static: 2], allocate: {env: {X: '1'}}}",
+    "{name: example.com/b, sources: [static: 2], allocate: {env: {X: '2'}}}",
+    "{name: example.com/b, sources: [static: 2], allocate: {env: {X: 2}}}",
+    "{name: example.com/b, sources: [static: 2], allocate: {env: {X: 2026-01-01}}}",
+    "{name: example.com/b, sources: [static: 2], allocate: {env: {X: '2026-01-01'}}}",
+    "{name: example.com/b, sources: [static: 2], allocate: {env: {X: '${nme}'}}}",
+    "{name: example.com/b, sources: [dev: 'ttyUSB[0-9]+']}",
+    "{name: example.com/b, sources: [dev: 'ttyUSB[0-9]+'], id: '${realpath}'}",
+    "{name: example.com/c, sources: [/dev/c], allocate: {mounts: [/opt/c]}}",
+    "{name: example.com/c, sources: [/dev/c], allocate: {mounts: [/etc/c]}}",
+    "{name: example.com/c, sources: [/dev/c], allocate: *all}",
+    "{name: example.com/c, sources: [/dev/c], health: {checks: {exec: [x]}}}",
+    "{name: example.com/c, sources: [/dev/c], optional: 1, health: }",
+    "{name: example.com/c, sources: [dev: '(']}",
+    "[x]",
+)
+HEADS: Final = (
+    "version: v1\n",
+    "version: v1\nx-all: &all {env: {ALL: '${id}'}}\n",
+    "version: v1\nx-all: &all {env: {X: '3'}}\n",
+    "version: v2\nx-all: &all {}\n",
+)
+
+
+def text(head: str, resources: list[str]) -> str:
+    return f"{head}resources:\n" + "".join(f"  - {one}\n" for one in resources)
+
+
+TEXTS: Final = st.builds(
+    text, st.sampled_from(HEADS), st.lists(st.sampled_from(RESOURCES), max_size=4)
+)
+
+
+@given(st.lists(TEXTS, min_size=2, max_size=5), st.sampled_from(POLICIES))
+@example([text(HEADS[0], [RESOURCES[0]]), text(HEADS[0], [RESOURCES[2]])], POLICIES[0])
+@example([text(HEADS[0], [RESOURCES[5]]), text(HEADS[0], [*RESOURCES[5:7]])], POLICIES[0])
+@settings(max_examples=200, deadline=None)
+def test_what_was_read_before_changes_nothing(texts: list[str], policy: Policy) -> None:
+    loader = Loader(policy)
+    for one in texts:
+        assert loader.loads(one, "f.yaml") == loads(one, "f.yaml", policy)
+
+
+@given(st.lists(MUTATED, min_size=2, max_size=3))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_nor_for_files_that_are_nearly_right(files: list[bytes]) -> None:
+    loader = Loader()
+    for one in (*files, files[0]):
+        assert loader.load_bytes(one, "f.yaml") == load_bytes(one, "f.yaml")
+
+
+def test_a_resource_that_stays_is_the_same_value() -> None:
+    """Only what has changed is judged anew, wherever it stands."""
+    loader, clean = Loader(), (RESOURCES[0], RESOURCES[12])
+    before = loader.loads(text(HEADS[0], [*clean]), "f").require().resources
+    changed = loader.loads(text(HEADS[1], [RESOURCES[15], *clean[::-1]]), "f").require().resources
+    assert changed[1] is before[1]
+    assert changed[2] is before[0]
+
+
+@pytest.mark.parametrize("content", ["version: v1\nresources: []", "version: [", "version: v2"])
+def test_garbage_is_collected_again_after_a_load(content: str) -> None:
+    loads(content)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        loads(content)
+        assert not gc.isenabled()  # as it was
+    finally:
+        gc.enable()

@@ -1,0 +1,53 @@
+"""Garbage is looked for where it can be, and the collector is left as it was."""
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from devhost.memory import lasting, settle, uncollected
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+class Knot:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("context", [uncollected, lasting])
+def test_the_collector_is_off_meanwhile_and_then_as_before(context: type, enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    with context():
+        assert not gc.isenabled()
+    assert gc.isenabled() == enabled
+    with contextlib.suppress(LookupError), context():
+        raise LookupError
+    assert gc.isenabled() == enabled
+
+
+def test_what_lasts_is_not_looked_at_again() -> None:
+    before = gc.get_freeze_count()
+    with lasting():
+        kept = [Knot() for _ in range(100)]
+    assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_settling_drops_garbage_and_keeps_the_rest() -> None:
+    kept, dropped = Knot(), Knot()
+    seen = weakref.ref(dropped)
+    del dropped
+    settle()
+    assert seen() is None
+    assert kept.own is kept
+    assert gc.get_freeze_count()
