@@ -5,7 +5,7 @@ be rendered makes the device unhealthy instead of failing a pod for good. At All
 ``${index}`` and ``${count}`` are left to fill in.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.errors import AllocationError
@@ -16,8 +16,8 @@ from devhost.rules import CONTAINER_VARIABLES, LATE_VARIABLES, Rule, Rules, Targ
 from devhost.template import MissingVariableError, Template
 
 Here = Callable[[str], str]
-
-_TRIAL: Final = {"index": "0", "count": "1"}
+Place = tuple[str, Template]
+"""A name or container path: of what kind it is, and its text."""
 
 
 # ── at the scan ────────────────────────────────────────────────────────────────────────
@@ -70,17 +70,18 @@ def each(
     return tuple(results)
 
 
-def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> Answer:
-    """Render a device's part of every rule.
+def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> tuple[Answer, Allocation]:
+    """Render a device's part of every rule, and what a container receives for it alone.
 
     Raises:
-        AllocationError: A variable has no value or a result is illegal. The reason is meant
-            for the device's health.
+        AllocationError: A variable has no value, a result is illegal, or no container can have
+            the device. The reason is meant for the device's health.
     """
     values = [variables(node, device_id, nodes) for node in nodes]
-    pieces = tuple(_pieces(rule, nodes, values) if rule.per_device else () for rule in rules)
-    _Collector().add_all(zip(rules, pieces, strict=True), _TRIAL)
-    return Answer(pieces)
+    answer = Answer(
+        tuple([_pieces(rule, nodes, values) if rule.per_device else () for rule in rules])
+    )
+    return answer, allocate(rules, [Device(device_id, tuple(nodes), answer=answer)], [device_id])
 
 
 def _pieces(
@@ -90,7 +91,8 @@ def _pieces(
     for node, known in zip(nodes, values, strict=True):
         if rule.nodes_only and not (node.state and node.state.kind.is_node):
             continue
-        piece = Piece(rule.key.bind(known), rule.value.bind(known))
+        key = rule.key.bind(known)
+        piece = Piece(key, key if rule.value == rule.key else rule.value.bind(known))
         missing = (piece.key.names | piece.value.names) - LATE_VARIABLES
         if not missing:
             pieces[piece] = None
@@ -109,11 +111,10 @@ def clashes(rules: Rules, answers: Mapping[str, Answer]) -> dict[str, str]:
         rules: The resource's rules.
         answers: By device ID, those with the better claim first.
     """
-    taken: dict[tuple[str, Template], tuple[Template, str]] = {}
+    taken: dict[Place, tuple[Template, str]] = {}
     reasons: dict[str, str] = {}
     for index, rule in enumerate(rules):
-        own = rule.key.names - CONTAINER_VARIABLES
-        if rule.target == "cdi" or not own or "index" in own:
+        if not _placing(rule):
             continue
         for device_id, answer in answers.items():
             for piece in answer.pieces[index]:
@@ -124,6 +125,18 @@ def clashes(rules: Rules, answers: Mapping[str, Answer]) -> dict[str, str]:
                         f"{rule.target} {piece.key} would be that of device {holder} too"
                     )
     return reasons
+
+
+def places(rules: Rules, answer: Answer) -> Iterator[Place]:
+    """Yield the names and container paths of a device that no other device may have too."""
+    for rule, pieces in zip(rules, answer.pieces, strict=True):
+        if pieces and _placing(rule):
+            yield from ((_namespace(rule), piece.key) for piece in pieces)
+
+
+def _placing(rule: Rule) -> bool:
+    own = rule.key.names - CONTAINER_VARIABLES
+    return rule.target != "cdi" and bool(own) and "index" not in own
 
 
 def _namespace(rule: Rule) -> str:
@@ -137,7 +150,7 @@ def allocate(
     rules: Rules,
     devices: Iterable[Device],
     advertised_ids: Iterable[str],
-    only: Callable[[Rule], bool] = lambda _: True,
+    only: Callable[[Rule], bool] | None = None,
 ) -> Allocation:
     """Put together what one container receives.
 
@@ -145,24 +158,26 @@ def allocate(
         rules: The resource's rules, bound.
         devices: The distinct devices, each rendered.
         advertised_ids: The IDs that the kubelet asked for.
-        only: Which rules count.
+        only: Which rules count; all unless told.
 
     Raises:
         AllocationError: The devices cannot be in one container together.
     """
-    ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
-    collector = _Collector()
-    count = str(len(ordered))
-    constants = [rule for rule in rules if not rule.per_device and only(rule)]
-    pieces = ((rule, (Piece(rule.key, rule.value),)) for rule in constants)
-    collector.add_all(pieces, {"count": count})
+    ordered = list(devices)
+    if len(ordered) > 1:
+        ordered.sort(key=lambda device: (names.natural_key(device.id), device.id))
+    chosen = [True if only is None else only(rule) for rule in rules]
+    collector, late = _Collector(), {"count": str(len(ordered))}
+    for rule, counts in zip(rules, chosen, strict=True):
+        if counts and not rule.per_device:
+            collector.add(rule, (Piece(rule.key, rule.value),), late)
     for index, device in enumerate(ordered):
         if device.answer is None:
             raise AllocationError(f"device {device.id}: {device.reason}")
-        collector.device = device.id
-        results = zip(rules, device.answer.pieces, strict=True)
-        chosen = ((rule, pieces) for rule, pieces in results if only(rule))
-        collector.add_all(chosen, {"index": str(index), "count": count})
+        collector.device, late["index"] = device.id, str(index)
+        for rule, pieces, counts in zip(rules, device.answer.pieces, chosen, strict=True):
+            if counts and pieces:
+                collector.add(rule, pieces, late)
     return collector.allocation(tuple(names.natural(advertised_ids)))
 
 
@@ -176,26 +191,24 @@ class _Collector:
         self._cdi: dict[str, None] = {}
         self.device: str | None = None
 
-    def add_all(
-        self, pieces: Iterable[tuple[Rule, tuple[Piece, ...]]], late: Mapping[str, str]
-    ) -> None:
-        """Add rendered pieces.
+    def add(self, rule: Rule, pieces: Iterable[Piece], late: Mapping[str, str]) -> None:
+        """Add what was rendered of a rule for one device.
 
         Raises:
             AllocationError: One is illegal, or collides with another.
         """
-        for rule, results in pieces:
-            seen: set[str] = set()
-            for piece in results:
-                key, value = piece.key.render(late), piece.value.render(late)
-                _check(rule, key, value)
-                if rule.target == "cdi":
-                    self._cdi[value] = None
-                elif rule.target in ("devices", "mounts"):
-                    self._add_path(rule, key, value)
-                elif value not in seen or not rule.joined:
-                    seen.add(value)
-                    self._add_text(rule, key, value)
+        seen: set[str] = set()
+        for piece in pieces:
+            key = piece.key.render(late)
+            value = key if piece.value is piece.key else piece.value.render(late)
+            _check(rule, key, value)
+            if rule.target == "cdi":
+                self._cdi[value] = None
+            elif rule.target in ("devices", "mounts"):
+                self._add_path(rule, key, value)
+            elif value not in seen or not rule.joined:
+                seen.add(value)
+                self._add_text(rule, key, value)
 
     def _add_text(self, rule: Rule, key: str, value: str) -> None:
         values = self._texts.setdefault((rule.target, key), [])

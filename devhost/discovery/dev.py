@@ -21,15 +21,36 @@ class DevFinder:
 
     def find(self, files: HostFiles) -> Iterator[Match]:
         """Yield each matching path with the pattern's named groups."""
-        hidden = self.options.pattern.startswith(r"\.")
-        for name in files.walk("/dev", hidden=hidden, leave_out=_NOT_DEVICES):
-            groups = pattern.fullmatch(self.options.pattern, name)
-            if groups is None:
-                continue
-            excluded = any(
-                pattern.fullmatch(text, name) is not None for text in self.options.exclude
-            )
-            yield Match(f"/dev/{name}", name, groups, "excluded" if excluded else None)
+        for name in files.walk("/dev", hidden=self._hidden, leave_out=_NOT_DEVICES):
+            if (match := self._match(name)) is not None:
+                yield match
+
+    @property
+    def by_path(self) -> bool:
+        """Whether `one` can tell."""
+        return True
+
+    def one(self, path: str) -> Match | None:
+        """Return the candidate at a path."""
+        name = path.removeprefix("/dev/")
+        parts = name.split("/")
+        if len(parts) > 1 and parts[0] in _NOT_DEVICES:
+            return None
+        if not self._hidden and any(part.startswith(".") for part in parts):
+            return None
+        return self._match(name)
+
+    @property
+    def _hidden(self) -> bool:
+        """Whether names that begin with a dot count."""
+        return self.options.pattern.startswith(r"\.")
+
+    def _match(self, name: str) -> Match | None:
+        groups = pattern.fullmatch(self.options.pattern, name)
+        if groups is None:
+            return None
+        excluded = any(pattern.fullmatch(text, name) is not None for text in self.options.exclude)
+        return Match(f"/dev/{name}", name, groups, "excluded" if excluded else None)
 
     def missing(self, files: HostFiles) -> str | None:
         """Say that /dev is not there."""

@@ -17,15 +17,41 @@ class DirectoryFinder:
 
     def find(self, files: HostFiles) -> Iterator[Match]:
         """Yield each entry, or with ``recursive`` everything below."""
-        base = self.options.path.rstrip("/")
-        hidden = any(text.startswith((r"\.", "[.]")) for text in self.options.include or ())
+        hidden = self._hidden
         if self.options.recursive:
             names = files.walk(self.options.path, hidden=hidden)
         else:
             names = (entry.name for entry in files.entries(self.options.path) or ())
         for name in names:
-            if not name.startswith(".") or hidden:
-                yield Match(f"{base}/{name}", name, excluded=self._excluded(name))
+            if hidden or not name.startswith("."):
+                yield self._match(name)
+
+    @property
+    def by_path(self) -> bool:
+        """Whether `one` can tell."""
+        return True
+
+    def one(self, path: str) -> Match | None:
+        """Return the candidate at a path."""
+        name = path.removeprefix(self._base + "/")
+        parts = name.split("/")
+        if len(parts) > 1 and not self.options.recursive:
+            return None
+        if not self._hidden and any(part.startswith(".") for part in parts):
+            return None
+        return self._match(name)
+
+    @property
+    def _base(self) -> str:
+        return self.options.path.rstrip("/")
+
+    @property
+    def _hidden(self) -> bool:
+        """Whether names that begin with a dot count."""
+        return any(text.startswith((r"\.", "[.]")) for text in self.options.include or ())
+
+    def _match(self, name: str) -> Match:
+        return Match(f"{self._base}/{name}", name, excluded=self._excluded(name))
 
     def _excluded(self, name: str) -> str | None:
         last = name.rpartition("/")[2]

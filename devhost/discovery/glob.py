@@ -24,8 +24,26 @@ class GlobFinder:
                 if path in seen:
                     continue
                 seen.add(path)
-                name = path.removeprefix(prefix).lstrip("/") or path.rpartition("/")[2]
-                yield Match(path, name, excluded="excluded" if self._excluded(path) else None)
+                yield self._match(path, prefix)
+
+    @property
+    def by_path(self) -> bool:
+        """Whether `one` can tell: only the last component has wildcards."""
+        parts = [text.rpartition("/") for text in self.options.paths]
+        return not any(_is_wild(above) or last == "**" for above, _, last in parts)
+
+    def one(self, path: str) -> Match | None:
+        """Return the candidate at a path."""
+        parent, _, name = path.rpartition("/")
+        for text in self.options.paths:
+            prefix, _, wanted = text.rpartition("/")
+            if parent == prefix and _fits(name, wanted):
+                return self._match(path, prefix)
+        return None
+
+    def _match(self, path: str, prefix: str) -> Match:
+        name = path.removeprefix(prefix).lstrip("/") or path.rpartition("/")[2]
+        return Match(path, name, excluded="excluded" if self._excluded(path) else None)
 
     def _excluded(self, path: str) -> bool:
         return any(
@@ -76,9 +94,13 @@ def _below(files: HostFiles, base: str, parts: list[str]) -> Iterator[str]:
         yield from _continued(files, f"{base}/{part}", rest)
         return
     for entry in files.entries(base or "/") or ():
-        hidden = entry.name.startswith(".") and not part.startswith(".")
-        if not hidden and fnmatch.fnmatchcase(entry.name, part):
+        if _fits(entry.name, part):
             yield from _continued(files, f"{base}/{entry.name}", rest)
+
+
+def _fits(name: str, part: str) -> bool:
+    hidden = name.startswith(".") and not part.startswith(".")
+    return not hidden and fnmatch.fnmatchcase(name, part)
 
 
 def _continued(files: HostFiles, path: str, rest: list[str]) -> Iterator[str]:

@@ -31,6 +31,15 @@ def _is_magic(link: list[str]) -> bool:
     return len(link) > 2 and link[0] == "proc" and link[1].isdecimal()
 
 
+def _state(realpath: str, found: os.stat_result) -> FileState | None:
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode))
+    if kind is None:
+        return None
+    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
+    stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
+    return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode))
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A directory entry; `is_directory` and `is_link` are of the entry itself."""
@@ -111,12 +120,7 @@ class HostFiles:
             if error.errno in _ABSENT:
                 return None
             raise
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode))
-        if kind is None:  # a link: to itself, or made this very moment
-            return None
-        number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
-        stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
-        return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode))
+        return _state(realpath, found)  # none for a link: to itself, or made this very moment
 
     def is_link(self, path: str) -> bool:
         """Whether the path itself is a symbolic link."""
@@ -163,3 +167,30 @@ class HostFiles:
                 yield name
                 if entry.is_directory and name not in leave_out:
                     pending.append(name)
+
+
+class Looks:
+    """Many looks at one moment: where a directory is, is found out once."""
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._located: dict[str, str] = {}
+
+    def look(self, path: str) -> FileState | None:
+        """Return what `HostFiles.look` does."""
+        parent, _, name = path.rpartition("/")
+        if name in ("", ".", ".."):
+            return self._files.look(path)
+        try:
+            where = self._located.get(parent)
+            if where is None:
+                where = self._located[parent] = self._files.located(parent).rstrip("/")
+            realpath = f"{where}/{name}"
+            found = os.lstat(self._files.here(realpath))
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise
+        if stat.S_ISLNK(found.st_mode):
+            return self._files.look(path)
+        return _state(realpath, found)

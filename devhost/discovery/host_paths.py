@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.host_files import HostFiles
+from devhost.discovery.host_files import HostFiles, Looks
 from devhost.model import names
 from devhost.model.answer import DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState
@@ -20,9 +20,14 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
+        self._looks = Looks(files)
         self._seen: dict[str, FileState | str | None] = {}
         self._absent: dict[str, str] = {}  # where a path leads at which there is nothing
         self._parts: dict[Spec, tuple[Spec, ...]] = {}
+
+    def known(self, path: str, state: FileState) -> None:
+        """Take note of what is at a path: it was just looked at."""
+        self._seen[path] = state
 
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
@@ -117,7 +122,7 @@ class HostPaths:
     def _look(self, path: str) -> FileState | str | None:
         if path not in self._seen:
             try:
-                self._seen[path] = self._files.look(path)
+                self._seen[path] = self._looks.look(path)
                 if self._seen[path] is None:
                     self._absent[path] = self._files.located(path)
             except OSError as error:

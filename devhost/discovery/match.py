@@ -39,6 +39,18 @@ class Finder(Protocol):
         """Yield every candidate; raise `OSError` where the host cannot say."""
         ...
 
+    @property
+    def by_path(self) -> bool:
+        """Whether `one` can tell: what is at a path depends on nothing else."""
+        ...
+
+    def one(self, path: str) -> Match | None:
+        """Return the candidate at a path below a watched directory, where something is.
+
+        It is what `find` yields for the path, if no link is on the way to it.
+        """
+        ...
+
     def missing(self, files: HostFiles) -> str | None:
         """Say what is not there yet, where that explains that nothing is found."""
         ...

@@ -53,6 +53,11 @@ class Scanner:
         return cls(resource, rules, files, policy, node_name, hold_s)
 
     @property
+    def by_path(self) -> bool:
+        """Whether what is at a path may be judged alone."""
+        return True
+
+    @property
     def pre_start_required(self) -> bool:
         """Whether the resource prepares its devices before a container starts."""
         return bool(self.resource.pre_start)
@@ -96,52 +101,52 @@ class Scanner:
     def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
         """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
         moment = Moment(previous, claimed, now, self.hold_s, self.constants)
-        present = identity.identify(self.resource, found, moment)
-        devices = {
-            **identity.vanished(self.resource, found, previous, present, now),
-            **dict(_swapped(self._rendered(present, previous), previous, now)),
-        }
-        devices = topology.placed(self.resource.topology, devices, previous, self.files)
+        present, devices = self.judged(found, moment)
+        devices, mixed = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
             skipped=tuple(present.skipped),
             error="; ".join(found.failed.values()) or None,
             notes=found.notes,
             held=present.held,
-            again_at=self._again_at(devices, present, now),
+            again_at=self.again_at(devices, present, now),
+            mixed=mixed,
         )
+
+    def judged(self, found: Survey, moment: Moment) -> tuple[Identified, dict[str, Device]]:
+        """Return who is there, and all devices that are known then, but for their NUMA nodes."""
+        present = identity.identify(self.resource, found, moment)
+        gone = identity.vanished(self.resource, found, moment.previous, present, moment.now)
+        rendered = self._rendered(present, moment.previous)
+        return present, {**gone, **dict(_swapped(rendered, moment.previous, moment.now))}
 
     def _rendered(self, present: Identified, previous: Snapshot) -> dict[str, Device]:
         devices: dict[str, Device] = {}
         answers: dict[str, Answer] = {}
+        alone: dict[str, Allocation] = {}
         for device_id, device in present.devices.items():
             try:
-                answers[device_id] = allocation.render(self.rules, device_id, device.nodes)
+                answer, allocated = allocation.render(self.rules, device_id, device.nodes)
             except AllocationError as error:
                 devices[device_id] = replace(device, reason=str(error))
+            else:
+                answers[device_id], alone[device_id] = answer, allocated
         offered = {key: value for key, value in answers.items() if key in previous.devices}
         reasons = allocation.clashes(self.rules, offered | answers)
         host_paths = HostPaths(self.files, self.policy)
         for device_id, answer in answers.items():
-            device = replace(present.devices[device_id], answer=answer)
-            reason = reasons.get(device_id) or self._unfit(device, host_paths)
-            devices[device_id] = replace(device, reason=reason)
+            nodes = present.devices[device_id].nodes
+            for node in nodes:
+                if node.state is not None:
+                    host_paths.known(node.path, node.state)
+            reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
+            devices[device_id] = Device(device_id, nodes, reason, answer=answer)
         return devices
 
-    def _unfit(self, device: Device, host_paths: HostPaths) -> str | None:
-        """Return why a container could not be given the device alone."""
-        try:
-            whole = allocation.allocate(self.rules, [device], [device.id])
-        except AllocationError as error:
-            return str(error)
-        for spec in whole.specs:
-            if not spec.optional and (problem := host_paths.problem(spec)):
-                return problem
-        return None
-
-    def _again_at(
+    def again_at(
         self, devices: Mapping[str, Device], present: Identified, now: float
     ) -> float | None:
+        """Return when to look again even if nothing happens, by these devices."""
         seated = sum(1 for device in devices.values() if not device.replaced)
         if present.crowded and seated < (self.resource.max_devices or 0):
             return now  # a device was given up, and its seat is free for another
@@ -157,6 +162,14 @@ class Scanner:
             if device.swapped_at is not None
         ]
         return min((time for time in times if time > now and time != float("inf")), default=None)
+
+
+def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:
+    """Return why a container could not be given a device alone."""
+    for spec in alone.specs:
+        if not spec.optional and (problem := host_paths.problem(spec)):
+            return problem
+    return None
 
 
 def _swapped(
@@ -175,10 +188,10 @@ def _swapped(
         known = before.numbers
         other = any(known.get(path, number) != number for path, number in device.numbers.items())
         since = now if other else before.swapped_at
-        reason = device.reason
-        if since is not None and now - since < SWAP_S:
-            reason = reason or "another device was found in its place"
-        yield device_id, replace(device, reason=reason, swapped_at=since)
+        if since is not None:
+            reason = "another device was found in its place" if now - since < SWAP_S else None
+            device = replace(device, reason=device.reason or reason, swapped_at=since)  # noqa: PLW2901
+        yield device_id, device
 
 
 def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:

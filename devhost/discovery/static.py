@@ -20,6 +20,15 @@ class StaticFinder:
         for name in ids if ids is not None else map(str, range(self.options.count or 0)):
             yield Match("", name)
 
+    @property
+    def by_path(self) -> bool:
+        """Tokens have no paths."""
+        return True
+
+    def one(self, _path: str) -> Match | None:
+        """No path leads to one."""
+        return None
+
     def missing(self, _files: HostFiles) -> str | None:
         """Nothing can be missing."""
         return None

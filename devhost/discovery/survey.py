@@ -8,7 +8,7 @@ from devhost.discovery import block_use
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
-from devhost.discovery.host_files import HostFiles
+from devhost.discovery.host_files import HostFiles, Looks
 from devhost.discovery.match import Finder, Match, WatchRoot
 from devhost.discovery.static import StaticFinder
 from devhost.model import names
@@ -66,7 +66,7 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
         found = finder(source.kind)
         try:
             matches = list(found.find(files))
-            judged = _Judge(index, source, files)
+            judged = Judge(index, source, files)
             matches.sort(key=lambda match: (names.natural_key(match.name), match.name))
             for match in matches:
                 result = judged.judge(match)
@@ -82,30 +82,28 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
     return Survey(tuple(nodes), tuple(skipped), failed, tuple(notes))
 
 
-class _Judge:
+class Judge:
     """Decides which matches of a source are candidates."""
 
     def __init__(self, index: int, source: Source, files: HostFiles) -> None:
         kind = source.kind
         self._index, self._source, self._files = index, source, files
+        self._looks = Looks(files)
         self._types = None if isinstance(kind, Static) else kind.types
         self._in_use = isinstance(kind, Static) or kind.in_use
         self._used: frozenset[block_use.Number] | None = None
 
     def judge(self, match: Match) -> Node | Skipped:
         """Return the candidate, or why it is none."""
-        label = names.printable(match.path or match.name)
-        if problem := _unusable(match):
-            return Skipped(label, problem)
-        if match.excluded:
-            return Skipped(label, match.excluded)
-        state: FileState | None = None
-        if match.path:
-            state = self._files.look(match.path)
+        problem, state = _unusable(match) or match.excluded, None
+        if problem is None and match.path:
+            state = self._looks.look(match.path)
             if state is None:
-                return Skipped(label, DANGLING)
-            if problem := self._wrong_type(match.path, state) or self._busy(state):
-                return Skipped(label, problem)
+                problem = DANGLING
+            else:
+                problem = self._wrong_type(match.path, state) or self._busy(state)
+        if problem is not None:
+            return Skipped(names.printable(match.path or match.name), problem)
         role = self._source.role
         return Node(match.path, state, self._index, match.name, match.variables, role)
 

@@ -14,12 +14,15 @@ def placed(
     devices: Mapping[str, Device],
     previous: Snapshot,
     files: HostFiles,
-) -> dict[str, Device]:
+) -> tuple[dict[str, Device], bool]:
     """Return the devices with their NUMA nodes: all of them have some, or none has. Blocks.
 
     A resource of which some devices have NUMA nodes and others have not cannot be aligned: the
     latter never satisfy a hint (k8s.io/kubernetes v1.37.1
     pkg/kubelet/cm/devicemanager/topology_hints.go).
+
+    Returns:
+        The devices, and whether some are attached to NUMA nodes and others are not.
     """
     nodes: dict[str, tuple[int, ...]] = {}
     for device_id, device in devices.items():
@@ -29,11 +32,16 @@ def placed(
             nodes[device_id] = (choice,)
         else:
             nodes[device_id] = _known(device, previous) or _nodes_of(device, files)
-    together = all(nodes.values())
-    return {
-        device_id: replace(device, numa_nodes=nodes[device_id] if together else ())
+    mixed = any(nodes.values()) and not all(nodes.values())
+    if mixed:
+        nodes = dict.fromkeys(devices, ())
+    placed = {
+        device_id: device
+        if device.numa_nodes == nodes[device_id]
+        else replace(device, numa_nodes=nodes[device_id])
         for device_id, device in devices.items()
     }
+    return placed, mixed
 
 
 def _known(device: Device, previous: Snapshot) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
 
 def without_left(snapshot: Snapshot, leaving: Collection[str]) -> Snapshot:
     """Forget replaced devices whose IDs have all left the list."""
+    if not any(device.replaced for device in snapshot.devices.values()):
+        return snapshot
     bases = {without_share(advertised_id) for advertised_id in leaving}
     kept = {
         device_id: device

@@ -1,18 +1,18 @@
 """Who offers which node: the first resource in the file keeps it, the others skip it.
 
 A node that goes from one resource to another is not offered by the new one before the old
-ID has left the kubelet's list: a pod may just have been given it.
+ID has left the kubelet's list: a pod may just have been given it. All is looked up by node,
+so that what a resource does costs the same among a thousand others.
 """
 
 import asyncio
+import bisect
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
-_TURN_S = 1.0
-
-Offers = Mapping[str, frozenset[str]]
-"""By resource, the nodes that it offers (`Node.key`)."""
+_TURN_S: Final = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -22,115 +22,261 @@ class Claim:
     Attributes:
         name: The resource's name.
         look_again: Has the resource scan again.
+        place: Where it is in the file, by comparison with others.
         shares: Its nodes may be offered by others too (``overlap: allow``).
         offered: The nodes that it offers (`Node.key`).
         leaving: Those that it offers no more, but the kubelet has still in its list.
-        idle: Set while no scan is under way or due.
+        skipped: Those that it would offer if no resource before it did.
         fresh: It has not looked yet.
+        busy: A scan is due or under way.
+        looked_at: When the look under way has begun, by the changes so far.
+        judged_at: When what it found began to be judged.
+        waiting: Are told when it is idle.
     """
 
     name: str
     look_again: Callable[[], None]
+    place: int
     shares: bool = False
-    offered: frozenset[str] = frozenset()
-    leaving: frozenset[str] = frozenset()
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    offered: set[str] = field(default_factory=set)
+    leaving: set[str] = field(default_factory=set)
+    skipped: frozenset[str] = frozenset()
     fresh: bool = True
+    busy: bool = True
+    looked_at: int | None = None
+    judged_at: int = 0
+    waiting: list[asyncio.Event] = field(default_factory=list)
 
-    @property
-    def keys(self) -> frozenset[str]:
-        """The nodes that the kubelet's list of this resource stands for."""
-        return self.offered | self.leaving
+    def lists(self, key: str) -> bool:
+        """Whether the kubelet's list of this resource stands for a node."""
+        return key in self.offered or key in self.leaving
+
+
+class _Index:
+    """By node, the claims that have to do with it."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, tuple[Claim, ...]] = {}
+
+    def of(self, key: str) -> tuple[Claim, ...]:
+        return self._claims.get(key, ())
+
+    def add(self, key: str, claim: Claim) -> None:
+        self._claims[key] = (*self.of(key), claim)
+
+    def remove(self, key: str, claim: Claim) -> None:
+        if rest := tuple(one for one in self.of(key) if one is not claim):
+            self._claims[key] = rest
+        else:
+            self._claims.pop(key, None)
 
 
 class Claims:
-    """The claims of all resources, in the order of the file."""
+    """The claims of all resources, in the order of the file.
+
+    All but `holder` belong to the event loop.
+    """
 
     def __init__(self) -> None:
         self._claims: list[Claim] = []
+        self._listing, self._skipping = _Index(), _Index()
+        self._busy: list[Claim] = []  # by place
+        # What has changed while somebody looks: by node, when, and whose.
+        self._time = 0
+        self._looking = 0
+        self._released: dict[str, list[tuple[int, Claim]]] = {}
+        self._offered: dict[str, list[tuple[int, Claim]]] = {}
 
     def add(self, name: str, look_again: Callable[[], None]) -> Claim:
-        """Enter a resource behind those that are there."""
-        claim = Claim(name, look_again)
+        """Enter a resource behind those that are there; it is busy until it says `idle`."""
+        claim = Claim(name, look_again, self._claims[-1].place + 1 if self._claims else 0)
         self._claims.append(claim)
+        self._busy.append(claim)
         return claim
 
     def remove(self, claim: Claim) -> None:
         """Give up a resource's claims; it is served no more."""
         self.set(claim, (), ())
+        self.looked(claim)
+        self.idle(claim)
         self._claims.remove(claim)
 
     def share(self, claim: Claim, shares: bool) -> None:
         """Note whether a resource's nodes may be offered by others too."""
         if claim.shares != shares:
             claim.shares = shares
-            for one in self._claims:
-                if one is not claim and one.keys & claim.keys:
-                    one.look_again()  # it may have waited for this one
+            for key in claim.offered | claim.leaving:
+                for one in self._listing.of(key):
+                    if one is not claim:
+                        one.look_again()  # it may have waited for this one
 
     def arrange(self, order: list[str]) -> None:
         """Put the resources in the order of a new file; those that it lacks go behind."""
         before = [claim for claim in self._claims if not claim.fresh]
         places = {name: place for place, name in enumerate(order)}
         self._claims.sort(key=lambda claim: places.get(claim.name, len(places)))
+        for place, claim in enumerate(self._claims):
+            claim.place = place
+        self._busy.sort(key=_place)
         if [claim for claim in self._claims if not claim.fresh] != before:
             for claim in before:
                 claim.look_again()
 
+    # ── whose turn it is ──
+
+    def busy(self, claim: Claim) -> None:
+        """Note that a scan of a resource is due or under way."""
+        if not claim.busy:
+            claim.busy = True
+            bisect.insort(self._busy, claim, key=_place)
+
+    def idle(self, claim: Claim) -> None:
+        """Note that none is."""
+        if not claim.busy:
+            return
+        claim.busy = False
+        self._busy.remove(claim)
+        waiting, claim.waiting = claim.waiting, []
+        for event in waiting:
+            event.set()
+
+    def first(self, claim: Claim) -> bool:
+        """Whether no resource before this one is busy."""
+        return not self._busy or self._busy[0].place >= claim.place
+
     async def turn(self, claim: Claim) -> None:
         """Wait until the resources before have settled what they offer, but not for long."""
-        busy = [one for one in self._before(claim) if not one.idle.is_set()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TURN_S):
-                for one in busy:
-                    await one.idle.wait()
+                while not self.first(claim):
+                    # The one just before waits for those before itself.
+                    place = bisect.bisect_left(self._busy, claim.place, key=_place)
+                    settled = asyncio.Event()
+                    self._busy[place - 1].waiting.append(settled)
+                    await settled.wait()
 
-    def offers(self, claim: Claim) -> Offers:
-        """Return what the resources before this one offer at the moment."""
-        return {one.name: one.offered for one in self._before(claim)}
+    # ── a look, and what changes meanwhile ──
 
-    def outdated(self, claim: Claim, looked: Offers, judged: Offers) -> bool:
-        """Whether a look has to be repeated, by what was offered when it was made and judged.
+    def look(self, claim: Claim) -> None:
+        """Begin a look at the host: until `looked`, what others do is remembered."""
+        if claim.looked_at is None:
+            self._looking += 1
+        claim.looked_at = claim.judged_at = self._time
 
-        Resources before this one offer a node no more that they offered when it was looked
-        for, or a node that they did not offer when it was judged.
+    def judge(self, claim: Claim) -> None:
+        """Begin to judge what a look has found."""
+        claim.judged_at = self._time
+
+    def looked(self, claim: Claim) -> None:
+        """End a look."""
+        if claim.looked_at is not None:
+            claim.looked_at = None
+            self._looking -= 1
+            if not self._looking:
+                self._released.clear()
+                self._offered.clear()
+
+    def outdated(self, claim: Claim, keys: Iterable[str]) -> bool:
+        """Whether a look has to be repeated, told the nodes that it found.
+
+        Resources before this one offer one of them no more that they offered when it was looked
+        for, or one that they did not offer when it was judged.
         """
-        now, none = self.offers(claim), frozenset[str]()
-        return any(was - now.get(name, none) for name, was in looked.items()) or any(
-            offered - judged.get(name, none) for name, offered in now.items()
+        since = claim.looked_at
+        if since is None or not (self._released or self._offered):
+            return False
+        return any(
+            next(_before(claim, self._released.get(key, ()), since), None)
+            or next(_before(claim, self._offered.get(key, ()), claim.judged_at), None)
+            for key in keys
         )
 
-    def holder(self, claim: Claim, key: str, since: Offers | None = None) -> str | None:
+    def holder(self, claim: Claim, key: str) -> str | None:
         """Return the resource before this one that offers a node, or did when it was looked for.
 
         What was found then may be there no more; that may be why it is not offered now.
         """
         if claim.shares or key.startswith("\0"):
             return None
-        now = (one.name for one in self._before(claim) if key in one.offered)
-        then = (name for name, offered in (since or {}).items() if key in offered)
-        return next(now, None) or next(then, None)
+        for one in self._listing.of(key):
+            if one.place < claim.place and key in one.offered:
+                return one.name
+        since = self._time if claim.looked_at is None else claim.looked_at
+        then = next(_before(claim, self._released.get(key, ()), since), None)
+        return then.name if then else None
 
     def listed(self, claim: Claim, key: str) -> str | None:
         """Return another resource in whose list a node's device still is."""
         if claim.shares or key.startswith("\0"):
             return None
-        others = (one for one in self._claims if one is not claim and not one.shares)
-        return next((one.name for one in others if key in one.keys), None)
+        others = (one for one in self._listing.of(key) if one is not claim and not one.shares)
+        return next((one.name for one in others), None)
 
-    def set(self, claim: Claim, offered: Iterable[str], leaving: Iterable[str]) -> None:
+    # ── what is offered ──
+
+    def set(
+        self,
+        claim: Claim,
+        offered: Collection[str],
+        leaving: Collection[str],
+        skipped: Iterable[str] = (),
+    ) -> None:
         """Note what a resource offers now; others that are affected look again."""
+        now_offered, now_leaving = set(offered), set(leaving)
+        touched = (claim.offered ^ now_offered) | (claim.leaving ^ now_leaving)
+        self.change(
+            claim, touched & now_offered, touched & now_leaving, touched - now_offered - now_leaving
+        )
+        claim.skipped, former = frozenset(skipped), claim.skipped
+        for key in former - claim.skipped:
+            self._skipping.remove(key, claim)
+        for key in claim.skipped - former:
+            self._skipping.add(key, claim)
+
+    def change(
+        self, claim: Claim, offered: Iterable[str], leaving: Iterable[str], gone: Iterable[str]
+    ) -> None:
+        """Note what a resource offers of some nodes now; of all others that is as it was.
+
+        Args:
+            claim: The resource's.
+            offered: Those that it offers.
+            leaving: Those that it offers no more, but the kubelet has still in its list.
+            gone: Those that it does not have at all.
+        """
         claim.fresh = False
-        before, kept = claim.keys, claim.offered
-        claim.offered, claim.leaving = frozenset(offered), frozenset(leaving)
-        released = bool(before - claim.keys or kept - claim.offered)
-        changed = (before ^ claim.keys) | (kept ^ claim.offered)
-        place = self._claims.index(claim)
-        for other, one in enumerate(self._claims):
-            # One behind may have skipped what is free now; one before only waits for its own.
-            affected = changed & one.keys or (released and other > place)
-            if one is not claim and one.idle.is_set() and affected:
+        self._time += 1
+        offered, leaving = set(offered), set(leaving)
+        affected: dict[Claim, None] = {}
+        for key in {*offered, *leaving, *gone}:
+            was = key in claim.offered, key in claim.leaving
+            now = key in offered, key in leaving
+            if was == now:
+                continue
+            (claim.offered.add if now[0] else claim.offered.discard)(key)
+            (claim.leaving.add if now[1] else claim.leaving.discard)(key)
+            if any(now) and not any(was):
+                self._listing.add(key, claim)
+            elif any(was) and not any(now):
+                self._listing.remove(key, claim)
+            if self._looking and was[0] != now[0]:
+                log = self._offered if now[0] else self._released
+                log.setdefault(key, []).append((self._time, claim))
+            affected |= dict.fromkeys(self._affected(claim, key, released=not now[0]))
+        for one in affected:
+            if not one.busy:
                 one.look_again()
 
-    def _before(self, claim: Claim) -> list[Claim]:
-        return self._claims[: self._claims.index(claim)]
+    def _affected(self, claim: Claim, key: str, *, released: bool) -> Iterator[Claim]:
+        """Yield who has the node too, and who is free to have it now."""
+        yield from (one for one in self._listing.of(key) if one is not claim)
+        if released:
+            yield from (one for one in self._skipping.of(key) if one is not claim)
+
+
+def _place(claim: Claim) -> int:
+    return claim.place
+
+
+def _before(claim: Claim, log: Iterable[tuple[int, Claim]], since: int) -> Iterator[Claim]:
+    return (one for time, one in log if time > since and one.place < claim.place)

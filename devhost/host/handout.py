@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +17,7 @@ from devhost.model.device import Snapshot, distinct
 from devhost.threads import in_thread
 
 _CHANGE_WAIT_S: Final = 1.0
+_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is looked at
 _STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
 
 
@@ -51,9 +53,10 @@ class Handout:
 
     async def _current(self) -> tuple[Scanner, Snapshot]:
         """Return what is advertised; a change of the configuration counts at once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CHANGE_WAIT_S):
-                await self._up_to_date.wait()
+        if not self._up_to_date.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHANGE_WAIT_S):
+                    await self._up_to_date.wait()
         return self._publisher.scanner, self._publisher.snapshot
 
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
@@ -91,10 +94,10 @@ class Handout:
     ) -> Sequence[str]:
         """Return which IDs a container should get; none to leave it to the kubelet."""
         scanner, snapshot = await self._current()
-        return await in_thread(
-            f"prefer {self.name}",
-            lambda: scanner.preferred(snapshot, available, must_include, size),
-        )
+        choose = functools.partial(scanner.preferred, snapshot, available, must_include, size)
+        if self._code is None and len(snapshot.devices) + len(available) <= _FEW:
+            return choose()
+        return await in_thread(f"prefer {self.name}", choose)
 
     async def pre_start(self, advertised_ids: Sequence[str]) -> None:
         """Prepare devices for a container that starts.

@@ -7,73 +7,25 @@ neither other devices nor other resources, and its device gets no second one mea
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from devhost.discovery.health import check
 from devhost.discovery.scan import Scanner
+from devhost.host.verdict import Verdict
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, Device, Snapshot
-from devhost.threads import in_thread
+from devhost.threads import in_own_thread
 
 AT_ONCE: Final = 8
 HANGING_MAX: Final = 8
 _KILL_S: Final = 0.5  # until a command that is out of time is gone
 _PAUSE_MIN_S: Final = 0.05
-_UNCHECKED: Final = "not checked yet"
 _LOG: Final = logging.getLogger(__name__)
 
 Identity = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the rounds so far say of a device.
-
-    Attributes:
-        healthy: ``None`` before the first round.
-        trusted: It was on offer before there were checks, and stays until the first round.
-        streak: Rounds in a row that contradict it.
-        failure: Why a round failed the last time that one did.
-        checked: The last round.
-    """
-
-    healthy: bool | None = None
-    trusted: bool = False
-    streak: int = 0
-    failure: str | None = None
-    checked: Checked | None = None
-
-    def after(self, outcome: Checked, checks: HealthChecks) -> "Verdict":
-        """Return the verdict with one more round: the first decides alone."""
-        good = outcome.failure is None
-        # What a command says may be new each time: the first of a streak is told.
-        told = self.failure if self.healthy is False and not self.streak else None
-        failure = told or outcome.failure or self.failure
-        streak = 0 if good is self.healthy else self.streak + 1
-        needed = checks.recoveries if good else checks.failures
-        if self.healthy is None or streak >= needed:
-            return Verdict(good, failure=failure, checked=outcome)
-        return Verdict(self.healthy, streak=streak, failure=failure, checked=outcome)
-
-    def reason(self, checks: HealthChecks) -> str | None:
-        """Return why the device is unhealthy, or ``None``."""
-        if self.healthy is None:
-            return None if self.trusted else _UNCHECKED
-        if self.healthy:
-            return None
-        if self.streak:
-            return f"recovering: {self.streak} of {checks.recoveries} good rounds"
-        return f"check failed: {self.failure}"
-
-    def told(self, checks: HealthChecks) -> tuple[str | None, ...]:
-        """Return what is worth telling when it changes."""
-        if self.checked is None:
-            return (self.reason(checks),)
-        failure = None if self.healthy is False else self.checked.failure
-        return (self.reason(checks), failure, self.checked.unknown)
 
 
 @dataclass(slots=True)
@@ -99,7 +51,7 @@ class HealthMonitor:
         self._name, self._on_change = name, on_change
         self._scanner: Scanner | None = None
         self._watched: dict[str, _Watched] = {}
-        self._trusted: dict[str, Identity] = {}  # what is on offer while there are no checks
+        self._trusted: Mapping[str, Device] = {}  # what is on offer while there are no checks
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(AT_ONCE)
         self._threads: dict[str, asyncio.Future[Checked]] = {}  # that have not returned
@@ -118,14 +70,16 @@ class HealthMonitor:
         """
         former, self._scanner = self._checks, scanner
         checks = self._checks
+        if checks is None:
+            for one in self._watched.values():
+                self._forget(one)
+            self._watched, self._trusted = {}, found.devices
+            return
         present = {
             device.id: device for device in found.devices.values() if _can_be_checked(device)
         }
-        for device_id in self._watched.keys() - (present.keys() if checks else ()):
+        for device_id in self._watched.keys() - present.keys():
             self._forget(self._watched.pop(device_id))
-        if checks is None:
-            self._trusted = {key: _identity(device) for key, device in present.items()}
-            return
         for device_id, device in present.items():
             watched = self._watched.get(device_id)
             if watched is None:
@@ -172,7 +126,12 @@ class HealthMonitor:
     # ── devices ──
 
     def _begin(self, device: Device) -> None:
-        trusted = self._trusted.get(device.id) == _identity(device)
+        former = self._trusted.get(device.id)
+        trusted = (
+            former is not None
+            and _can_be_checked(former)
+            and _identity(former) == _identity(device)
+        )
         watched = self._watched[device.id] = _Watched(device, Verdict(trusted=trusted))
         task = asyncio.create_task(self._keep_checking(watched), name=f"health {self._name}")
         self._tasks.add(task)
@@ -262,7 +221,7 @@ class HealthMonitor:
                 _LOG.exception("checking failed", extra={"fields": fields})
                 return _failed(f"checking failed: {error!r}")
 
-        thread = in_thread(f"check {self._name}", work)
+        thread = in_own_thread(f"check {self._name}", work)
         self._threads[device.id] = thread
         thread.add_done_callback(lambda thread: self._returned(device.id, thread))
         return thread

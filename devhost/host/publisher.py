@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
+from devhost.discovery.partial import Part
 from devhost.discovery.scan import Scanner
 from devhost.host import advertising
 from devhost.host.changes import log_changes
 from devhost.host.claims import Claim, Claims
 from devhost.kubelet import wire
 from devhost.kubelet.listing import Advertised, Listing
-from devhost.model.device import Snapshot
+from devhost.model.device import Snapshot, share_ids
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -40,24 +42,26 @@ class Publisher:
         self._claims, self._claim, self._judges = claims, claim, judges
         self.found = self.snapshot = Snapshot()
         self._left_out = 0
+        self._skipped: frozenset[str] = frozenset()
         self._in_hand: advertising.InHand = {}
 
-    def publish(self, scanner: Scanner, found: Snapshot) -> None:
-        """Set the list by what was found; IDs leave it when they may."""
+    def publish(
+        self, scanner: Scanner, found: Snapshot, skipped: Iterable[str] | None = None
+    ) -> None:
+        """Set the list by what was found; IDs leave it when they may.
+
+        Args:
+            scanner: The declaration by which it was found.
+            found: What was found.
+            skipped: The nodes that were left to other resources; as before unless told.
+        """
         self.scanner = scanner
+        self._skipped = self._skipped if skipped is None else frozenset(skipped)
         listing, replicas = self.listing, scanner.resource.replicas
-        before = listing.entries
+        before, left = listing.entries, listing.left
         found = advertising.without_left(found, before)
         self._in_hand = advertising.in_hand(self._in_hand, listing.held(), self.snapshot)
-        snapshot = advertising.held_back(
-            found,
-            replicas,
-            before,
-            lambda key: self._claims.listed(self._claim, key),
-            self._in_hand,
-        )
-        for judge in self._judges:
-            snapshot = judge(snapshot)
+        snapshot = self._judged(found, before)
         wanted = advertising.entries(snapshot, replicas)
         # What a pod holds is listed, as on its way out, even if it was gone before this process
         # came: the kubelet may know it.
@@ -69,14 +73,61 @@ class Publisher:
             listing.update(wanted | kept)
         listing.update(wanted)
         listing.prune(asyncio.get_running_loop().time())
-        if before.keys() - listing.entries.keys():
+        if listing.left != left:
             self.publish(scanner, found)  # what has waited for the IDs that left need wait no more
             return
         self.found = advertising.without_left(found, listing.leaving)
         former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
         log_changes(scanner.resource.name, former, self.snapshot)
         offered = advertising.keys(self.snapshot, leaving=False)
-        self._claims.set(self._claim, offered, advertising.keys(self.snapshot, leaving=True))
+        leaving = advertising.keys(self.snapshot, leaving=True)
+        self._claims.set(self._claim, offered, leaving, self._skipped)
+
+    def publish_part(self, part: Part) -> bool:
+        """Do what `publish` does, for the few devices that may be different.
+
+        Returns:
+            Whether that could be done; else nothing was.
+        """
+        resource, listing = self.scanner.resource, self.listing
+        if self.found is not part.before or self._left_out:
+            return False
+        judged = self._judged(Snapshot(part.devices), listing.leaving)
+        wanted = advertising.entries(judged, resource.replicas)
+        if len(wire.truncated(wanted, listing)) < len(wanted):
+            return False
+        gone = [one for key in part.gone for one in share_ids(key, resource.replicas)]
+        listing.change(wanted, gone)
+        devices = {**self.snapshot.devices, **judged.devices}
+        former = {key: devices[key] for key in part.gone}
+        for key in part.gone:
+            del devices[key]
+        former |= {
+            key: self.snapshot.devices[key] for key in part.devices if key in self.snapshot.devices
+        }
+        before = Snapshot(former, self.snapshot.skipped)
+        self.found, self.snapshot = part.after, replace(part.after, devices=devices)
+        log_changes(resource.name, before, Snapshot(judged.devices, self.snapshot.skipped))
+        self._claims.change(
+            self._claim,
+            offered=(offered := advertising.keys(judged, leaving=False)),
+            leaving=(leaving := advertising.keys(judged, leaving=True)),
+            gone=advertising.keys(before, leaving=False) - offered - leaving,
+        )
+        return True
+
+    def _judged(self, found: Snapshot, listed: Iterable[str]) -> Snapshot:
+        """Say of each device whether it can be offered."""
+        snapshot = advertising.held_back(
+            found,
+            self.scanner.resource.replicas,
+            listed,
+            lambda key: self._claims.listed(self._claim, key),
+            self._in_hand,
+        )
+        for judge in self._judges:
+            snapshot = judge(snapshot)
+        return snapshot
 
     def prune(self) -> bool:
         """Let IDs leave whose time has come; return whether any did."""

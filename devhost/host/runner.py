@@ -1,33 +1,31 @@
 """One resource's life: look, publish, serve, hand out; change, drain, end."""
 
 import asyncio
-import functools
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.host import advertising
 from devhost.host.cdi_injection import CdiInjection
-from devhost.host.claims import Offers
+from devhost.host.due import Due
 from devhost.host.handout import Handout
 from devhost.host.health import HealthMonitor
+from devhost.host.looker import Looker
 from devhost.host.preparation import Preparation
 from devhost.host.publisher import Publisher
 from devhost.host.shared import CodeResource, Shared
+from devhost.host.source_watch import SourceWatch
 from devhost.host.standing import Standing
-from devhost.host.surveyor import Surveyor
 from devhost.kubelet.listing import Listing
 from devhost.kubelet.registration import Registration
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State, Status
-from devhost.threads import in_thread
-from devhost.watch_spots import Spot
 
 RESCAN_S: Final = 30.0
 POLL_S: Final = 5.0  # where watching is not possible
-_WATCH_WAIT_S: Final = 1.0
-_BURST_S: Final = 0.005
+_BURST_S: Final = 0.002
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
@@ -40,14 +38,13 @@ class Runner:
     def __init__(self, scanner: Scanner, shared: Shared, code: CodeResource | None = None) -> None:
         name, self._code = scanner.resource.name, code
         self._scanner, self._shared = scanner, shared
-        self._watcher, self._claims = shared.watcher, shared.claims
+        self._claims = shared.claims
         self._claim = shared.claims.add(name, self.look_again)
         self._claim.shares = scanner.resource.overlap == "allow"
         self.draining = False
-        self._due = asyncio.Event()
-        self._due.set()
+        self._due = Due()
         self._looking: asyncio.Task[Snapshot] | None = None
-        self._surveyor = Surveyor(self.look_again)
+        self._looker = Looker(shared.claims, self._claim, shared.recorder, self.look_again)
         self.health = HealthMonitor(name, self.look_again)
         self._injection = CdiInjection(shared.cdi_files, self.look_again)
         self.listing = Listing(shared.leave_after)
@@ -55,7 +52,6 @@ class Runner:
         judges = [self.health.verdicts, self._injection.judged]
         self._publisher = Publisher(scanner, self.listing, shared.claims, self._claim, judges)
         self._up_to_date = asyncio.Event()
-        self._offers: tuple[Offers, Offers] = ({}, {})  # of others, when it was looked and judged
         self._preparation = Preparation(
             name,
             node_name=scanner.node_name,
@@ -68,9 +64,7 @@ class Runner:
         handout = Handout(self._publisher, self._up_to_date, self._preparation, shared, code)
         self.standing = Standing(name)
         self._registration = Registration(handout, shared.directory, self._tell)
-        self._watched: Scanner | None = None
-        self._watching: asyncio.Task[None] | None = None
-
+        self._watch = SourceWatch(shared.watcher, self.look_again)
         if code is not None:
             code.started(self.look_again)
 
@@ -100,10 +94,10 @@ class Runner:
 
     # ── what may be asked of it ──
 
-    def look_again(self) -> None:
-        """Something may have changed on the host."""
-        self._claim.idle.clear()
-        self._due.set()
+    def look_again(self, path: str | None = None) -> None:
+        """Something may have changed on the host; at one path, if that is known."""
+        self._claims.busy(self._claim)
+        self._due.tell(path)
 
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
@@ -130,7 +124,7 @@ class Runner:
     async def run(self) -> None:
         """Look and serve until cancelled, or until drained."""
         self.standing.tell(State.DISCOVERING)
-        self._due.set()
+        self._due.tell()
         self._shared.holders.subscribe(self._held_changed)
         registering: asyncio.Task[None] | None = None
         try:
@@ -138,18 +132,17 @@ class Runner:
                 while not self._drained:
                     await self._discover()
                     if registering is None and self._up_to_date.is_set() and not self._drained:
-                        await self.health.first_round(_FIRST_ROUND_S)
-                        self._publish(self._publisher.found)
+                        if self.resource.health is not None:
+                            await self.health.first_round(_FIRST_ROUND_S)
+                            self._publish(self._publisher.found)
                         work = self._registration.run()
                         registering = tasks.create_task(work, name=f"register {self.name}")
                 if registering is not None:
                     registering.cancel()
         finally:
-            for task in (self._looking, self._watching):
-                if task is not None:
-                    task.cancel()
-            self._watched = None
-            self._watcher.unwatch(self)
+            if self._looking is not None:
+                self._looking.cancel()
+            self._watch.end()
             self._shared.holders.unsubscribe(self._held_changed)
             self.health.close()
             self.standing.tell(State.STOPPED)
@@ -175,11 +168,28 @@ class Runner:
 
     async def _discover(self) -> None:
         """Wait until there is a reason to look, look, publish."""
-        await self._until_due()
+        changed = await self._until_due()
+        if not changed or not await self._look_at(changed):
+            await self._look_at_all()
+        await asyncio.sleep(_BURST_S)
+
+    async def _look_at(self, changed: Collection[str]) -> bool:
+        """Look at a few paths, if that is enough; else nothing is done."""
+        scanner, publisher = self._scanner, self._publisher
+        if self.draining or not self._watch.of(scanner):
+            return False
+        part = await self._looker.part(scanner, publisher.found, changed)
+        if part is None or scanner is not self._scanner or not publisher.publish_part(part):
+            return False
+        self.health.watch(scanner, publisher.found)
+        self._registration.notify()
+        self._settled()
+        return True
+
+    async def _look_at_all(self) -> None:
         scanner = self._scanner
-        if self._watched is not scanner and not self.draining:
-            self._watched = scanner
-            await self._watch()
+        if not self._watch.of(scanner) and not self.draining:
+            await self._watch.arrange(scanner)
         self._looking = asyncio.create_task(self._look(scanner), name=f"look {self.name}")
         try:
             found = await self._looking
@@ -197,12 +207,16 @@ class Runner:
             return
         self._publisher.scanner = scanner
         self._publish(found)
-        if not self.draining and self._claims.outdated(self._claim, *self._offers):
-            self.look_again()
+        self._looker.published(scanner, self._publisher.found)
+        self._settled()
         self._up_to_date.set()
-        if not self._due.is_set():
-            self._claim.idle.set()
-        await asyncio.sleep(_BURST_S)
+
+    def _settled(self) -> None:
+        """End a look; it is repeated if other resources took or left a node meanwhile."""
+        if self._looker.outdated() and not self.draining:
+            self.look_again()
+        if not self._due:
+            self._claims.idle(self._claim)
 
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
         """See to all that has to be so before the kubelet learns of what was found."""
@@ -215,72 +229,42 @@ class Runner:
         if self.listing.prunable(asyncio.get_running_loop().time()):
             await self._shared.holders.settled()
 
-    async def _watch(self) -> None:
-        """Watch where the sources look, or see that the watches are still right.
+    async def _until_due(self) -> Collection[str] | None:
+        """Wait for an event, the slow rescan, or the time of something that was put off.
 
-        It is waited for, so that nothing is missed, but not for long: the filesystem may not
-        answer. Then that is noticed by the survey, and this is not tried twice at a time.
+        Returns:
+            The paths that changed; ``None`` if anything may have.
         """
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._arrange(), name=f"watch {self.name}")
-        await asyncio.wait({self._watching}, timeout=_WATCH_WAIT_S)
-
-    async def _arrange(self) -> None:
-        scanner, files = self._scanner, self._scanner.files
-        spots = await in_thread(
-            f"watch {self.name}",
-            lambda: frozenset(
-                Spot(files.here(files.resolve(root.path)), root.recursive)
-                for root in scanner.watch_roots()
-                if not root.path.startswith(("/sys", "/proc"))
-            ),
-        )
-        await self._watcher.watch(self, spots, self.look_again)
-
-    async def _until_due(self) -> None:
-        """Wait for an event, the slow rescan, or the time of something that was put off."""
         clock = asyncio.get_running_loop().time
-        pause = POLL_S if self._watcher.degraded else RESCAN_S
+        pause = POLL_S if self._shared.watcher.degraded else RESCAN_S
         if (again_at := self._publisher.found.again_at) is not None:
             pause = min(pause, max(0.0, again_at - clock()))
         until = clock() + pause
-        while not self._due.is_set() and clock() < until:
+        while not self._due and clock() < until:
             if self._drained:
-                return
+                return None
             held = self._held()
             busy = self.listing.leaving - held or (self.draining and not held)
             step = min(until - clock(), _STEP_S) if busy else until - clock()
-            try:
-                async with asyncio.timeout(max(step, 0.0)):
-                    await self._due.wait()
-            except TimeoutError:
-                if self.listing.prunable(clock()):
-                    await self._shared.holders.settled()
-                    if self._publisher.prune():
-                        self._registration.notify()
-        if not self._due.is_set():
-            self._watched = None  # the slow rescan repairs what events cannot tell
-        self._due.clear()
+            if not await self._due.wait(step) and self.listing.prunable(clock()):
+                await self._shared.holders.settled()
+                if self._publisher.prune():
+                    self._registration.notify()
+        if not self._due:
+            self._watch.doubt()  # the slow rescan repairs what events cannot tell
+            self.look_again()
+        return self._due.take()
 
     async def _look(self, scanner: Scanner) -> Snapshot:
-        clock = asyncio.get_running_loop().time
         previous = advertising.without_left(self._publisher.found, self.listing.leaving)
         if self.draining:
-            return advertising.withdrawn(previous, _REMOVED, clock())
-        looked = self._claims.offers(self._claim)
-        began, found = clock(), await self._surveyor.survey(scanner)
-        self._shared.recorder.looked(self.name, clock() - began, failed=bool(found.failed))
-        await self._claims.turn(self._claim)
-        self._offers = looked, self._claims.offers(self._claim)
-        claimed = functools.partial(self._claims.holder, self._claim, since=looked)
-        return await self._surveyor.judged(
-            scanner, found, lambda one: scanner.snapshot(one, previous, claimed, clock())
-        )
+            return advertising.withdrawn(previous, _REMOVED, asyncio.get_running_loop().time())
+        return await self._looker.all(scanner, previous)
 
     # ── publishing ──
 
     def _publish(self, found: Snapshot) -> None:
-        self._publisher.publish(self._publisher.scanner, found)
+        self._publisher.publish(self._publisher.scanner, found, self._looker.skipped)
         self._registration.notify()
         if self.draining:
             holders = self._shared.holders.of(self.name)

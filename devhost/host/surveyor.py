@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from devhost.discovery.partial import Part
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
 from devhost.model.device import Snapshot
@@ -13,6 +14,7 @@ from devhost.threads import in_thread
 
 SCAN_TIMEOUT_S: Final = 10.0
 _PATIENCE_MAX_S: Final = 60.0
+_PART_S: Final = 1.0
 _UNANSWERED: Final = f"the host did not answer in {SCAN_TIMEOUT_S:.0f} s"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ class Surveyor:
         self._sources: tuple[Source, ...] = ()
         self._looking: asyncio.Future[Survey] | None = None
         self._scanner: Scanner | None = None
+        self._partly: asyncio.Future[Part | None] | None = None
         self._judging: asyncio.Future[Snapshot] | None = None
 
     async def survey(self, scanner: Scanner) -> Survey:
@@ -69,6 +72,17 @@ class Surveyor:
         if judging is self._late:  # it judged what was there some time ago
             self._look_again()
         return judging.result()
+
+    async def part(self, work: Callable[[], Part | None]) -> Part | None:
+        """Return what a look at a few names found; ``None`` where a whole one is needed."""
+        if self._partly is not None and not self._partly.done():
+            return None  # it has not come back; a whole look says what is wrong
+        self._partly = in_thread("look", work)
+        done, _ = await asyncio.wait({self._partly}, timeout=_PART_S)
+        if not done:
+            self._partly.add_done_callback(lambda late: late.cancelled() or late.exception())
+            return None
+        return self._partly.result()
 
     def _expect(self, late: "asyncio.Future[Any]") -> None:
         """Wait for the same answer at the next look, which is to be when it comes.

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -12,7 +14,8 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
-from devhost.kubelet.instances import Instances, connected
+from devhost.kubelet.instances import Instances, connected, resource_hash
+from devhost.kubelet.turns import Turns
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 20.0
@@ -22,6 +25,8 @@ _DOUBT_POLL_S: Final = 0.05  # a socket that refuses is looked at twice
 _BURST_S: Final = 0.01
 _PROBE_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _PROBE_MAX_S: Final = 1.0
+_HEARD_S: Final = 0.02  # one probe answers all who ask within that time
+_LISTING_SHARE: Final = 10  # the directory is read for a tenth of the time at most
 _GONE_S: Final = 10.0
 _LOG: Final = logging.getLogger(__name__)
 
@@ -41,11 +46,16 @@ class PluginDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._kubelet = str(path / KUBELET_SOCKET)
         self.instances = Instances(path)
+        self.turns = Turns()
         self._due = asyncio.Event()
         self._changed = asyncio.Event()
-        self._waiters: set[asyncio.Event] = set()
-        self._probing = asyncio.Lock()
+        self._subscribers: dict[str, set[Callable[[], None]]] = {}
+        self._listing: asyncio.Task[None] | None = None
+        self._list_at = 0.0
+        self._probing: asyncio.Task[Identity] | None = None
+        self._heard: tuple[Identity, float] | None = None
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: Identity | None = None
         self._connecting = asyncio.Lock()
@@ -53,30 +63,36 @@ class PluginDirectory:
         self._registered_with: Identity | None = None
         self.restarts = 0
 
-    def look_again(self) -> None:
-        """Something happened in the directory."""
-        self._due.set()
-        if (identity := self.identity()) != self._known:
+    def look_again(self, path: str | None = None) -> None:
+        """Something happened in the directory; to one entry, if that is known."""
+        name = path.rpartition("/")[2] if path else KUBELET_SOCKET
+        if path is None or self.instances.may_matter(name):
+            self._due.set()
+        if name == KUBELET_SOCKET and (identity := self.identity()) != self._known:
             self._known = identity
-            self._notify()
+            self._notify(self._subscribers)
 
-    def _notify(self) -> None:
+    def _notify(self, resources: Iterable[str]) -> None:
         self._changed.set()
-        for waiter in self._waiters:
-            waiter.set()
+        for resource in tuple(resources):
+            for notice in tuple(self._subscribers.get(resource, ())):
+                notice()
 
-    def subscribe(self, waiter: asyncio.Event) -> None:
-        """Set an event whenever kubelet.sock, or who else is there, has changed."""
-        self._waiters.add(waiter)
+    def subscribe(self, resource: str, notice: Callable[[], None]) -> None:
+        """Tell whenever kubelet.sock, or who else serves a resource, has changed."""
+        self._subscribers.setdefault(resource_hash(resource), set()).add(notice)
 
-    def unsubscribe(self, waiter: asyncio.Event) -> None:
+    def unsubscribe(self, resource: str, notice: Callable[[], None]) -> None:
         """Undo `subscribe`."""
-        self._waiters.discard(waiter)
+        of_resource = self._subscribers[resource_hash(resource)]
+        of_resource.discard(notice)
+        if not of_resource:
+            del self._subscribers[resource_hash(resource)]
 
     def identity(self) -> Identity | None:
         """Return what tells one kubelet.sock from the next; inode numbers alone are reused."""
         try:
-            found = (self.path / KUBELET_SOCKET).stat()
+            found = os.stat(self._kubelet)  # asked often, and a Path costs more
         except OSError:
             return None
         return found.st_dev, found.st_ino, found.st_ctime_ns
@@ -94,6 +110,7 @@ class PluginDirectory:
             DirectoryGoneError: The directory was unlinked and the path leads to no new one.
         """
         descriptor = self._opened()
+        self._due.set()  # who was there before
         gone_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:
@@ -130,7 +147,24 @@ class PluginDirectory:
         if removed:
             _LOG.info("removed dead sockets", extra={"fields": {"count": removed}})
         if changed:
-            self._notify()
+            self._notify(changed)
+
+    async def listed(self) -> None:
+        """Wait until the directory was read (`Instances.read`) from after this call on.
+
+        Who asks before a reading has begun shares it: a thousand resources ask at a time.
+        """
+        if self._listing is None:
+            self._listing = asyncio.create_task(self._list(), name="list the plugin directory")
+        await asyncio.shield(self._listing)
+
+    async def _list(self) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(self._list_at - clock())
+        self._listing = None
+        began = clock()
+        self.instances.read()
+        self._list_at = clock() + _LISTING_SHARE * (clock() - began)
 
     def _opened(self) -> int | None:
         try:
@@ -148,27 +182,45 @@ class PluginDirectory:
 
     def absence(self) -> str | None:
         """Say why there is no kubelet, or return ``None``: existence alone says nothing."""
-        if self.identity() is None:
+        identity = self.identity()
+        if identity is None:
             return f"no kubelet: {KUBELET_SOCKET} is not there"
-        if connected(self.path / KUBELET_SOCKET) != 0:
+        if not self._listens(identity):
             return f"no kubelet: nobody listens on {KUBELET_SOCKET}"
         return None
 
+    def _listens(self, identity: Identity) -> bool:
+        now = time.monotonic()
+        if self._heard is None or self._heard[0] != identity or now - self._heard[1] > _HEARD_S:
+            if connected(self._kubelet) != 0:
+                return False
+            self._heard = identity, now
+        return True
+
     async def kubelet(self) -> Identity:
         """Wait until a kubelet accepts connections; return which one."""
-        async with self._probing:  # one asks for all
-            pause = _PROBE_FIRST_S
-            while True:
-                self._changed.clear()
-                identity = self.identity()
-                if identity is not None and connected(self.path / KUBELET_SOCKET) == 0:
-                    return identity
-                try:
-                    async with asyncio.timeout(pause):
-                        await self._changed.wait()
-                    pause = _PROBE_FIRST_S
-                except TimeoutError:
-                    pause = min(pause * 2, _PROBE_MAX_S)
+        identity = self.identity()
+        if identity is not None and self._listens(identity):
+            return identity
+        if self._probing is None:
+            self._probing = asyncio.create_task(self._probe(), name="probe kubelet.sock")
+        return await asyncio.shield(self._probing)
+
+    async def _probe(self) -> Identity:
+        """Ask for all who wait."""
+        pause = _PROBE_FIRST_S
+        while True:
+            self._changed.clear()
+            identity = self.identity()
+            if identity is not None and self._listens(identity):
+                self._probing = None
+                return identity
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+                pause = _PROBE_FIRST_S
+            except TimeoutError:
+                pause = min(pause * 2, _PROBE_MAX_S)
 
     async def register(self, resource: str, endpoint: str) -> None:
         """Register one resource; returns when the kubelet has connected and has the options.
@@ -209,7 +261,7 @@ class PluginDirectory:
                 await self._drop(self._channel)
                 self._channel_of = identity
                 self._channel = grpc.aio.insecure_channel(
-                    f"unix:{quote(str(self.path / KUBELET_SOCKET))}",
+                    f"unix:{quote(self._kubelet)}",
                     options=[
                         ("grpc.default_authority", "localhost"),
                         ("grpc.use_local_subchannel_pool", 1),
@@ -225,4 +277,7 @@ class PluginDirectory:
 
     async def close(self) -> None:
         """Close the connection to the kubelet."""
+        for task in (self._listing, self._probing):
+            if task is not None:
+                task.cancel()
         await self._drop(self._channel)

@@ -8,6 +8,7 @@ lives, only a connect tells.
 
 import contextlib
 import errno
+import functools
 import hashlib
 import itertools
 import os
@@ -22,6 +23,7 @@ from typing import Final
 PREFIX: Final = "devhost-"
 _HASH_LENGTH: Final = 12
 _NAME: Final = re.compile(rf"{PREFIX}([0-9a-f]{{12}})-([0-9a-f]{{20}})-[0-9]+\.sock")
+_SAME_TIME_NS: Final = 100_000_000  # the kernel's clock for files goes in ticks
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its end
 
 
@@ -49,6 +51,8 @@ class Instances:
         self._directory = directory
         self._own = new_instance()
         self._serial = itertools.count(1)
+        self._listed: dict[str, dict[str, str]] = {}  # names of others: by resource, to instance
+        self._listed_at: object = None  # what the directory was then, if that tells a change
         self._refused: set[str] = set()
         self._others: dict[str, set[str]] = {}  # instances by resource (its hash)
 
@@ -60,15 +64,19 @@ class Instances:
         refuse it for good (k8s.io/kubernetes v1.37.1
         pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go).
         """
-        return f"{PREFIX}{_hash(resource)}-{self._own}-{next(self._serial)}.sock"
+        return f"{PREFIX}{resource_hash(resource)}-{self._own}-{next(self._serial)}.sock"
+
+    def may_matter(self, name: str) -> bool:
+        """Whether a name may be that of another instance's socket."""
+        return name.startswith(PREFIX) and self._own not in name
 
     def newer(self, resource: str) -> bool:
         """Whether an instance that started after this one serves a resource."""
-        return any(other > self._own for other in self._others.get(_hash(resource), ()))
+        return any(other > self._own for other in self._others.get(resource_hash(resource), ()))
 
     def older(self, resource: str) -> frozenset[str]:
         """Return the instances that started before this one and serve a resource."""
-        others = self._others.get(_hash(resource), set())
+        others = self._others.get(resource_hash(resource), set())
         return frozenset(other for other in others if other < self._own)
 
     @property
@@ -81,63 +89,87 @@ class Instances:
         """Whether there are sockets that refused once."""
         return bool(self._refused)
 
-    def look(self) -> tuple[bool, int]:
+    def read(self) -> None:
+        """Read the directory: all that looks, at one resource or at all, goes by the last time."""
+        stamp = self._stamp()
+        self._listed = {}
+        for name in self._names():
+            if self.may_matter(name) and (parts := _NAME.fullmatch(name)):
+                self._listed.setdefault(parts[1], {})[name] = parts[2]
+        self._listed_at = stamp
+
+    def _stamp(self) -> object:
+        """Return what is another one after a change of the directory, or something unique."""
+        try:
+            found = self._directory.stat()
+        except OSError:
+            return object()
+        if abs(time.time_ns() - found.st_mtime_ns) < _SAME_TIME_NS:
+            return object()  # another change may get the same time
+        return found.st_dev, found.st_ino, found.st_mtime_ns
+
+    def look(self) -> tuple[set[str], int]:
         """Look who else is there.
 
         Sockets that refused at two looks are dead, and unlinked; one look is not enough,
         because a socket appears a moment before it listens.
 
         Returns:
-            Whether something changed, and how many dead sockets were removed.
+            The resources (`resource_hash`) of which something changed, and how many dead
+            sockets were removed.
         """
+        if self._stamp() != self._listed_at:
+            self.read()
         sockets: dict[str, dict[str, str]] = {}  # by instance: name -> resource
-        for name in self._names():
-            if (parts := _NAME.fullmatch(name)) and parts[2] != self._own:
-                sockets.setdefault(parts[2], {})[name] = parts[1]
+        for resource, names in self._listed.items():
+            for name, instance in names.items():
+                sockets.setdefault(instance, {})[name] = resource
         others: dict[str, set[str]] = {}
-        refused: set[str] = set()  # for the first time
+        refused: set[str] = set()
+        for instance, resources in sockets.items():
+            answers = {}
+            for name in resources:
+                answers[name] = connected(self._directory / name)
+                if answers[name] == 0:
+                    for resource in resources.values():
+                        others.setdefault(resource, set()).add(instance)
+                    break
+            else:
+                refused.update(one for one, why in answers.items() if why == errno.ECONNREFUSED)
+        removed = self._remove(refused & self._refused)
+        self._refused = refused - self._refused  # for the first time
+        before, self._others = self._others, others
+        resources_seen = before.keys() | others.keys()
+        return {one for one in resources_seen if before.get(one) != others.get(one)}, removed
+
+    def _remove(self, names: set[str]) -> int:
         removed = 0
-        for instance, names in sockets.items():
-            answers = [connected(self._directory / name) for name in names]
-            if 0 in answers:
-                for resource in names.values():
-                    others.setdefault(resource, set()).add(instance)
-                continue
-            dead = {
-                name
-                for name, answer in zip(names, answers, strict=True)
-                if answer == errno.ECONNREFUSED
-            }
-            refused |= dead - self._refused
-            for name in self._refused & dead:
-                with contextlib.suppress(OSError):
-                    (self._directory / name).unlink()
-                    removed += 1
-        changed, self._others = others != self._others, others
-        self._refused = refused
-        return changed, removed
+        for name in names:
+            with contextlib.suppress(OSError):
+                (self._directory / name).unlink()
+                removed += 1
+        return removed
 
     def speaking(self, resource: str) -> set[str]:
-        """Look who else serves a resource at this very moment.
+        """Look who else, of those that were there at the last `read`, serves a resource.
 
         Returns:
             The sockets of older instances that have not said that they are quiet.
         """
-        prefix = f"{PREFIX}{_hash(resource)}-"
-        found = [_NAME.fullmatch(name) for name in self._names() if name.startswith(prefix)]
+        key = resource_hash(resource)
         living = {
-            parts[0]: parts[2]
-            for parts in found
-            if parts and parts[2] != self._own and connected(self._directory / parts[0]) == 0
+            name: instance
+            for name, instance in self._listed.get(key, {}).items()
+            if connected(self._directory / name) == 0
         }
-        self._others.pop(_hash(resource), None)
+        self._others.pop(key, None)
         if living:
-            self._others[_hash(resource)] = set(living.values())
+            self._others[key] = set(living.values())
         return {name for name, one in living.items() if one < self._own and self.speaks(name)}
 
-    def serves(self, resource_hash: str) -> bool:
+    def serves(self, sha256: str) -> bool:
         """Whether any living instance serves a resource, told the SHA-256 of its name in hex."""
-        prefix = f"{PREFIX}{resource_hash[:_HASH_LENGTH]}-"
+        prefix = f"{PREFIX}{sha256[:_HASH_LENGTH]}-"
         return any(
             connected(self._directory / name) == 0
             for name in self._names()
@@ -166,7 +198,7 @@ class Instances:
             return []
 
 
-def connected(path: Path) -> int:
+def connected(path: str | Path) -> int:
     """Try whether somebody listens on a socket; never waits.
 
     Returns:
@@ -180,5 +212,7 @@ def connected(path: Path) -> int:
     return 0 if answer == errno.EAGAIN else answer  # EAGAIN: its queue is full
 
 
-def _hash(resource: str) -> str:
+@functools.lru_cache(maxsize=4096)
+def resource_hash(resource: str) -> str:
+    """Return what stands for a resource in a socket's name."""
     return hashlib.sha256(resource.encode()).hexdigest()[:_HASH_LENGTH]

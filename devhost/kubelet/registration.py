@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import Identity, PluginDirectory
@@ -49,15 +49,26 @@ class Registration:
             if absence := self._directory.absence():
                 self._tell(State.WAITING, absence)
             identity = await self._directory.kubelet()
+            turn = await self._directory.turns.next()
+            if self._directory.replaced(identity):
+                turn.end()
+                continue
             try:
                 async with self._serving() as server:
-                    reason = await self._register(server, identity)
+                    older = await self._register(server, identity)
+                    turn.end()
+                    reason = _NEWER
+                    if older is not None:
+                        reason = await self._registered(server, identity, older)
                 if reason != _NEWER:
                     self._tell(State.SERVING, reason)
                     await self._pause(identity)
             except (KubeletError, OSError) as error:
+                turn.end()
                 self._tell(State.BACKING_OFF, str(error))
                 await self._pause(identity, at_least=_FAILURE_PAUSE_S)
+            finally:
+                turn.end()
 
     async def _until_newest(self) -> None:
         """Wait while a newer instance lives: the kubelet hands Allocate to who came last."""
@@ -79,17 +90,17 @@ class Registration:
             self._server = None
             await server.stop()
 
-    async def _register(self, server: PluginServer, identity: Identity) -> str:
-        """Register; return, with the reason, when that has to be done anew."""
+    async def _register(self, server: PluginServer, identity: Identity) -> frozenset[str] | None:
+        """Register; return the older instances that live, or ``None`` if a newer one does."""
         instances, name = self._directory.instances, self._backend.name
         await self._silence()
         if instances.newer(name):
-            return _NEWER
+            return None
         older = instances.older(name)
         await self._unless_replaced(identity, self._begin(server))
         self._directory.registered_with(identity)
         self._tell(State.REGISTERED, None)
-        return await self._registered(server, identity, older)
+        return older
 
     async def _silence(self) -> None:
         """Wait until older instances send no more lists, but not for ever: one may hang.
@@ -99,6 +110,7 @@ class Registration:
         an older one that sees a newer goes; a newer one waits until the older has seen it.
         """
         instances, name = self._directory.instances, self._backend.name
+        await self._directory.listed()
         speaking = instances.speaking(name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SILENCE_TIMEOUT_S):
@@ -106,25 +118,25 @@ class Registration:
                     await asyncio.sleep(_SILENCE_POLL_S)
                     speaking = {one for one in speaking if instances.speaks(one)}
 
-    async def _unless_replaced(self, identity: Identity, work: Coroutine[Any, Any, None]) -> None:
+    async def _unless_replaced(self, identity: Identity, work: Awaitable[None]) -> None:
         """Do what needs a kubelet, but not longer than that kubelet is there."""
-        working = asyncio.create_task(work)
-        replaced = asyncio.create_task(self._until_replaced(identity))
         try:
-            await asyncio.wait({working, replaced}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                raise KubeletError("another kubelet took the place of the one that was asked")
-            working.result()
-        finally:
-            working.cancel()
-            replaced.cancel()
+            async with asyncio.timeout(None) as limit:
 
-    async def _until_replaced(self, identity: Identity) -> None:
-        await self._until(lambda: self._directory.replaced(identity))
+                def look() -> None:
+                    if self._directory.replaced(identity) and not limit.expired():
+                        limit.reschedule(0.0)
+
+                with self._noticing(look):
+                    look()
+                    await work
+        except TimeoutError:
+            raise KubeletError("another kubelet took the place of the one that was asked") from None
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for what the kubelet or the other instances do."""
-        with self._noticing(asyncio.Event()) as changed:
+        changed = asyncio.Event()
+        with self._noticing(changed.set):
             while not condition():
                 await changed.wait()
                 changed.clear()
@@ -149,7 +161,8 @@ class Registration:
         servicer, instances, name = server.servicer, self._directory.instances, self._backend.name
         clock = asyncio.get_running_loop().time
         since = clock()
-        with self._noticing(servicer.streams_changed) as changed:
+        changed = servicer.streams_changed
+        with self._noticing(changed.set):
             while servicer.streams:
                 changed.clear()
                 if self._directory.replaced(identity):
@@ -183,13 +196,13 @@ class Registration:
             self._directory.instances.mark_quiet(server.endpoint)
 
     @contextlib.contextmanager
-    def _noticing(self, event: asyncio.Event) -> Iterator[asyncio.Event]:
-        """Have an event set when the kubelet or the other instances change."""
-        self._directory.subscribe(event)
+    def _noticing(self, notice: Callable[[], None]) -> Iterator[None]:
+        """Be told when the kubelet or the other instances change."""
+        self._directory.subscribe(self._backend.name, notice)
         try:
-            yield event
+            yield
         finally:
-            self._directory.unsubscribe(event)
+            self._directory.unsubscribe(self._backend.name, notice)
 
     async def _pause(self, identity: Identity, at_least: float = 0.0) -> None:
         """Wait before the next attempt, longer each time, but not when another kubelet came."""
@@ -197,6 +210,6 @@ class Registration:
         self._ends += 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
-                await self._until_replaced(identity)
+                await self._until(lambda: self._directory.replaced(identity))
         if self._directory.replaced(identity):
             self._ends = 0

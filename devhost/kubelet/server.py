@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import grpc
 
-from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.methods import Methods
 from devhost.kubelet.servicer import Backend, Servicer
 
 _STOP_GRACE_S: Final = 1.0
@@ -32,7 +32,7 @@ class PluginServer:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        pb_grpc.add_DevicePluginServicer_to_server(self.servicer, self._server)
+        self._server.add_generic_rpc_handlers((Methods(self.servicer),))
 
     async def start(self) -> None:
         """Bind and serve.

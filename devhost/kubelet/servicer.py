@@ -132,11 +132,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
         try:
             while not self._closing:
                 if version != listing.version and not (self.quiet and version >= 0):
-                    version, entries = listing.version, listing.entries
-                    listing.sending(entries)
+                    version, message = listing.version, listing.message()
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
-                        await context.write(wire.device_list(entries))
-                    listing.sent(stream, entries, clock())
+                        await context.write(message.data)
+                    listing.sent(stream, message, clock())
                     continue
                 await wake.wait()
                 wake.clear()

@@ -105,6 +105,11 @@ class CodeScanner(Scanner):
         below = "" if self.files.is_host else f" (below {self.files.root})"
         return state, None if state else f"{path} is not there{below}"
 
+    @property
+    def by_path(self) -> bool:
+        """The code names devices, not paths."""
+        return False
+
     def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
         """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
         failure = self._failure(found)
@@ -137,7 +142,7 @@ class CodeScanner(Scanner):
                 for key, device in devices.items()
             }
         there = {key: device for key, device in devices.items() if _problem(device) is None}
-        placed = topology.placed(self.resource.topology, there, previous, self.files)
+        placed, _ = topology.placed(self.resource.topology, there, previous, self.files)
         return {**devices, **placed}
 
     # ── what is asked ──

@@ -157,6 +157,7 @@ class Snapshot:
         notes: States that are no failure, such as a directory that is not there yet.
         held: First sight (seconds on the host's clock) of nodes held back, by `Node.key`.
         again_at: When to look again even if nothing happens, on the host's clock.
+        mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
     """
 
     devices: Mapping[str, Device] = field(default_factory=dict)
@@ -165,6 +166,7 @@ class Snapshot:
     notes: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
+    mixed: bool = False
 
 
 _SHARE: Final = "::"

@@ -44,7 +44,10 @@ _CDI_NAME: Final = re.compile(
     r"=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 )
 
+_UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
 DEVICE_ID_MAX: Final = 63
+_NUMBERS: Final = re.compile(r"([0-9]+)")
 _ID_HASH_LENGTH: Final = 10
 
 
@@ -128,12 +131,12 @@ def path_problem(path: str) -> str | None:
 
 def text_problem(text: str) -> str | None:
     """Refuse what no environment variable, path or annotation can hold."""
-    for character in text:
-        if (ord(character) < 0x20 and character not in "\t\n") or ord(character) == 0x7F:
-            return f"{text!r} contains the control character {character!r}"
-        if 0xD800 <= ord(character) <= 0xDFFF:
-            return f"{text!r} is not UTF-8"
-    return None
+    found = _UNFIT.search(text)
+    if found is None:
+        return None
+    if found[0] >= "\ud800":
+        return f"{text!r} is not UTF-8"
+    return f"{text!r} contains the control character {found[0]!r}"
 
 
 def device_id(name: str) -> str:
@@ -151,9 +154,9 @@ def device_id(name: str) -> str:
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key by which ``c9`` comes before ``c10``."""
     parts = []
-    for part in re.split(r"([0-9]+)", text):
-        digits = part.lstrip("0")
+    for part in _NUMBERS.split(text):
         if part.isdecimal():
+            digits = part.lstrip("0")
             parts.append((0, len(digits), digits))  # as numbers, however long
         elif part:
             parts.append((1, 0, part))
@@ -162,7 +165,10 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
 
 def natural(texts: Iterable[str]) -> list[str]:
     """Sort texts in natural order, ties (``a1``, ``a01``) by the text itself."""
-    return sorted(texts, key=lambda text: (natural_key(text), text))
+    listed = list(texts)
+    if len(listed) > 1:
+        listed.sort(key=lambda text: (natural_key(text), text))
+    return listed
 
 
 def printable(text: str) -> str:

@@ -254,7 +254,7 @@ async def test_no_thread_to_be_had_is_a_failed_round(
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(health, "in_thread", refuse)
+    monkeypatch.setattr(health, "in_own_thread", refuse)
     bench.watch(scanner(interval="1h"), device())
     await bench.until_reason("a", "check failed: can't start new thread")
 

@@ -252,12 +252,12 @@ async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
         assert holders.of(COLA) == ONE[COLA]
         await node.kubelet.start()
         assert await holders.now(COLA) == ONE[COLA]
-        changed.clear()
         await node.kubelet.free("one")
         async with asyncio.timeout(10):
-            await changed.wait()
+            while holders.of(COLA):  # it may have been told of the list before, too
+                changed.clear()
+                await changed.wait()
         assert holders.known
-        assert holders.of(COLA) == {}
 
 
 async def test_nothing_is_asked_while_an_allocate_runs(holders: Holders, asked: Asked) -> None:

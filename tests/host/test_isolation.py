@@ -19,7 +19,7 @@ from devhost.host.supervisor import Host, Settings
 from devhost.kubelet import directory as plugin_directory
 from devhost.kubelet import wire
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
-from devhost.kubelet.listing import Advertised
+from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
@@ -223,18 +223,22 @@ def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
     """New devices beyond 4 MiB are left out; listed ones stay, and all of a small list."""
     entry = Advertised(healthy=True)
     wanted = {f"{index:060}": entry for index in range(80_000)}
-    listed = {f"{79_999:060}"}
-    kept = wire.truncated(wanted, listed)
-    assert listed <= kept.keys()
+    listing = Listing()
+    listing.update({f"{79_999:060}": entry})
+    kept = wire.truncated(wanted, listing)
+    assert listing.entries.keys() <= kept.keys()
     assert 50_000 < len(kept) < 80_000
-    assert wire.device_list(kept).ByteSize() <= 4 * 1024 * 1024
-    assert wire.truncated({"a": entry}, ()) == {"a": entry}
+    listing.update(kept)
+    assert len(listing.message().data) <= 4 * 1024 * 1024
+    assert wire.truncated({"a": entry}, listing) == {}
+    assert wire.truncated({"a": entry}, Listing()) == {"a": entry}
 
 
 def test_the_list_says_health_and_topology() -> None:
     """Healthy and Unhealthy are spelled as the kubelet reads them; no topology where none is."""
-    message = wire.device_list({"a": Advertised(True, (0, 1)), "b": Advertised(False)})
-    assert message == pb.ListAndWatchResponse(
+    listing = Listing()
+    listing.update({"a": Advertised(True, (0, 1)), "b": Advertised(False)})
+    assert pb.ListAndWatchResponse.FromString(listing.message().data) == pb.ListAndWatchResponse(
         devices=[
             pb.Device(
                 ID="a",

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +18,8 @@ from devhost.host.config_source import ConfigSource
 from devhost.host.last_good import LastGood
 from devhost.host.runner import Runner
 from devhost.host.supervisor import Host, Settings
-from devhost.kubelet.listing import Advertised, Listing
+from devhost.kubelet.encoding import Message
+from devhost.kubelet.listing import Listing
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.kubelet.simulator_state import Endpoint
 from devhost.loading.loader import loads
@@ -179,14 +180,14 @@ class Bench:
         self._threads = set(threading.enumerate())
 
     def _hear_sending(self) -> None:
-        listener, sending = self.listener, Listing.sending
+        listener, message = self.listener, Listing.message
 
-        def heard(self: Listing, entries: Mapping[str, Advertised]) -> None:
-            listener.sending(self, {one: it.healthy for one, it in entries.items()})
-            sending(self, entries)
+        def heard(self: Listing) -> Message:
+            listener.sending(self, {one: it.healthy for one, it in self.entries.items()})
+            return message(self)
 
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(Listing, "sending", heard)
+        self._patch.setattr(Listing, "message", heard)
         for poll in (
             "devhost.host.runner.RESCAN_S",
             "devhost.host.config_source.POLL_S",

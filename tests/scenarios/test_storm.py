@@ -194,10 +194,11 @@ def no_list_drops_directly(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         clock, write = asyncio.get_running_loop().time, context.write
         healthy: dict[str, float | None] = {}  # the last list: since when an ID is unhealthy
 
-        async def judged(message: pb.ListAndWatchResponse) -> None:
+        async def judged(message: bytes) -> None:
+            listed = pb.ListAndWatchResponse.FromString(message).devices
             fresh = {
                 one.ID: None if one.health == "Healthy" else healthy.get(one.ID) or clock()
-                for one in message.devices
+                for one in listed
             }
             for device_id in healthy.keys() - fresh.keys():
                 since = healthy[device_id]

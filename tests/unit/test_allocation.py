@@ -41,7 +41,7 @@ def token(name: str) -> Node:
 
 def device(of: Rules, device_id: str, *nodes: Node) -> Device:
     own = nodes or (node(f"/dev/{device_id}"),)
-    return Device(device_id, own, answer=render(of, device_id, own))
+    return Device(device_id, own, answer=render(of, device_id, own)[0])
 
 
 def given_to(of: Rules, *ids: str) -> Allocation:
@@ -321,7 +321,7 @@ def test_clashes(section: Mapping[str, Any], groups: tuple[str, str], loser: str
     """Of two devices that come to one name with two values, the one that came later loses."""
     of = rules(**section)
     answers = {
-        each: render(of, each, [node(f"/dev/{each}", minor=minor)])
+        each: render(of, each, [node(f"/dev/{each}", minor=minor)])[0]
         for each, minor in zip(("a", "b"), groups, strict=True)
     }
     found = clashes(of, answers)
@@ -337,8 +337,8 @@ def test_clashes_across_rules() -> None:
         mounts=[{"hostPath": "${path}", "containerPath": "/x${q}"}],
     )
     answers = {
-        "a": render(of, "a", [node("/dev/a", p="1", q="2")]),
-        "b": render(of, "b", [node("/dev/b", p="3", q="1")]),
+        "a": render(of, "a", [node("/dev/a", p="1", q="2")])[0],
+        "b": render(of, "b", [node("/dev/b", p="3", q="1")])[0],
     }
     assert list(clashes(of, answers)) == ["b"]
 

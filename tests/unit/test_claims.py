@@ -1,5 +1,11 @@
 """Who offers a node when several resources find it."""
 
+import asyncio
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from devhost.host.claims import Claim, Claims
 
 
@@ -13,8 +19,8 @@ class Entered:
 
     def enter(self, name: str) -> Claim:
         claim = self.claims.add(name, lambda: self.again.add(name))
-        claim.idle.set()
         self.claims.set(claim, [], [])
+        self.claims.idle(claim)
         return claim
 
     def told(self) -> set[str]:
@@ -33,19 +39,44 @@ def test_the_first_in_the_file_holds_a_node() -> None:
 
 
 def test_a_node_that_leaves_is_listed_still() -> None:
-    """It is nobody's to offer before the former ID has left; then the others look again."""
+    """It is nobody's to offer before the former ID has left; then who skipped it looks again."""
     at = Entered()
     at.claims.set(at.a, ["n"], [])
+    at.claims.set(at.b, [], [], skipped=["n"])
     at.told()
     at.claims.set(at.a, [], ["n"])
-    assert at.told() == {"b", "c"}
+    assert at.told() == {"b"}
     assert at.claims.holder(at.b, "n") is None
     assert at.claims.listed(at.b, "n") == "a"
     at.claims.set(at.b, ["n"], [])
     at.told()
     at.claims.set(at.a, [], [])
-    assert at.told() == {"b", "c"}
+    assert at.told() == {"b"}
     assert at.claims.listed(at.b, "n") is None
+
+
+def test_who_has_nothing_to_do_with_a_node_is_left_alone() -> None:
+    at = Entered()
+    at.claims.set(at.b, [], [], skipped=["n"])
+    at.claims.set(at.c, ["m"], [], skipped=["x"])
+    at.told()
+    for offered in (["n"], ["n", "o"], ["o"], []):
+        at.claims.set(at.a, offered, [])
+    assert at.told() == {"b"}
+    at.claims.set(at.b, [], [])
+    at.claims.set(at.a, ["n"], [])
+    at.claims.set(at.a, [], [])
+    assert at.told() == set()
+
+
+def test_who_looks_is_not_told() -> None:
+    """What it finds is compared with what has changed, at the end of the look."""
+    at = Entered()
+    at.claims.set(at.b, [], [], skipped=["n"])
+    at.claims.busy(at.b)
+    at.claims.set(at.a, ["n"], [])
+    at.claims.set(at.a, [], [])
+    assert at.told() == set()
 
 
 def test_one_before_takes_a_node_over_when_the_one_behind_has_lost_it() -> None:
@@ -74,6 +105,15 @@ def test_shared_nodes_wait_for_nobody() -> None:
     assert at.claims.listed(at.a, "n") is None
     at.claims.set(at.b, ["m"], [])
     assert at.claims.holder(at.c, "m") == "b"
+
+
+def test_who_waited_for_one_that_shares_now_looks_again() -> None:
+    at = Entered()
+    at.claims.set(at.a, ["n"], [])
+    at.claims.set(at.b, ["n"], [])
+    at.told()
+    at.claims.share(at.b, shares=True)
+    assert at.told() == {"a"}
 
 
 def test_tokens_are_never_claimed() -> None:
@@ -111,10 +151,105 @@ def test_a_resource_that_comes_between_disturbs_nobody() -> None:
 
 
 def test_a_removed_resource_holds_nothing() -> None:
-    """Those behind it look again."""
+    """Those that left its nodes to it look again."""
     at = Entered()
     at.claims.set(at.a, ["n"], [])
+    at.claims.set(at.c, [], [], skipped=["n"])
     at.told()
     at.claims.remove(at.a)
-    assert at.told() == {"b", "c"}
+    assert at.told() == {"c"}
     assert at.claims.holder(at.b, "n") is None
+
+
+# ── looks ──
+
+
+def test_what_was_offered_when_it_was_looked_for_counts() -> None:
+    """It may be there no more; that may be why it is not offered now."""
+    at = Entered()
+    at.claims.set(at.a, ["n"], [])
+    at.claims.look(at.b)
+    at.claims.set(at.a, [], [])
+    at.claims.judge(at.b)
+    assert at.claims.holder(at.b, "n") == "a"
+    assert at.claims.holder(at.c, "n") is None
+    assert at.claims.outdated(at.b, ["n"])
+    assert not at.claims.outdated(at.b, ["m"])
+    at.claims.looked(at.b)
+    assert at.claims.holder(at.b, "n") is None
+    assert not at.claims.outdated(at.b, ["n"])
+
+
+def test_what_is_offered_after_it_was_judged_outdates_a_look() -> None:
+    at = Entered()
+    at.claims.look(at.b)
+    at.claims.set(at.a, ["n"], [])
+    at.claims.judge(at.b)
+    assert not at.claims.outdated(at.b, ["n"])
+    at.claims.set(at.a, ["n", "m"], [])
+    assert at.claims.outdated(at.b, ["n", "m"])
+    at.claims.looked(at.b)
+
+
+def test_those_behind_outdate_no_look() -> None:
+    at = Entered()
+    at.claims.look(at.b)
+    at.claims.set(at.c, ["n"], [])
+    at.claims.set(at.c, [], [])
+    assert not at.claims.outdated(at.b, ["n"])
+    assert at.claims.holder(at.b, "n") is None
+
+
+async def test_each_waits_for_those_before() -> None:
+    at = Entered()
+    order = []
+
+    async def look(claim: Claim) -> None:
+        await at.claims.turn(claim)
+        order.append(claim.name)
+        at.claims.idle(claim)
+
+    for claim in (at.c, at.a, at.b):
+        at.claims.busy(claim)
+    assert at.claims.first(at.a)
+    assert not at.claims.first(at.b)
+    await asyncio.gather(*(look(claim) for claim in (at.c, at.b, at.a)))
+    assert order == ["a", "b", "c"]
+    assert at.claims.first(at.c)
+
+
+nodes = st.sets(st.sampled_from("nmop"))
+moves = st.lists(st.tuples(st.sampled_from("abc"), nodes, nodes, nodes, st.booleans()))
+
+
+@given(moves)
+def test_a_change_is_a_setting(
+    moves: Iterable[tuple[str, set[str], set[str], set[str], bool]],
+) -> None:
+    """To tell of some nodes is to tell of all, of which the others are as they were."""
+    whole, part = Entered(), Entered()
+    for name, some, others_of_it, touched, parted in moves:
+        one, other = getattr(whole, name), getattr(part, name)
+        offered, leaving = some, others_of_it
+        if parted:
+            offered = (one.offered - touched) | (some & touched)
+            leaving = (one.leaving - touched) | (others_of_it & touched)
+            gone = touched - offered - leaving
+            part.claims.change(other, offered & touched, leaving & touched, gone)
+            skipped: Iterable[str] = one.skipped
+        else:
+            skipped = touched
+            part.claims.set(other, offered, leaving, skipped)
+        whole.claims.set(one, offered, leaving, skipped)
+        assert (one.offered, one.leaving) == (other.offered, other.leaving)
+        assert whole.told() == part.told()
+        for claims, at in ((whole.claims, whole), (part.claims, part)):
+            for claim in (at.a, at.b, at.c):
+                before = [at.a, at.b, at.c][: "abc".index(claim.name)]
+                others = [each for each in (at.a, at.b, at.c) if each is not claim]
+                for key in "nmop":
+                    first = next((each.name for each in before if key in each.offered), None)
+                    assert (claims.holder(claim, key) is None) == (first is None)
+                    lists = {each.name for each in others if key in each.offered | each.leaving}
+                    listed = claims.listed(claim, key)
+                    assert listed in lists or (listed is None and not lists)

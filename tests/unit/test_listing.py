@@ -1,11 +1,12 @@
-"""When an ID may leave the list."""
+"""When an ID may leave the list, and what the list is as bytes."""
 
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.kubelet.listing import Advertised, Call, Listing, Stream
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.kubelet.listing import LIST_BYTES_MAX, Advertised, Call, Listing, Stream, advertised
 
 LEAVE_AFTER = 10.0
 UP, DOWN = Advertised(True), Advertised(False)
@@ -82,9 +83,9 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
                 listing.prune(now)
             case "sent", int() if streams:
                 history = streams[value % len(streams)]
-                history.lists.append((now, listing.entries))
+                history.lists.append((now, dict(listing.entries)))
                 sent.update(listing.entries)
-                listing.sent(history.stream, listing.entries, now)
+                listing.sent(history.stream, listing.message(), now)
             case "close", int() if streams:
                 listing.close(streams.pop(value % len(streams)).stream)
             case "end", int() if calls:
@@ -95,12 +96,86 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
         assert (listing.version != version) == (listing.entries != before)
 
 
+ENTRIES = st.builds(
+    Advertised, st.booleans(), st.sampled_from([(), (), (0,), (1, 300), (2**63 - 1,)])
+)
+IDS = st.sampled_from([*"abc", "id::0", "ß", "x" * 200])
+PARTS = st.tuples(
+    st.dictionaries(IDS, ENTRIES, max_size=3),
+    st.sets(IDS, max_size=3),
+    st.sampled_from(["keep", "send", "send", "prune", "known"]),
+)
+
+
+def plain(listing: Listing) -> pb.ListAndWatchResponse:
+    """The list as one message, made the plain way."""
+    return pb.ListAndWatchResponse(
+        devices=[
+            pb.Device(
+                ID=one,
+                health="Healthy" if entry.healthy else "Unhealthy",
+                topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in entry.numa_nodes])
+                if entry.numa_nodes
+                else None,
+            )
+            for one, entry in listing.entries.items()
+        ]
+    )
+
+
+@settings(max_examples=400)
+@given(st.lists(PARTS, max_size=12))
+def test_a_change_of_a_part_is_an_update_of_the_whole(
+    parts: list[tuple[dict[str, Advertised], set[str], str]],
+) -> None:
+    """They lead to the same list, version and rules; and its bytes are those of the message."""
+    by_change, by_update = both = Listing(LEAVE_AFTER), Listing(LEAVE_AFTER)
+    streams = [listing.open() for listing in both]
+    wanted: dict[str, Advertised] = {}
+    for now, (new, others, action) in enumerate(parts):
+        gone = others - new.keys()
+        wanted = {one: entry for one, entry in (wanted | new).items() if one not in gone}
+        before = [dict(listing.entries) for listing in both]
+        lent = [listing.entries for listing in both]
+        assert by_change.change(new, gone) == by_update.update(wanted)
+        assert lent == before, "what was asked for stays as it was"
+        for listing, stream in zip(both, streams, strict=True):
+            match action:
+                case "send":
+                    listing.sent(stream, listing.message(), 10.0 * now)
+                case "prune":
+                    listing.prune(10.0 * now)
+                case "known":
+                    listing.sending(others)
+            expected = plain(listing)
+            data = listing.message().data if action == "send" else None
+            assert data in (None, expected.SerializeToString(deterministic=True))
+            assert listing.room == LIST_BYTES_MAX - expected.ByteSize()
+        assert by_change.entries == by_update.entries
+        assert by_change.leaving == by_update.leaving
+        assert (by_change.version, by_change.left) == (by_update.version, by_update.left)
+        assert by_change.drained == by_update.drained
+        assert streams[0].unhealthy_since == streams[1].unhealthy_since
+
+
+def test_a_list_that_does_not_change_is_encoded_once() -> None:
+    """All streams send the same bytes, again too; and entries of a kind are one object."""
+    listing, stream = served("a", "b")
+    message = listing.message()
+    listing.resend()
+    listing.sent(stream, listing.message(), 1.0)
+    assert listing.message() is message
+    listing.update({"a": UP, "b": DOWN})
+    assert listing.message() is not message
+    assert listing.entries["a"] is advertised(True, ())
+
+
 def served(*ids: str) -> tuple[Listing, Stream]:
     """A listing whose IDs were sent on one stream at 0."""
     listing = Listing(LEAVE_AFTER)
     listing.update(dict.fromkeys(ids, UP))
     stream = listing.open()
-    listing.sent(stream, listing.entries, 0.0)
+    listing.sent(stream, listing.message(), 0.0)
     return listing, stream
 
 
@@ -109,7 +184,7 @@ def test_a_removed_id_is_listed_as_unhealthy_first() -> None:
     listing, stream = served("a", "b")
     assert listing.update({"a": UP})
     assert listing.entries == {"a": UP, "b": DOWN}
-    listing.sent(stream, listing.entries, 5.0)
+    listing.sent(stream, listing.message(), 5.0)
     assert not listing.prune(14.9)
     assert listing.prune(15.0)
     assert listing.entries == {"a": UP}
@@ -127,13 +202,13 @@ def test_an_id_that_comes_back_is_not_leaving() -> None:
     """Adding an ID again cancels its leaving; a later one takes the whole time again."""
     listing, stream = served("a")
     listing.update({})
-    listing.sent(stream, listing.entries, 1.0)
+    listing.sent(stream, listing.message(), 1.0)
     listing.update({"a": UP})
-    listing.sent(stream, listing.entries, 2.0)
+    listing.sent(stream, listing.message(), 2.0)
     assert not listing.prune(100.0)
     assert listing.entries == {"a": UP}
     listing.update({})
-    listing.sent(stream, listing.entries, 100.0)
+    listing.sent(stream, listing.message(), 100.0)
     assert not listing.prune(101.0)
     assert listing.prune(110.0)
 
@@ -142,11 +217,11 @@ def test_a_new_stream_lists_the_leaving_ids_and_delays_them() -> None:
     """A stream that opens late gets the leaving IDs, and its time counts too."""
     listing, stream = served("a")
     listing.update({})
-    listing.sent(stream, listing.entries, 1.0)
+    listing.sent(stream, listing.message(), 1.0)
     late = listing.open()
     assert listing.entries == {"a": DOWN}
     assert not listing.prune(50.0)
-    listing.sent(late, listing.entries, 50.0)
+    listing.sent(late, listing.message(), 50.0)
     assert not listing.prune(59.0)
     assert listing.prune(60.0)
 
@@ -155,7 +230,7 @@ def test_nothing_leaves_without_an_open_stream() -> None:
     """With no stream open there is no telling what the kubelet knows."""
     listing, stream = served("a")
     listing.update({})
-    listing.sent(stream, listing.entries, 1.0)
+    listing.sent(stream, listing.message(), 1.0)
     listing.close(stream)
     assert not listing.prune(1000.0)
     assert "a" in listing
@@ -166,7 +241,7 @@ def test_a_call_that_began_before_holds_the_id() -> None:
     listing, stream = served("a")
     old = listing.begin(0.5)
     listing.update({})
-    listing.sent(stream, listing.entries, 1.0)
+    listing.sent(stream, listing.message(), 1.0)
     listing.begin(1.5)
     assert not listing.prune(100.0)
     listing.end(old)
@@ -179,14 +254,14 @@ def test_an_id_that_a_pod_holds_stays() -> None:
     held = {"a"}
     listing.held = lambda: held
     listing.update({})
-    listing.sent(stream, listing.entries, 1.0)
+    listing.sent(stream, listing.message(), 1.0)
     assert listing.prune(100.0)
     assert listing.entries == {"a": DOWN}
     assert listing.leaving == {"a"}
     assert not listing.drained
     held.clear()
     assert listing.prune(100.0)
-    listing.sent(stream, listing.entries, 100.0)
+    listing.sent(stream, listing.message(), 100.0)
     assert listing.drained
 
 

@@ -1,0 +1,77 @@
+"""Looks at the host for one resource, in its turn among those that may offer the same nodes."""
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from devhost.discovery.partial import Part, PartialLook
+from devhost.discovery.scan import Scanner
+from devhost.discovery.survey import Survey
+from devhost.host.claims import Claim, Claims
+from devhost.host.surveyor import Surveyor
+from devhost.model.device import Snapshot
+from devhost.observe.recorder import Recorder
+
+
+class Looker:
+    """Looks at everything, or at a few names where that is enough.
+
+    Attributes:
+        skipped: The nodes (`Node.key`) that the last whole look has left to other resources.
+    """
+
+    def __init__(
+        self, claims: Claims, claim: Claim, recorder: Recorder, look_again: Callable[[], None]
+    ) -> None:
+        self._claims, self._claim, self._recorder = claims, claim, recorder
+        self._surveyor, self._partial = Surveyor(look_again), PartialLook()
+        self._keys: frozenset[str] = frozenset()  # that the look under way has found
+        self._survey = Survey()
+        self.skipped: set[str] = set()
+
+    async def all(self, scanner: Scanner, previous: Snapshot) -> Snapshot:
+        """Return what there is, told what was known before."""
+        clock = asyncio.get_running_loop().time
+        self._claims.look(self._claim)
+        began, found = clock(), await self._surveyor.survey(scanner)
+        self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
+        await self._claims.turn(self._claim)
+        self._claims.judge(self._claim)
+        self._survey, self.skipped = found, set()
+        self._keys = frozenset(node.key for node in found.nodes)
+        return await self._surveyor.judged(
+            scanner, found, lambda one: scanner.snapshot(one, previous, self._claimed, clock())
+        )
+
+    async def part(
+        self, scanner: Scanner, known: Snapshot, changed: Collection[str]
+    ) -> Part | None:
+        """Look at a few paths; ``None`` where everything has to be looked at."""
+        if not self._partial.may(scanner, known) or not self._claims.first(self._claim):
+            return None
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        self._claims.look(self._claim)
+        part = await self._surveyor.part(lambda: self._partial.look(changed, self._claimed, began))
+        if part is not None:
+            self._recorder.looked(self._claim.name, clock() - began, failed=False)
+            nodes = (node for device in part.devices.values() for node in device.nodes)
+            self._keys = frozenset(node.key for node in nodes)
+        return part
+
+    def published(self, scanner: Scanner, found: Snapshot) -> None:
+        """Take note of what a whole look has led to, which a look at a part goes on from."""
+        self._partial.learn(scanner, self._survey, found)
+        self._survey = Survey()
+
+    def outdated(self) -> bool:
+        """Whether other resources took or left a node meanwhile; that ends the look."""
+        outdated = self._claims.outdated(self._claim, self._keys)
+        self._claims.looked(self._claim)
+        self._keys = frozenset()
+        return outdated
+
+    def _claimed(self, key: str) -> str | None:
+        holder = self._claims.holder(self._claim, key)
+        if holder is not None:
+            self.skipped.add(key)
+        return holder

@@ -1,0 +1,60 @@
+"""Has the directories watched in which one resource's sources look."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from devhost.discovery.scan import Scanner
+from devhost.threads import in_thread
+from devhost.watch import Watcher
+from devhost.watch_spots import Spot
+
+_WAIT_S: Final = 1.0
+
+
+class SourceWatch:
+    """The watches of one resource."""
+
+    def __init__(self, watcher: Watcher, look_again: Callable[[str | None], None]) -> None:
+        self._watcher, self._look_again = watcher, look_again
+        self._of: Scanner | None = None
+        self._arranging: asyncio.Task[None] | None = None
+
+    def of(self, scanner: Scanner) -> bool:
+        """Whether they are, or are becoming, those of a declaration."""
+        return self._of is scanner
+
+    def doubt(self) -> None:
+        """Have `arrange` see that they are still right."""
+        self._of = None
+
+    async def arrange(self, scanner: Scanner) -> None:
+        """Watch where the sources look, or see that the watches are still right.
+
+        It is waited for, so that nothing is missed, but not for long: the filesystem may not
+        answer. Then that is noticed by the survey, and this is not tried twice at a time.
+        """
+        self._of = scanner
+        if self._arranging is None or self._arranging.done():
+            work = self._arrange(scanner)
+            self._arranging = asyncio.create_task(work, name=f"watch {scanner.resource.name}")
+        await asyncio.wait({self._arranging}, timeout=_WAIT_S)
+
+    async def _arrange(self, scanner: Scanner) -> None:
+        files = scanner.files
+        spots = await in_thread(
+            f"watch {scanner.resource.name}",
+            lambda: frozenset(
+                Spot(files.here(files.resolve(root.path)), root.recursive)
+                for root in scanner.watch_roots()
+                if not root.path.startswith(("/sys", "/proc"))
+            ),
+        )
+        await self._watcher.watch(self, spots, self._look_again)
+
+    def end(self) -> None:
+        """Watch nothing more."""
+        if self._arranging is not None:
+            self._arranging.cancel()
+        self._of = None
+        self._watcher.unwatch(self)

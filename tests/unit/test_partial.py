@@ -1,0 +1,211 @@
+"""A look at a few names gives what a whole look gives, or leaves it to one."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.partial import Part, PartialLook
+from devhost.discovery.scan import Scanner
+from devhost.loading.loader import load_bytes
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+SOURCES = (
+    "- directory: {a}",
+    "- directory: {{path: {a}, include: ['[a-c].*'], exclude: ['b.*']}}",
+    "- directory: {{path: {a}, recursive: true}}",
+    "- glob: {a}/*1",
+    "- glob: ['{a}/a*', '{a}/*']",
+    "- glob: {a}/**",
+    "- directory: {a}\n  - directory: {b}",
+    "- directory: {{path: {a}, include: ['a.*']}}\n  - directory: {a}",
+    "- directory: {a}\n  - static: {{ids: [a1, x]}}",
+    "- directory: {{path: {a}, types: [file, symlink]}}",
+)
+OPTIONS = (
+    "",
+    "  replicas: 2",
+    "  maxDevices: 2",
+    "  removeMissingAfter: 0s",
+    "  removeMissingAfter: never",
+    "  topology: 0",
+    "  id: x-${name}",
+    "  id: '${name}'",
+    "  allocate: {env: {'DEV_${name}': '${id}'}}",
+    "  allocate: {env: {'DEV': '${id}'}, mounts: [{hostPath: '${path}', containerPath: '/x/${name}'}]}",
+    "  allocate: {mounts: [{hostPath: '${path}', containerPath: '/x'}]}",
+    "  allocate: {mounts: [{hostPath: '/nowhere'}]}",
+)
+NAMES = ("a1", "a2", "b1", "b10", "c", ".h", "a1.x", "d/a1", "d/.h")
+
+
+@dataclass
+class Tree:
+    """Two directories, and a resource whose devices are there."""
+
+    base: Path
+    scanner: Scanner
+    partial: PartialLook = field(default_factory=PartialLook)
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    taken: set[str] = field(default_factory=set)
+    now: float = 100.0
+
+    def claimed(self, key: str) -> str | None:
+        return "another" if key.rpartition("/")[2] in self.taken else None
+
+    def whole(self) -> Snapshot:
+        return self.scanner.snapshot(self.scanner.survey(), self.snapshot, self.claimed, self.now)
+
+    def look(self) -> None:
+        found = self.scanner.survey()
+        self.snapshot = self.scanner.snapshot(found, self.snapshot, self.claimed, self.now)
+        self.partial.learn(self.scanner, found, self.snapshot)
+
+    def part(self, *changed: str) -> Part | None:
+        if not self.partial.may(self.scanner, self.snapshot):
+            return None
+        return self.partial.look({str(self.base / one) for one in changed}, self.claimed, self.now)
+
+    def apply(self, name: str, change: str) -> None:
+        path = self.base / name
+        there = path.exists() or path.is_symlink()
+        if there and change == "touch":
+            return  # no event tells of it
+        if there:
+            path.unlink()
+        if change in ("touch", "replace"):
+            path.touch()
+        elif change == "link":
+            path.symlink_to("a2")
+        elif change == "dangle":
+            path.symlink_to("nowhere")
+
+
+@contextmanager
+def tree(sources: str, options: str = "") -> Iterator[Tree]:
+    with tempfile.TemporaryDirectory() as temporary:
+        base = Path(temporary).resolve()
+        for one in "ab":
+            (base / one).mkdir()
+        text = sources.format(a=base / "a", b=base / "b")
+        raw = f"version: v1\nresources:\n- name: a.b/c\n  sources:\n  {text}\n{options}\n"
+        config = load_bytes(raw.encode(), "c.yaml").config
+        assert config is not None, load_bytes(raw.encode(), "c.yaml").problems
+        files, policy = HostFiles(), Policy((), allow_exec=False, enforced=False)
+        yield Tree(base, Scanner.of(config.resources[0], files, policy, "node", hold_s=1.0))
+
+
+def comparable(snapshot: Snapshot) -> object:
+    skipped = sorted((one.candidate, one.reason) for one in snapshot.skipped)
+    rest = (snapshot.error, snapshot.notes, snapshot.held, snapshot.again_at, snapshot.mixed)
+    return dict(snapshot.devices), skipped, rest
+
+
+paths = st.tuples(st.sampled_from("aaab"), st.sampled_from(NAMES)).map("/".join)
+changes = st.sampled_from(
+    ["touch", "touch", "touch", "remove", "remove", "replace", "link", "dangle"]
+)
+steps = st.lists(
+    st.tuples(
+        st.dictionaries(paths, changes, min_size=1, max_size=3),
+        st.sampled_from([0.1, 0.1, 0.6, 11.0, 400.0]),
+        st.sets(st.sampled_from(["a1", "c"]), max_size=1) | st.just(set[str]()),
+    ),
+    max_size=8,
+)
+
+
+@given(st.sampled_from(SOURCES), st.sampled_from(OPTIONS), steps)
+def test_a_part_is_the_whole(
+    sources: str, options: str, steps: list[tuple[dict[str, str], float, set[str]]]
+) -> None:
+    assume(not ("static" in sources and "${path}" in options))  # a token has none
+    with tree(sources, options) as at:
+        for name in ("a/a2", "a/c"):
+            (at.base / name).touch()
+        at.look()
+        for changed, later, taken in steps:
+            at.taken = taken or at.taken  # a change of it is no change of a name
+            if taken:
+                at.look()
+            for parent in {(at.base / name).parent for name in changed}:
+                if not parent.is_dir():  # told as such, not as the name of a file
+                    parent.mkdir()
+                    at.look()
+            for name, change in changed.items():
+                at.apply(name, change)
+            at.now += later
+            part = at.part(*changed)
+            whole = at.whole()
+            if part is None:
+                at.look()
+                continue
+            assert comparable(part.after) == comparable(whole)
+            assert part.before is at.snapshot
+            assert dict(part.after.devices) == {
+                **{k: v for k, v in part.before.devices.items() if k not in part.gone},
+                **part.devices,
+            }
+            at.snapshot = part.after
+
+
+@pytest.mark.parametrize("sources", [*SOURCES[:5], "- directory: {a}\n  - static: 2"])
+def test_what_comes_goes_and_comes_back_is_a_part(sources: str) -> None:
+    """The whole look is for what is rare."""
+    with tree(sources) as at:
+        (at.base / "a" / "c1").touch()
+        at.look()
+        for change in ("touch", "remove", "replace", "touch"):
+            at.apply("a/a1", change)
+            part = at.part("a/a1")
+            assert part is not None
+            at.snapshot = part.after
+
+
+def test_a_change_somewhere_else_is_left_to_the_whole_look() -> None:
+    with tree("- directory: {a}") as at:
+        at.look()
+        assert at.part("b/x") is None
+        assert at.part("a/x", "b/x") is None
+
+
+def test_a_directory_that_is_not_there_is_left_to_the_whole_look() -> None:
+    with tree("- directory: {a}") as at:
+        shutil.rmtree(at.base / "a")
+        at.look()
+        (at.base / "a").mkdir()
+        at.apply("a/a1", "touch")
+        assert at.part("a/a1") is None
+
+
+def test_only_the_snapshot_that_is_known_is_gone_on_from() -> None:
+    with tree("- directory: {a}") as at:
+        at.look()
+        at.snapshot = at.whole()
+        assert at.part("a/a1") is None
+
+
+def test_below_a_root_the_hosts_paths_count() -> None:
+    with tree("- directory: {a}") as at:
+        root = at.base / "root"
+        (root / "dev").mkdir(parents=True)
+        raw = b"version: v1\nresources: [{name: a.b/c, sources: [directory: /dev]}]"
+        config = load_bytes(raw, "c.yaml").config
+        assert config is not None
+        policy = Policy((), allow_exec=False, enforced=False)
+        files = HostFiles(str(root))
+        at.scanner = Scanner.of(config.resources[0], files, policy, "node", hold_s=1.0)
+        at.look()
+        (root / "dev" / "a1").touch()
+        part = at.part("root/dev/a1")
+        assert part is not None
+        assert comparable(part.after) == comparable(at.whole())
+        assert part.devices["a1"].paths == ("/dev/a1",)

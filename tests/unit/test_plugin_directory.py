@@ -1,0 +1,105 @@
+"""What a thousand resources share at the plugin directory."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet import instances
+from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.instances import Instances
+from devhost.kubelet.turns import Turns
+
+T, U = "example.com/t", "example.com/u"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """What each reading of the directory saw."""
+    seen: list[set[str]] = []
+    names = Instances._names
+
+    def noting(self: Instances) -> list[str]:
+        found = names(self)
+        seen.append(set(found))
+        return found
+
+    monkeypatch.setattr(Instances, "_names", noting)
+    return seen
+
+
+async def test_a_reading_serves_all_who_asked_before_it_began(
+    tmp_path: Path, reads: list[set[str]]
+) -> None:
+    """And nobody who asks later: each has made its socket before it asks."""
+    directory = PluginDirectory(tmp_path)
+
+    async def ask(number: int) -> bool:
+        (tmp_path / str(number)).touch()
+        before = len(reads)
+        await directory.listed()
+        return any(str(number) in seen for seen in reads[before:])
+
+    asked = []
+    for number in range(30):
+        asked.append(asyncio.create_task(ask(number)))
+        if number % 10 == 9:
+            await asyncio.sleep(0)
+    assert all(await asyncio.gather(*asked))
+    assert len(reads) <= 4
+    await directory.close()
+
+
+def test_an_unchanged_directory_is_not_read_again(
+    tmp_path: Path, reads: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time tells, unless that is so young that another change may have the same."""
+    own = Instances(tmp_path)
+    own.look()
+    own.look()
+    assert len(reads) == 2
+    monkeypatch.setattr(instances, "_SAME_TIME_NS", 0)
+    own.look()
+    own.look()
+    assert len(reads) == 3
+    (tmp_path / "new").touch()
+    own.look()
+    assert len(reads) == 4
+
+
+async def test_only_those_are_told_whose_resource_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of kubelet.sock is everybody's, another instance's socket one resource's."""
+    monkeypatch.chdir(tmp_path)  # a socket's path is at most 107 bytes long
+    directory = PluginDirectory(Path())
+    told: list[str] = []
+    directory.subscribe(T, lambda: told.append(T))
+    directory.subscribe(U, lambda: told.append(U))
+    server = await asyncio.start_unix_server(lambda *_: None, Instances(Path()).fresh_name(T))
+    directory._look_for_others()
+    assert told == [T]
+    told.clear()
+    (tmp_path / "kubelet.sock").touch()
+    directory.look_again("/somewhere/kubelet_internal_checkpoint")
+    assert told == []
+    directory.look_again("/somewhere/kubelet.sock")
+    assert sorted(told) == [T, U]
+    server.close()
+    await server.wait_closed()
+
+
+async def test_one_that_takes_long_gives_its_turn_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others go on; ending it after that takes nobody's place."""
+    monkeypatch.setattr("devhost.kubelet.turns._AT_A_TIME", 1)
+    monkeypatch.setattr("devhost.kubelet.turns._LONG_S", 0.01)
+    turns = Turns()
+    slow = await turns.next()
+    monkeypatch.setattr("devhost.kubelet.turns._LONG_S", 60.0)
+    quick = await turns.next()
+    slow.end()
+    waiting = asyncio.create_task(turns.next())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    quick.end()
+    (await waiting).end()
