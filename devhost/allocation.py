@@ -12,7 +12,7 @@ from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, Answer, DeviceSpec, MountSpec, Piece
 from devhost.model.device import Device, Node
-from devhost.rules import CONTAINER_VARIABLES, LATE_VARIABLES, Rule, Rules, Target
+from devhost.rules import LATE_VARIABLES, Rule, Rules, Target
 from devhost.template import MissingVariableError, Template
 
 Here = Callable[[str], str]
@@ -114,7 +114,7 @@ def clashes(rules: Rules, answers: Mapping[str, Answer]) -> dict[str, str]:
     taken: dict[Place, tuple[Template, str]] = {}
     reasons: dict[str, str] = {}
     for index, rule in enumerate(rules):
-        if not _placing(rule):
+        if not rule.exclusive:
             continue
         for device_id, answer in answers.items():
             for piece in answer.pieces[index]:
@@ -130,13 +130,8 @@ def clashes(rules: Rules, answers: Mapping[str, Answer]) -> dict[str, str]:
 def places(rules: Rules, answer: Answer) -> Iterator[Place]:
     """Yield the names and container paths of a device that no other device may have too."""
     for rule, pieces in zip(rules, answer.pieces, strict=True):
-        if pieces and _placing(rule):
+        if pieces and rule.exclusive:
             yield from ((_namespace(rule), piece.key) for piece in pieces)
-
-
-def _placing(rule: Rule) -> bool:
-    own = rule.key.names - CONTAINER_VARIABLES
-    return rule.target != "cdi" and bool(own) and "index" not in own
 
 
 def _namespace(rule: Rule) -> str:
@@ -238,7 +233,7 @@ class _Collector:
         else:
             spec = MountSpec(host, container, rule.read_only, rule.optional, self._owner(rule))
         other = self._paths.setdefault(container, spec)
-        if _essence(other) != _essence(spec):
+        if other is not spec and _essence(other) != _essence(spec):
             raise AllocationError(
                 f"two things at {container} in the container: {other.host_path} and "
                 f"{host}{self._hint(rule)}"

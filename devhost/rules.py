@@ -13,6 +13,7 @@ LATE_VARIABLES: Final = frozenset({"index", "count"})
 NODE_VARIABLES: Final = frozenset({"id", "name", "path", "realpath", "index"})
 BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
 
+_PATH: Final = Template.parse("${path}")
 Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
 
 
@@ -32,6 +33,8 @@ class Rule:
         uid: As `devhost.model.answer.DeviceSpec`; so are gid and mode.
         per_device: Whether it is rendered for each node of each device, or once for the container.
         joined: Whether the devices' values make one value together.
+        own: Whether its value is the path of the device's own node.
+        exclusive: Whether what it names is made from the device, so that no other may have it.
     """
 
     target: Target
@@ -48,12 +51,17 @@ class Rule:
 
     per_device: bool = field(init=False)
     joined: bool = field(init=False)
+    exclusive: bool = field(init=False)
+    own: bool = field(init=False)
 
     def __post_init__(self) -> None:
         per_device = bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
         text, named = self.target in ("env", "annotations"), self.key.names - CONTAINER_VARIABLES
         object.__setattr__(self, "per_device", per_device)
         object.__setattr__(self, "joined", text and per_device and not named)
+        exclusive = self.target != "cdi" and bool(named) and "index" not in named
+        object.__setattr__(self, "exclusive", exclusive)
+        object.__setattr__(self, "own", self.value == _PATH)
 
     @property
     def label(self) -> str:
@@ -63,7 +71,6 @@ class Rule:
 
 Rules = tuple[Rule, ...]
 
-_PATH: Final = Template.parse("${path}")
 _NODES: Final = Rule("devices", _PATH, _PATH, nodes_only=True)  # where ``devices`` is left out
 
 

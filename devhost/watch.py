@@ -5,7 +5,8 @@ can change. Its traps, and what is done about them: only directories are watched
 ConfigMap swaps links); one that is not there is waited for at its nearest existing ancestor; a
 watch dies with its directory, so the ancestor's events set it up anew; what came before a watch
 has no event, so it is looked again after that; a filesystem may never answer, so it is asked in a
-thread; and what inotify cannot give (limits) is left to the caller's slow rescan.
+thread; what has no event is found in rounds; and what inotify cannot give (limits) is left to
+the caller's slow rescan.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import Final, Self
 from devhost.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN
 from devhost.threads import in_thread
 from devhost.watch_directories import Directories, Directory
+from devhost.watch_rounds import Rounds
 from devhost.watch_spots import Places, Spot, entry_towards, places
 from devhost.watch_wanted import LookAgain, Wanted
 
@@ -32,6 +34,7 @@ class Watcher:
         self._spots: dict[Hashable, frozenset[Spot]] = {}
         self._unwatched: set[Spot] = set()
         self._directories: Directories | None = None
+        self._rounds: asyncio.Task[None] | None = None
         self._open = False
 
     @property
@@ -41,10 +44,14 @@ class Watcher:
 
     async def __aenter__(self) -> Self:
         self._open = True
+        rounds = Rounds(lambda: list(self._wanted.values()), self._renew)
+        self._rounds = asyncio.create_task(rounds.run(), name="watch rounds")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._open = False
+        if self._rounds is not None:
+            self._rounds.cancel()
         if self._directories is not None:
             asyncio.get_running_loop().remove_reader(self._directories.fileno())
             self._directories.close()

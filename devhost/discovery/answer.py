@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from devhost import allocation
+from devhost.discovery.host_files import HostFiles
 from devhost.discovery.host_paths import HostPaths
 from devhost.discovery.injection import in_spec
+from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, DeviceSpec, MountSpec
@@ -22,6 +24,27 @@ def hand_out(scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, 
     Raises:
         AllocationError: A device is unknown, unhealthy, gone or refused; the text names it.
     """
+    return _handed_out(scanner, snapshot, advertised_ids, scanner.files)
+
+
+def hand_out_at_once(
+    scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, ...]
+) -> Allocation | None:
+    """Return what `hand_out` does where nothing has to be waited for, else ``None``.
+
+    Raises:
+        AllocationError: As `hand_out` does.
+    """
+    try:
+        return _handed_out(scanner, snapshot, advertised_ids, InstantFiles(scanner.files.root))
+    except WouldWait:
+        return None
+
+
+def _handed_out(
+    scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, ...], files: HostFiles
+) -> Allocation:
+    host_paths = HostPaths(files, scanner.policy)
     _check_shares(scanner, advertised_ids)
     devices = []
     for device_id in names.natural(distinct(advertised_ids)):
@@ -30,13 +53,13 @@ def hand_out(scanner: "Scanner", snapshot: Snapshot, advertised_ids: tuple[str, 
             raise AllocationError(f"{scanner.resource.name}: there is no device {device_id}")
         if device.reason is not None:
             raise AllocationError(f"{scanner.resource.name}: device {device_id}: {device.reason}")
-        _present(scanner, device)
+        _present(scanner, device, host_paths)
         devices.append(device)
     try:
         whole = allocation.allocate(scanner.rules, devices, advertised_ids)
     except AllocationError as error:
         raise AllocationError(f"{scanner.resource.name}: {error}") from None
-    seen = looked_at(scanner, whole)
+    seen = _looked_at(scanner, whole, host_paths)
     return _by_cdi(scanner, devices, whole) if scanner.resource.inject == "cdi" else seen
 
 
@@ -48,15 +71,21 @@ def looked_at(scanner: "Scanner", whole: Allocation) -> Allocation:
     Raises:
         AllocationError: A path is not there, or refused.
     """
-    host_paths = HostPaths(scanner.files, scanner.policy)
+    return _looked_at(scanner, whole, HostPaths(scanner.files, scanner.policy))
+
+
+def _looked_at(scanner: "Scanner", whole: Allocation, host_paths: HostPaths) -> Allocation:
     kept: list[DeviceSpec | MountSpec] = []
-    for spec in whole.specs:
+    specs = whole.specs
+    for spec in specs:
         problem = host_paths.problem(spec)
         if problem is None:
             kept += host_paths.parts(spec)
         elif not spec.optional:
             of = f"device {spec.device}: " if spec.device else ""
             raise AllocationError(f"{scanner.resource.name}: {of}{problem}")
+    if kept == [*specs]:
+        return whole
     return replace(
         whole,
         devices=tuple(spec for spec in kept if isinstance(spec, DeviceSpec)),
@@ -76,28 +105,28 @@ def _by_cdi(scanner: "Scanner", devices: list[Device], whole: Allocation) -> All
 def _check_shares(scanner: "Scanner", advertised_ids: tuple[str, ...]) -> None:
     """Refuse more shares of one device than a container may have: the last resort."""
     most = scanner.resource.max_per_container
+    if most is None:
+        return
     for device_id, shares in Counter(map(without_share, advertised_ids)).items():
-        if most is not None and shares > most:
+        if shares > most:
             raise AllocationError(
                 f"{scanner.resource.name}: {shares} shares of device {device_id}, but "
                 f"maxPerContainer is {most} and no other device had one free"
             )
 
 
-def _present(scanner: "Scanner", device: Device) -> None:
+def _present(scanner: "Scanner", device: Device, host_paths: HostPaths) -> None:
     """Look that each node of a device is there and still of its kind."""
     for node in device.nodes:
         if node.state is None:
             continue
-        try:
-            state = scanner.files.look(node.path)
-        except OSError as error:
-            reason = f"{node.path}: {error.strerror or error}"
+        state = host_paths.look(node.path)
+        if isinstance(state, str):
+            reason = f"{node.path}: {state}"
+        elif state is None or state.kind is not node.state.kind:
+            reason = f"{node.path} is not there any more"
+        elif scanner.resource.inject == "cdi" and state.number != node.state.number:
+            reason = f"{node.path} is another device than its CDI spec says: look again"
         else:
-            if state is None or state.kind is not node.state.kind:
-                reason = f"{node.path} is not there any more"
-            elif scanner.resource.inject == "cdi" and state.number != node.state.number:
-                reason = f"{node.path} is another device than its CDI spec says: look again"
-            else:
-                continue
+            continue
         raise AllocationError(f"{scanner.resource.name}: device {device.id}: {reason}")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.host_files import HostFiles, Looks
+from devhost.discovery.instant_files import InstantFiles
 from devhost.model import names
 from devhost.model.answer import DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState
@@ -20,10 +21,11 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        self._looks = Looks(files)
+        # What never waits resolves a path faster than we could its directory.
+        self._looks = files if isinstance(files, InstantFiles) else Looks(files)
         self._seen: dict[str, FileState | str | None] = {}
         self._absent: dict[str, str] = {}  # where a path leads at which there is nothing
-        self._parts: dict[Spec, tuple[Spec, ...]] = {}
+        self._parts: dict[DeviceSpec, tuple[DeviceSpec, ...]] = {}
 
     def known(self, path: str, state: FileState) -> None:
         """Take note of what is at a path: it was just looked at."""
@@ -31,7 +33,7 @@ class HostPaths:
 
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
-        state = self._look(spec.host_path)
+        state = self.look(spec.host_path)
         if isinstance(state, str):
             return f"{spec.host_path}: {state}"
         if isinstance(spec, MountSpec):
@@ -54,20 +56,20 @@ class HostPaths:
         Raises:
             OSError: A directory cannot be read.
         """
-        if spec not in self._parts:  # later ones have not been judged
-            self._parts[spec] = self._found_parts(spec)
-        return self._parts[spec]
-
-    def _found_parts(self, spec: Spec) -> tuple[Spec, ...]:
-        state = self._look(spec.host_path)
+        state = self.look(spec.host_path)
         if isinstance(spec, MountSpec) or not isinstance(state, FileState):
             return (spec,)
         if state.kind is not FileKind.DIRECTORY:
             return (spec,)
+        if spec not in self._parts:  # later ones have not been judged
+            self._parts[spec] = self._below(spec, state)
+        return self._parts[spec]
+
+    def _below(self, spec: DeviceSpec, state: FileState) -> tuple[DeviceSpec, ...]:
         found = []
         for name in names.natural(self._files.walk(state.realpath)):
             path = f"{spec.host_path.rstrip('/')}/{name}"
-            part = self._look(path)
+            part = self.look(path)
             if not isinstance(part, FileState) or not part.kind.is_node:
                 continue
             if self._files.is_link(path):
@@ -78,12 +80,12 @@ class HostPaths:
 
     def state(self, path: str) -> FileState | None:
         """Return what is at a host path, if anything. Blocks."""
-        state = self._look(path)
+        state = self.look(path)
         return state if isinstance(state, FileState) else None
 
     def realpath(self, path: str) -> str:
         """Return where a path leads that has no `problem`, as it was when that was judged."""
-        state = self._look(path)
+        state = self.look(path)
         return state.realpath if isinstance(state, FileState) else self._absent[path]
 
     def _directory_problem(self, spec: DeviceSpec) -> str | None:
@@ -104,7 +106,7 @@ class HostPaths:
             reason: None
             for whole in specs
             for spec in self._parts_found(whole)
-            if not isinstance(state := self._look(spec.host_path), str)
+            if not isinstance(state := self.look(spec.host_path), str)
             and (reason := self._refusal(spec, state))
         }
 
@@ -119,7 +121,8 @@ class HostPaths:
         except OSError:
             return ()
 
-    def _look(self, path: str) -> FileState | str | None:
+    def look(self, path: str) -> FileState | str | None:
+        """Return what is at a host path, if anything, or why the host could not say. Blocks."""
         if path not in self._seen:
             try:
                 self._seen[path] = self._looks.look(path)

@@ -15,11 +15,11 @@ from typing import Final
 from devhost import allocation
 from devhost.discovery import topology
 from devhost.discovery.candidates import Claimed, Moment
-from devhost.discovery.match import Finder
+from devhost.discovery.roots import Root, entangled, roots_of
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import DANGLING, Judge, Survey, finder
 from devhost.model import names
-from devhost.model.device import Device, FileKind, Node, Skipped, Snapshot
+from devhost.model.device import Device, Node, Skipped, Snapshot
 
 NAMES_MAX: Final = 256  # more are no part any more
 
@@ -41,22 +41,11 @@ class Part:
     gone: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
-    """A watched directory of a source: where it is seen and how its paths begin."""
-
-    shown: str
-    path: str
-    real: str
-    index: int
-    finder: Finder
-
-
 @dataclass(slots=True)
 class _Known:
     """What a whole look has left, looked up by path and by place."""
 
-    roots: list[_Root]
+    roots: list[Root]
     ids: dict[str, str]  # by path
     places: dict[allocation.Place, str]  # of names and container paths, who has them
     passing: set[str]  # devices that change with time
@@ -123,38 +112,15 @@ def _suitable(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
 
 def _known(scanner: Scanner, found: Survey, snapshot: Snapshot) -> _Known | None:
     """Index a snapshot; ``None`` if its devices depend on each other after all."""
-    known = _Known(list(_roots(scanner)), {}, {}, set())
+    known = _Known(list(roots_of(scanner)), {}, {}, set())
     if any(skipped.reason == DANGLING for skipped in found.skipped):
         return None
-    if any(node.state and _entangled(known, node) for node in found.nodes):
+    if any(node.state and entangled(known.roots, node) for node in found.nodes):
         return None
     for device in snapshot.devices.values():
         if device.replaced or not _enter(scanner, known, device):
             return None
     return known
-
-
-def _roots(scanner: Scanner) -> Iterator[_Root]:
-    files = scanner.files
-    for index, source in enumerate(scanner.resource.sources):
-        found = finder(source.kind)
-        for root in found.watch_roots():
-            real = files.resolve(root.path)
-            shown = files.here(real).rstrip("/")
-            yield _Root(shown, root.path.rstrip("/"), real.rstrip("/"), index, found)
-
-
-def _entangled(known: _Known, node: Node) -> bool:
-    """Whether a node is not all its own: what happens to another path may change it."""
-    state = node.state
-    if state is None or state.kind is FileKind.DIRECTORY:
-        return True
-    return not any(  # it is, or it is behind, a link
-        root.index == node.source
-        and node.path.startswith(root.path + "/")
-        and state.realpath == root.real + node.path[len(root.path) :]
-        for root in known.roots
-    )
 
 
 def _enter(scanner: Scanner, known: _Known, device: Device) -> bool:
@@ -262,7 +228,7 @@ def _surveyed(scanner: Scanner, known: _Known, paths: Collection[str]) -> Survey
                 elif result is not None:
                     nodes.append(result)
     if any(one.reason == DANGLING for one in skipped) or any(
-        _entangled(known, one) for one in nodes
+        entangled(known.roots, one) for one in nodes
     ):
         return None
     return Survey(tuple(nodes), tuple(skipped))

@@ -17,6 +17,7 @@ from devhost.model.device import FileKind, FileState, Node, Skipped
 from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
 DANGLING: Final = "dangling link"
+IN_USE: Final = "in use: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Judge:
         if self._used is None:
             self._used = block_use.in_use(self._files)
         use = block_use.use_of(state.number, self._used, self._files)
-        return f"in use: {use}" if use else None
+        return f"{IN_USE}{use}" if use else None
 
 
 def _unusable(match: Match) -> str | None:

@@ -1,8 +1,9 @@
 """Which NUMA nodes devices are attached to, from sysfs."""
 
+import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 from devhost.discovery.host_files import HostFiles
@@ -31,7 +32,8 @@ def placed(
         elif isinstance(choice, int):
             nodes[device_id] = (choice,)
         else:
-            nodes[device_id] = _known(device, previous) or _nodes_of(device, files)
+            known = _known(device, previous)
+            nodes[device_id] = _nodes_of(device, files) if known is None else known
     mixed = any(nodes.values()) and not all(nodes.values())
     if mixed:
         nodes = dict.fromkeys(devices, ())
@@ -44,10 +46,12 @@ def placed(
     return placed, mixed
 
 
-def _known(device: Device, previous: Snapshot) -> tuple[int, ...]:
+def _known(device: Device, previous: Snapshot) -> tuple[int, ...] | None:
     """Return what was found before, if the device is not there now."""
     before = previous.devices.get(device.id)
-    return before.numa_nodes if before and device.missing_since is not None else ()
+    if before is None or device.missing_since is None or previous.mixed:
+        return None
+    return before.numa_nodes
 
 
 def _nodes_of(device: Device, files: HostFiles) -> tuple[int, ...]:
@@ -64,25 +68,44 @@ def numa_nodes(state: FileState, files: HostFiles) -> frozenset[int]:
     if state.number is None:
         return frozenset()
     kind = "block" if state.kind is FileKind.BLOCK else "char"
-    return frozenset(_climb(_sysfs(files) / "dev" / kind / "{}:{}".format(*state.number)))
+    major, minor = state.number
+    return frozenset(_climb(f"{_sysfs(files)}/dev/{kind}/{major}:{minor}"))
 
 
-def _climb(link: Path) -> Iterator[int]:
+def _climb(link: str) -> Iterator[int]:
     try:
-        device = link.resolve(strict=True)
-        slaves = sorted((device / "slaves").iterdir()) if (device / "slaves").is_dir() else []
-        for slave in slaves:
-            yield from _climb(slave)
-        for place in () if slaves else (device, *device.parents):
-            if (place / "numa_node").is_file():
-                number = int((place / "numa_node").read_text())
-                if number >= 0:  # -1: it does not matter, or the firmware does not say
-                    yield number
-                return
-    except (OSError, ValueError):
+        target = os.readlink(link)
+    except OSError:
         return
+    beside = "" if target.startswith("/") else f"{os.path.dirname(link)}/"
+    place = os.path.normpath(beside + target)
+    with contextlib.suppress(OSError):
+        if slaves := sorted(os.listdir(f"{place}/slaves")):  # noqa: PTH208 (a hot path)
+            for slave in slaves:
+                yield from _climb(f"{place}/slaves/{slave}")
+            return
+    while len(place) > 1:
+        number = _read(f"{place}/numa_node")
+        if number is not None:
+            if number >= 0:  # -1: it does not matter, or the firmware does not say
+                yield number
+            return
+        place = os.path.dirname(place)
 
 
-def _sysfs(files: HostFiles) -> Path:
-    below = Path(files.here("/sys"))
-    return below if (below / "dev").is_dir() else Path("/sys")
+def _read(path: str) -> int | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return int(os.read(descriptor, 16))
+    except (OSError, ValueError):
+        return -1
+    finally:
+        os.close(descriptor)
+
+
+def _sysfs(files: HostFiles) -> str:
+    below = files.here("/sys")
+    return below if os.path.isdir(f"{below}/dev") else "/sys"

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Final
 
+from devhost.discovery.answer import hand_out_at_once
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.host.preparation import WITHIN_S, Preparation
@@ -18,6 +19,7 @@ from devhost.threads import in_thread
 
 _CHANGE_WAIT_S: Final = 1.0
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is looked at
+_FEW_LOOKS: Final = 32  # devices whose look that waits for nothing takes less than a thread does
 _STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
 
 
@@ -58,6 +60,20 @@ class Handout:
                 async with asyncio.timeout(_CHANGE_WAIT_S):
                     await self._up_to_date.wait()
         return self._publisher.scanner, self._publisher.snapshot
+
+    def allocate_at_once(
+        self, advertised_ids: Sequence[str], *, pre_start: bool
+    ) -> Allocation | None:
+        """Return what `allocate` would; ``None`` where something has to be waited for.
+
+        Raises:
+            AllocationError: As in `allocate`.
+        """
+        waits = pre_start or self._code is not None or not self._up_to_date.is_set()
+        if waits or len(advertised_ids) > _FEW_LOOKS:
+            return None
+        publisher = self._publisher
+        return hand_out_at_once(publisher.scanner, publisher.snapshot, tuple(advertised_ids))
 
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         """Return what a container receives for devices of the current snapshot.

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from devhost.discovery.partial import Part, PartialLook
+from devhost.discovery.roots import told_by_events
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
 from devhost.host.claims import Claim, Claims
@@ -17,6 +18,7 @@ class Looker:
 
     Attributes:
         skipped: The nodes (`Node.key`) that the last whole look has left to other resources.
+        told_all: Whether what may change what was found is told by events.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class Looker:
         self._keys: frozenset[str] = frozenset()  # that the look under way has found
         self._survey = Survey()
         self.skipped: set[str] = set()
+        self.told_all = False
 
     async def all(self, scanner: Scanner, previous: Snapshot) -> Snapshot:
         """Return what there is, told what was known before."""
@@ -38,9 +41,13 @@ class Looker:
         self._claims.judge(self._claim)
         self._survey, self.skipped = found, set()
         self._keys = frozenset(node.key for node in found.nodes)
-        return await self._surveyor.judged(
-            scanner, found, lambda one: scanner.snapshot(one, previous, self._claimed, clock())
-        )
+
+        def judge(one: Survey) -> Snapshot:
+            snapshot = scanner.snapshot(one, previous, self._claimed, clock())
+            self.told_all = told_by_events(scanner, one, snapshot)
+            return snapshot
+
+        return await self._surveyor.judged(scanner, found, judge)
 
     async def part(
         self, scanner: Scanner, known: Snapshot, changed: Collection[str]

@@ -107,7 +107,9 @@ class Publisher:
         }
         before = Snapshot(former, self.snapshot.skipped)
         self.found, self.snapshot = part.after, replace(part.after, devices=devices)
-        log_changes(resource.name, before, Snapshot(judged.devices, self.snapshot.skipped))
+        # After the stream's turn: the kubelet is told first.
+        after = Snapshot(judged.devices, self.snapshot.skipped)
+        asyncio.get_running_loop().call_later(0, log_changes, resource.name, before, after)
         self._claims.change(
             self._claim,
             offered=(offered := advertising.keys(judged, leaving=False)),

@@ -1,12 +1,13 @@
 """One resource's life: look, publish, serve, hand out; change, drain, end."""
 
 import asyncio
+import math
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.discovery.scan import Scanner, carried_over
-from devhost.host import advertising
+from devhost.host import advertising, rescan
 from devhost.host.cdi_injection import CdiInjection
 from devhost.host.due import Due
 from devhost.host.handout import Handout
@@ -23,7 +24,6 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State, Status
 
-RESCAN_S: Final = 30.0
 POLL_S: Final = 5.0  # where watching is not possible
 _BURST_S: Final = 0.002
 _STEP_S: Final = 0.2  # while IDs are leaving
@@ -98,6 +98,11 @@ class Runner:
         """Something may have changed on the host; at one path, if that is known."""
         self._claims.busy(self._claim)
         self._due.tell(path)
+
+    def rescan(self) -> None:
+        """Look at everything again, also whether the watches are right."""
+        self._watch.doubt()
+        self.look_again()
 
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
@@ -236,7 +241,9 @@ class Runner:
             The paths that changed; ``None`` if anything may have.
         """
         clock = asyncio.get_running_loop().time
-        pause = POLL_S if self._shared.watcher.degraded else RESCAN_S
+        pause = math.inf if self._looker.told_all else rescan.RESCAN_S
+        if self._shared.watcher.degraded:
+            pause = POLL_S
         if (again_at := self._publisher.found.again_at) is not None:
             pause = min(pause, max(0.0, again_at - clock()))
         until = clock() + pause
@@ -251,8 +258,7 @@ class Runner:
                 if self._publisher.prune():
                     self._registration.notify()
         if not self._due:
-            self._watch.doubt()  # the slow rescan repairs what events cannot tell
-            self.look_again()
+            self.rescan()
         return self._due.take()
 
     async def _look(self, scanner: Scanner) -> Snapshot:

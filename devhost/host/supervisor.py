@@ -16,6 +16,7 @@ from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.config_source import ConfigSource
 from devhost.host.holders import Holders
+from devhost.host.rescan import rotate
 from devhost.host.runner import Runner
 from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
@@ -139,6 +140,7 @@ class Host:
                 await watcher.watch(directory, spots, directory.look_again)
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
+                self._tasks.create_task(rotate(lambda: self._runners), name="rescans")
                 self.apply(self._first)
                 self._tasks.create_task(self._clear_cdi(), name="stale CDI specs")
                 if self.source:

@@ -29,7 +29,7 @@ class Surveyor:
         self._sources: tuple[Source, ...] = ()
         self._looking: asyncio.Future[Survey] | None = None
         self._scanner: Scanner | None = None
-        self._partly: asyncio.Future[Part | None] | None = None
+        self._partly = False
         self._judging: asyncio.Future[Snapshot] | None = None
 
     async def survey(self, scanner: Scanner) -> Survey:
@@ -75,14 +75,22 @@ class Surveyor:
 
     async def part(self, work: Callable[[], Part | None]) -> Part | None:
         """Return what a look at a few names found; ``None`` where a whole one is needed."""
-        if self._partly is not None and not self._partly.done():
-            return None  # it has not come back; a whole look says what is wrong
-        self._partly = in_thread("look", work)
-        done, _ = await asyncio.wait({self._partly}, timeout=_PART_S)
-        if not done:
-            self._partly.add_done_callback(lambda late: late.cancelled() or late.exception())
-            return None
-        return self._partly.result()
+        if self._partly:
+            return None  # one has not come back; a whole look says what is wrong
+        self._partly = True
+
+        def looked() -> Part | None:
+            try:
+                return work()
+            finally:
+                self._partly = False
+
+        looking = in_thread("look", looked)
+        limit = asyncio.get_running_loop().call_later(_PART_S, _give_up, looking)
+        try:
+            return await looking
+        finally:
+            limit.cancel()
 
     def _expect(self, late: "asyncio.Future[Any]") -> None:
         """Wait for the same answer at the next look, which is to be when it comes.
@@ -101,6 +109,11 @@ class Surveyor:
             self._look_again()
 
         late.add_done_callback(answered)
+
+
+def _give_up(looking: "asyncio.Future[Part | None]") -> None:
+    if not looking.done():
+        looking.set_result(None)
 
 
 def _failed(scanner: Scanner, reason: str) -> Survey:

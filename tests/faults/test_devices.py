@@ -15,7 +15,7 @@ STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
 SHORT = """
 import devhost.kubelet.listing, devhost.host.runner
 devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
-devhost.host.runner.RESCAN_S = 1.0
+devhost.host.rescan.RESCAN_S = 1.0
 """
 
 

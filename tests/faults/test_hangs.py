@@ -16,7 +16,7 @@ SHORT = """
 import devhost.host.runner, devhost.host.surveyor, devhost.kubelet.servicer
 import devhost.kubelet.listing
 devhost.kubelet.listing.LEAVE_AFTER_S = 2.0
-devhost.host.runner.RESCAN_S = 1.0
+devhost.host.rescan.RESCAN_S = 1.0
 devhost.host.surveyor.SCAN_TIMEOUT_S = 1.0
 devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 0.5
 """

@@ -17,7 +17,7 @@ from tests.support.mounts import read_only, tmpfs
 A, B = "example.com/a", "example.com/b"
 SHORT = """
 import devhost.host.runner, devhost.host.config_source
-devhost.host.runner.POLL_S = devhost.host.runner.RESCAN_S = 0.3
+devhost.host.runner.POLL_S = devhost.host.rescan.RESCAN_S = 0.3
 devhost.host.config_source.POLL_S = 0.3
 """
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")

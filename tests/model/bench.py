@@ -189,7 +189,7 @@ class Bench:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(Listing, "message", heard)
         for poll in (
-            "devhost.host.runner.RESCAN_S",
+            "devhost.host.rescan.RESCAN_S",
             "devhost.host.config_source.POLL_S",
             "devhost.kubelet.directory._POLL_S",
         ):

@@ -1,0 +1,153 @@
+"""What the kernel can tell of the host's files from its memory, without waiting for anything.
+
+For most of what is handed out it can: the way to a device node was walked a moment ago. Such a
+look takes less than to ask a thread for it, and may be taken on the event loop.
+"""
+
+import ctypes
+import os
+import stat
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NoReturn
+
+from devhost.discovery.host_files import Entry, HostFiles
+from devhost.model.device import FileKind, FileState
+
+_OPENAT2: Final = 437  # on every architecture; libc has no name for it yet
+_NO_MAGICLINKS, _IN_ROOT, _CACHED = 0x02, 0x10, 0x20  # RESOLVE_* of linux/openat2.h
+_AT_FDCWD: Final = -100
+_AT_EMPTY_PATH, _DONT_SYNC = 0x1000, 0x4000  # AT_* of linux/fcntl.h
+_BASIC: Final = 0x7FF  # STATX_BASIC_STATS
+_GONE: Final = " (deleted)"
+# Of struct statx: mask; mode, inode; change time; numbers of the node and of its filesystem.
+_STATX: Final = Struct("=I24xH2xQ56xqI20xIIII112x")
+_KINDS: Final = {
+    stat.S_IFREG: FileKind.FILE,
+    stat.S_IFDIR: FileKind.DIRECTORY,
+    stat.S_IFCHR: FileKind.CHAR,
+    stat.S_IFBLK: FileKind.BLOCK,
+}
+
+
+class _How(ctypes.Structure):
+    """struct open_how."""
+
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+_LIBC: Final = ctypes.PyDLL(None)  # keeps the interpreter's lock: nothing here waits
+_openat2: Final = _LIBC.syscall
+_openat2.restype = ctypes.c_long
+_openat2.argtypes = (
+    ctypes.c_long,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.POINTER(_How),
+    ctypes.c_size_t,
+)
+_statx: Final = getattr(_LIBC, "statx", None)
+if _statx is not None:
+    _statx.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.c_void_p,
+    )
+_Buffer = ctypes.c_char * _STATX.size
+_FLAGS: Final = os.O_PATH | os.O_CLOEXEC
+_ANYWHERE: Final = _How(_FLAGS, 0, _CACHED | _NO_MAGICLINKS)
+_BELOW: Final = _How(_FLAGS, 0, _CACHED | _NO_MAGICLINKS | _IN_ROOT)
+_HOW_SIZE: Final = ctypes.sizeof(_How)
+
+
+class WouldWait(Exception):  # noqa: N818 (no error: ask `HostFiles`, beside the event loop)
+    """The kernel cannot tell without waiting, or what it tells needs a closer look."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstantFiles(HostFiles):
+    """`HostFiles` that never wait: each answer is the same, or `WouldWait` is raised.
+
+    The kernel finds a path by names that it holds (openat2 with RESOLVE_CACHED, made for this);
+    what a filesystem would have to be asked for, it refuses. What is found has its state as it is
+    known (AT_STATX_DONT_SYNC). Wherever something is missing, odd or new, so is the answer.
+    """
+
+    def look(self, path: str) -> FileState | None:
+        """Return what `HostFiles.look` does; never ``None``.
+
+        Raises:
+            WouldWait: Look beside the event loop.
+        """
+        if self.is_host:
+            return _look(_AT_FDCWD, path, _ANYWHERE, "")
+        root = _opened(_AT_FDCWD, self.root, _ANYWHERE)
+        try:
+            return _look(root, path, _BELOW, _where(root))
+        finally:
+            os.close(root)
+
+    def located(self, path: str) -> str:
+        """Not to be told at once."""
+        self._wait(path)
+
+    def entries(self, path: str) -> list[Entry] | None:
+        """Not to be told at once."""
+        self._wait(path)
+
+    def _wait(self, path: str) -> NoReturn:
+        raise WouldWait(path)
+
+
+def _look(start: int, path: str, how: _How, root: str) -> FileState:
+    """Look at a path below an open root, which is at ``root``."""
+    if not path.startswith("/"):
+        raise WouldWait(path)
+    found = _opened(start, path, how)
+    try:
+        realpath, buffer = _where(found), _Buffer()
+        if _statx is None or _statx(found, b"", _AT_EMPTY_PATH | _DONT_SYNC, _BASIC, buffer):
+            raise WouldWait(path)
+    finally:
+        os.close(found)
+    mask, mode, inode, seconds, ns, major, minor, *device = _STATX.unpack(buffer)
+    kind = _KINDS.get(stat.S_IFMT(mode))
+    if kind is None or mask & _BASIC != _BASIC:
+        raise WouldWait(path)
+    if root:
+        if not realpath.startswith(f"{root}/"):
+            raise WouldWait(path)
+        realpath = realpath[len(root) :]
+    if realpath.startswith("/proc/"):  # some of its links lead each process elsewhere
+        raise WouldWait(path)
+    number = (major, minor) if kind.is_node else None
+    stamp = (os.makedev(*device), inode, seconds * 1_000_000_000 + ns)
+    return FileState(realpath, kind, number, stamp, stat.S_IMODE(mode))
+
+
+def _opened(start: int, path: str, how: _How) -> int:
+    """Open a path as a mere place; nothing of it can be read."""
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise WouldWait(path)
+    descriptor: int = _openat2(_OPENAT2, start, encoded, how, _HOW_SIZE)
+    if descriptor < 0:
+        raise WouldWait(path)
+    return descriptor
+
+
+def _where(descriptor: int) -> str:
+    """Return where something open is, with links resolved."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        raise WouldWait(str(descriptor)) from None
+    if not path.startswith("/") or path.endswith(_GONE):
+        raise WouldWait(path)
+    return path

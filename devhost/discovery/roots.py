@@ -1,0 +1,67 @@
+"""Where a resource's sources look, and whether events from there tell all that may change."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from devhost.discovery.match import Finder
+from devhost.discovery.scan import Scanner
+from devhost.discovery.survey import DANGLING, IN_USE, Survey, finder
+from devhost.model.device import FileKind, Node, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A watched directory of a source: where it is seen and how its paths begin."""
+
+    shown: str
+    path: str
+    real: str
+    index: int
+    finder: Finder
+
+
+def roots_of(scanner: Scanner) -> Iterator[Root]:
+    """Yield the roots of all sources, as they are now. Blocks."""
+    files = scanner.files
+    for index, source in enumerate(scanner.resource.sources):
+        found = finder(source.kind)
+        for root in found.watch_roots():
+            real = files.resolve(root.path)
+            shown = files.here(real).rstrip("/")
+            yield Root(shown, root.path.rstrip("/"), real.rstrip("/"), index, found)
+
+
+def entangled(roots: Iterable[Root], node: Node) -> bool:
+    """Whether a node is not all its own: what happens to another path may change it."""
+    state = node.state
+    if state is None or state.kind is FileKind.DIRECTORY:
+        return True
+    return not any(  # it is, or it is behind, a link
+        root.index == node.source
+        and node.path.startswith(root.path + "/")
+        and state.realpath == root.real + node.path[len(root.path) :]
+        for root in roots
+    )
+
+
+def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
+    """Whether the events of the watched directories tell all that may change a snapshot. Blocks.
+
+    They tell nothing of where links lead, of what uses a block device, and of what else
+    containers are given.
+    """
+    roots = list(roots_of(scanner))
+    return (
+        scanner.by_path
+        and not found.failed
+        and snapshot.error is None
+        and all(rule.target not in ("devices", "mounts") or rule.own for rule in scanner.rules)
+        and not any(root.path.startswith(("/sys", "/proc")) for root in roots)
+        and not any(
+            one.reason == DANGLING or one.reason.startswith(IN_USE) for one in found.skipped
+        )
+        and not any(
+            node.state and (node.state.kind is FileKind.BLOCK or entangled(roots, node))
+            for node in found.nodes
+        )
+    )
