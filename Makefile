@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # For example: make test PYTEST_ARGS='-k reload -x'
 PYTEST_ARGS ?=
+# For example: make bench BENCH_ARGS='start events --resources 1,100'
+BENCH_ARGS ?=
 # Of soak and fuzz; 120 for a short look.
 SECONDS ?= 3600
 
@@ -22,7 +24,7 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets soak fuzz lint type format kubelet chart-schema image proto schema clean
+.PHONY: help setup demo test test-kubelets soak fuzz bench lint type format kubelet chart-schema image proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -55,6 +57,9 @@ soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
 
 fuzz: setup ## Fuzz the loader and the templates for SECONDS of CPU time
 	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/fuzz/test_fuzz.py
+
+bench: setup ## Measure, beside a bare Go plugin and the machine's floor
+	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 lint: setup ## Check style, formatting and who may import whom
 	@$(BIN)/ruff check
