@@ -39,8 +39,26 @@ async def until_signal(
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    loop.add_signal_handler(signal.SIGHUP, on_hangup or (lambda: None))
+        _on_signal(number, loop, task.cancel)
+    _on_signal(signal.SIGHUP, loop, on_hangup or (lambda: None))
     loop.call_later(_SETTLE_AFTER_S, settle)
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def _on_signal(
+    number: int, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]
+) -> None:
+    """Call back on the loop at a signal, also when the loop is busy.
+
+    `add_signal_handler` alone learns of it from a byte in the loop's pipe; where threads have
+    filled that with theirs, the signal would be lost. The byte is what wakes the loop up.
+    """
+
+    def handle(_number: int, _frame: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: the end is near anyway
+            loop.call_soon_threadsafe(callback)
+
+    loop.add_signal_handler(number, lambda: None)
+    signal.signal(number, handle)
+    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
