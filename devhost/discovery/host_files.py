@@ -122,6 +122,14 @@ class HostFiles:
             raise
         return _state(realpath, found)  # none for a link: to itself, or made this very moment
 
+    def looks(self) -> "Looks":
+        """Return what looks at many paths of one moment."""
+        return Looks(self)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something at a path, be it a link that leads nowhere."""
+        return os.path.lexists(self.here(path))
+
     def is_link(self, path: str) -> bool:
         """Whether the path itself is a symbolic link."""
         parent, _, name = path.rpartition("/")
@@ -185,7 +193,7 @@ class Looks:
             where = self._located.get(parent)
             if where is None:
                 where = self._located[parent] = self._files.located(parent).rstrip("/")
-            realpath = f"{where}/{name}"
+            realpath = path if where == parent else f"{where}/{name}"  # the same object
             found = os.lstat(self._files.here(realpath))
         except OSError as error:
             if error.errno in _ABSENT:

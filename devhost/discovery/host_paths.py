@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.host_files import HostFiles, Looks
-from devhost.discovery.instant_files import InstantFiles
+from devhost.discovery.host_files import HostFiles
 from devhost.model import names
 from devhost.model.answer import DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState
@@ -21,8 +20,7 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        # What never waits resolves a path faster than we could its directory.
-        self._looks = files if isinstance(files, InstantFiles) else Looks(files)
+        self._looks = files.looks()
         self._seen: dict[str, FileState | str | None] = {}
         self._absent: dict[str, str] = {}  # where a path leads at which there is nothing
         self._parts: dict[DeviceSpec, tuple[DeviceSpec, ...]] = {}

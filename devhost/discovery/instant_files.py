@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NoReturn
 
-from devhost.discovery.host_files import Entry, HostFiles
+from devhost.discovery.host_files import Entry, HostFiles, Looks
 from devhost.model.device import FileKind, FileState
 
 _OPENAT2: Final = 437  # on every architecture; libc has no name for it yet
@@ -93,6 +93,14 @@ class InstantFiles(HostFiles):
         finally:
             os.close(root)
 
+    def looks(self) -> Looks:
+        """Return what looks at many paths, each at once."""
+        return _Looks(self)
+
+    def exists(self, path: str) -> bool:
+        """Not to be told at once."""
+        self._wait(path)
+
     def located(self, path: str) -> str:
         """Not to be told at once."""
         self._wait(path)
@@ -103,6 +111,13 @@ class InstantFiles(HostFiles):
 
     def _wait(self, path: str) -> NoReturn:
         raise WouldWait(path)
+
+
+class _Looks(Looks):
+    """The kernel has found out where the directories are."""
+
+    def look(self, path: str) -> FileState | None:
+        return self._files.look(path)
 
 
 def _look(start: int, path: str, how: _How, root: str) -> FileState:

@@ -6,15 +6,15 @@ that is taken, a limit, a group, a directory that failed) is left to the whole l
 hold both against each other.
 """
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from devhost import allocation
 from devhost.discovery import topology
 from devhost.discovery.candidates import Claimed, Moment
+from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.roots import Root, entangled, roots_of
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import DANGLING, Judge, Survey, finder
@@ -22,6 +22,7 @@ from devhost.model import names
 from devhost.model.device import Device, Node, Skipped, Snapshot
 
 NAMES_MAX: Final = 256  # more are no part any more
+AT_ONCE_MAX: Final = 8  # on the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,25 @@ class PartialLook:
         if self._known is None:
             self._learnt = None
             return None
-        part = _looked(scanner, self._known, before, changed, claimed, now)
-        if part is not None:
-            self._learnt = scanner, Survey(), part.after
+        return self._changed(_looked(scanner, self._known, before, changed, claimed, now))
+
+    def look_at_once(self, changed: Collection[str], claimed: Claimed, now: float) -> Part | None:
+        """Do what `look` does, without waiting for the host.
+
+        Raises:
+            WouldWait: That cannot be, or takes long.
+        """
+        if self._learnt is None:
+            return None
+        if self._known is None or len(changed) > AT_ONCE_MAX:
+            raise WouldWait
+        scanner, _, before = self._learnt
+        instant = replace(scanner, files=InstantFiles(scanner.files.root))
+        return self._changed(_looked(instant, self._known, before, changed, claimed, now))
+
+    def _changed(self, part: Part | None) -> Part | None:
+        if part is not None and self._learnt is not None:
+            self._learnt = self._learnt[0], Survey(), part.after
         return part
 
 
@@ -217,15 +234,19 @@ def _surveyed(scanner: Scanner, known: _Known, paths: Collection[str]) -> Survey
         judge = Judge(index, source, scanner.files)
         for root in (root for root in known.roots if root.index == index):
             for path in (path for path in ordered if path.startswith(root.path + "/")):
+                match = root.finder.one(path)
+                if match is None:
+                    continue
+                real = root.real + path[len(root.path) :]
                 try:
-                    there = os.path.lexists(root.shown + path[len(root.path) :])
-                    match = root.finder.one(path) if there else None
-                    result = judge.judge(match) if match else None
+                    result = judge.judge(match)
+                    if isinstance(result, Skipped) and not scanner.files.exists(real):
+                        continue
                 except OSError:
                     return None
                 if isinstance(result, Skipped):
                     skipped.append(result)
-                elif result is not None:
+                else:
                     nodes.append(result)
     if any(one.reason == DANGLING for one in skipped) or any(
         entangled(known.roots, one) for one in nodes

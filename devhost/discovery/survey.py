@@ -8,7 +8,7 @@ from devhost.discovery import block_use
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
-from devhost.discovery.host_files import HostFiles, Looks
+from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Finder, Match, WatchRoot
 from devhost.discovery.static import StaticFinder
 from devhost.model import names
@@ -89,7 +89,7 @@ class Judge:
     def __init__(self, index: int, source: Source, files: HostFiles) -> None:
         kind = source.kind
         self._index, self._source, self._files = index, source, files
-        self._looks = Looks(files)
+        self._looks = files.looks()
         self._types = None if isinstance(kind, Static) else kind.types
         self._in_use = isinstance(kind, Static) or kind.in_use
         self._used: frozenset[block_use.Number] | None = None

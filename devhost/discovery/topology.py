@@ -26,6 +26,7 @@ def placed(
         The devices, and whether some are attached to NUMA nodes and others are not.
     """
     nodes: dict[str, tuple[int, ...]] = {}
+    sysfs = _Sysfs(files)
     for device_id, device in devices.items():
         if choice == "none":
             nodes[device_id] = ()
@@ -33,7 +34,7 @@ def placed(
             nodes[device_id] = (choice,)
         else:
             known = _known(device, previous)
-            nodes[device_id] = _nodes_of(device, files) if known is None else known
+            nodes[device_id] = _nodes_of(device, sysfs) if known is None else known
     mixed = any(nodes.values()) and not all(nodes.values())
     if mixed:
         nodes = dict.fromkeys(devices, ())
@@ -54,9 +55,9 @@ def _known(device: Device, previous: Snapshot) -> tuple[int, ...] | None:
     return before.numa_nodes
 
 
-def _nodes_of(device: Device, files: HostFiles) -> tuple[int, ...]:
+def _nodes_of(device: Device, sysfs: "_Sysfs") -> tuple[int, ...]:
     states = [node.state for node in device.nodes if node.state]
-    return tuple(sorted({number for state in states for number in numa_nodes(state, files)}))
+    return tuple(sorted({number for state in states for number in sysfs.numa_nodes(state)}))
 
 
 def numa_nodes(state: FileState, files: HostFiles) -> frozenset[int]:
@@ -65,32 +66,50 @@ def numa_nodes(state: FileState, files: HostFiles) -> frozenset[int]:
     The first ancestor in sysfs that has a NUMA node counts (a PCI function, say); a block
     device that is made of others is where these are.
     """
-    if state.number is None:
-        return frozenset()
-    kind = "block" if state.kind is FileKind.BLOCK else "char"
-    major, minor = state.number
-    return frozenset(_climb(f"{_sysfs(files)}/dev/{kind}/{major}:{minor}"))
+    return _Sysfs(files).numa_nodes(state)
 
 
-def _climb(link: str) -> Iterator[int]:
-    try:
-        target = os.readlink(link)
-    except OSError:
-        return
-    beside = "" if target.startswith("/") else f"{os.path.dirname(link)}/"
-    place = os.path.normpath(beside + target)
-    with contextlib.suppress(OSError):
-        if slaves := sorted(os.listdir(f"{place}/slaves")):  # noqa: PTH208 (a hot path)
-            for slave in slaves:
-                yield from _climb(f"{place}/slaves/{slave}")
+class _Sysfs:
+    """One look at sysfs; what is above several devices is read once."""
+
+    def __init__(self, files: HostFiles) -> None:
+        below = files.here("/sys")
+        self._path = below if os.path.isdir(f"{below}/dev") else "/sys"
+        self._numbers: dict[str, int | None] = {}
+
+    def numa_nodes(self, state: FileState) -> frozenset[int]:
+        if state.number is None:
+            return frozenset()
+        kind = "block" if state.kind is FileKind.BLOCK else "char"
+        major, minor = state.number
+        return frozenset(self._climb(f"{self._path}/dev/{kind}/{major}:{minor}"))
+
+    def _climb(self, link: str) -> Iterator[int]:
+        try:
+            target = os.readlink(link)
+        except OSError:
             return
-    while len(place) > 1:
-        number = _read(f"{place}/numa_node")
-        if number is not None:
-            if number >= 0:  # -1: it does not matter, or the firmware does not say
-                yield number
-            return
-        place = os.path.dirname(place)
+        beside = "" if target.startswith("/") else f"{os.path.dirname(link)}/"
+        place = os.path.normpath(beside + target)
+        with contextlib.suppress(OSError):
+            if slaves := sorted(os.listdir(f"{place}/slaves")):  # noqa: PTH208 (a hot path)
+                for slave in slaves:
+                    yield from self._climb(f"{place}/slaves/{slave}")
+                return
+        number = self._nearest(place)
+        if number is not None and number >= 0:  # -1: no matter, or the firmware does not say
+            yield number
+
+    def _nearest(self, place: str) -> int | None:
+        """Return what the first directory says, from a place upwards, that says something."""
+        if len(place) <= 1:
+            return None
+        if place not in self._numbers:
+            number = _read(f"{place}/numa_node")
+            self._numbers[place] = (
+                self._nearest(place.rpartition("/")[0]) if number is None else number
+            )
+        return self._numbers[place]
 
 
 def _read(path: str) -> int | None:
@@ -104,8 +123,3 @@ def _read(path: str) -> int | None:
         return -1
     finally:
         os.close(descriptor)
-
-
-def _sysfs(files: HostFiles) -> str:
-    below = files.here("/sys")
-    return below if os.path.isdir(f"{below}/dev") else "/sys"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 
+from devhost.discovery.instant_files import WouldWait
 from devhost.discovery.partial import Part, PartialLook
 from devhost.discovery.roots import told_by_events
 from devhost.discovery.scan import Scanner
@@ -53,12 +54,21 @@ class Looker:
         self, scanner: Scanner, known: Snapshot, changed: Collection[str]
     ) -> Part | None:
         """Look at a few paths; ``None`` where everything has to be looked at."""
-        if not self._partial.may(scanner, known) or not self._claims.first(self._claim):
+        if (
+            not self._partial.may(scanner, known)
+            or not self._claims.first(self._claim)
+            or self._surveyor.partly
+        ):
             return None
         clock = asyncio.get_running_loop().time
         began = clock()
         self._claims.look(self._claim)
-        part = await self._surveyor.part(lambda: self._partial.look(changed, self._claimed, began))
+        try:
+            part = self._partial.look_at_once(changed, self._claimed, began)
+        except WouldWait:
+            part = await self._surveyor.part(
+                lambda: self._partial.look(changed, self._claimed, began)
+            )
         if part is not None:
             self._recorder.looked(self._claim.name, clock() - began, failed=False)
             nodes = (node for device in part.devices.values() for node in device.nodes)

@@ -20,7 +20,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Surveyor:
-    """Keeps the look that is under way, so that a sick filesystem gets no second one."""
+    """Keeps the look that is under way, so that a sick filesystem gets no second one.
+
+    Attributes:
+        partly: A look at a few names has not come back; a whole look says what is wrong.
+    """
 
     def __init__(self, look_again: Callable[[], None]) -> None:
         self._look_again = look_again
@@ -29,7 +33,7 @@ class Surveyor:
         self._sources: tuple[Source, ...] = ()
         self._looking: asyncio.Future[Survey] | None = None
         self._scanner: Scanner | None = None
-        self._partly = False
+        self.partly = False
         self._judging: asyncio.Future[Snapshot] | None = None
 
     async def survey(self, scanner: Scanner) -> Survey:
@@ -75,15 +79,13 @@ class Surveyor:
 
     async def part(self, work: Callable[[], Part | None]) -> Part | None:
         """Return what a look at a few names found; ``None`` where a whole one is needed."""
-        if self._partly:
-            return None  # one has not come back; a whole look says what is wrong
-        self._partly = True
+        self.partly = True
 
         def looked() -> Part | None:
             try:
                 return work()
             finally:
-                self._partly = False
+                self.partly = False
 
         looking = in_thread("look", looked)
         limit = asyncio.get_running_loop().call_later(_PART_S, _give_up, looking)

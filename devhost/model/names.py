@@ -173,6 +173,8 @@ def natural(texts: Iterable[str]) -> list[str]:
 
 def printable(text: str) -> str:
     """Return a text that any terminal and any UTF-8 stream can take."""
+    if text.isascii() and text.isprintable():
+        return text
     escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in escaped

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.partial import Part, PartialLook
 from devhost.discovery.scan import Scanner
 from devhost.loading.loader import load_bytes
@@ -70,9 +71,14 @@ class Tree:
         self.partial.learn(self.scanner, found, self.snapshot)
 
     def part(self, *changed: str) -> Part | None:
+        """Look at once where that can be, as the host does."""
         if not self.partial.may(self.scanner, self.snapshot):
             return None
-        return self.partial.look({str(self.base / one) for one in changed}, self.claimed, self.now)
+        shown = {str(self.base / one) for one in changed}
+        try:
+            return self.partial.look_at_once(shown, self.claimed, self.now)
+        except WouldWait:
+            return self.partial.look(shown, self.claimed, self.now)
 
     def apply(self, name: str, change: str) -> None:
         path = self.base / name
@@ -107,6 +113,14 @@ def comparable(snapshot: Snapshot) -> object:
     skipped = sorted((one.candidate, one.reason) for one in snapshot.skipped)
     rest = (snapshot.error, snapshot.notes, snapshot.held, snapshot.again_at, snapshot.mixed)
     return dict(snapshot.devices), skipped, rest
+
+
+def instant() -> bool:
+    """Whether the kernel tells what it holds."""
+    try:
+        return InstantFiles().look("/") is not None
+    except WouldWait:
+        return False
 
 
 paths = st.tuples(st.sampled_from("aaab"), st.sampled_from(NAMES)).map("/".join)
@@ -168,6 +182,26 @@ def test_what_comes_goes_and_comes_back_is_a_part(sources: str) -> None:
             part = at.part("a/a1")
             assert part is not None
             at.snapshot = part.after
+
+
+@pytest.mark.skipif(not instant(), reason="the kernel tells nothing at once")
+def test_what_comes_is_looked_at_without_waiting() -> None:
+    """Once it is known what there was; what is not there has to be waited for."""
+    with tree("- directory: {a}") as at:
+        at.look()
+        at.apply("a/a1", "touch")
+        shown = {str(at.base / "a" / "a1")}
+        with pytest.raises(WouldWait):
+            at.partial.look_at_once(shown, at.claimed, at.now)
+        part = at.partial.look(shown, at.claimed, at.now)
+        at.apply("a/a2", "touch")
+        shown = {str(at.base / "a" / "a2")}
+        part = at.partial.look_at_once(shown, at.claimed, at.now)
+        assert part is not None
+        assert part.devices.keys() == {"a2"}
+        at.apply("a/a2", "remove")
+        with pytest.raises(WouldWait):
+            at.partial.look_at_once(shown, at.claimed, at.now)
 
 
 def test_a_change_somewhere_else_is_left_to_the_whole_look() -> None:
