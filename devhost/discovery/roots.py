@@ -47,12 +47,13 @@ def entangled(roots: Iterable[Root], node: Node) -> bool:
 def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
     """Whether the events of the watched directories tell all that may change a snapshot. Blocks.
 
-    They tell nothing of where links lead, of what uses a block device, and of what else
-    containers are given.
+    They tell nothing of where links lead, of what uses a block device, of what else containers
+    are given, and of whether a CDI spec can be written.
     """
     roots = list(roots_of(scanner))
     return (
         scanner.by_path
+        and scanner.resource.inject != "cdi"
         and not found.failed
         and snapshot.error is None
         and all(rule.target not in ("devices", "mounts") or rule.own for rule in scanner.rules)

@@ -35,6 +35,7 @@ def told(tmp_path: Path, resource: str, root: str = "/") -> bool:
         ('sources: [directory: DIR], allocate: {mounts: [{hostPath: "${path}"}]}', True),
         ("sources: [directory: DIR], allocate: {mounts: [{hostPath: /usr}]}", False),
         ("sources: [directory: DIR], allocate: {devices: [{hostPath: /dev/null}]}", False),
+        ("sources: [directory: DIR], inject: cdi", False),
         ("sources: [{directory: {path: /proc/self, types: [file]}}]", False),
     ],
 )
