@@ -38,8 +38,8 @@ def _job(name: str, work: Callable[[], T]) -> "tuple[asyncio.Future[T], Callable
     future: asyncio.Future[T] = loop.create_future()
 
     def deliver(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
+        if future.done():
+            return  # whoever waited has given up
         if error is not None:
             future.set_exception(error)
         else:

@@ -177,6 +177,10 @@ def _looked(
     if found is None:
         return None
     ids = {known.ids[path] for path in paths if path in known.ids}
+    labels = {names.printable(path) for path in paths}
+    kept = tuple(skipped for skipped in before.skipped if skipped.candidate not in labels)
+    if not (found.nodes or found.skipped or ids) and len(kept) == len(before.skipped):
+        return Part(before, before, {}, frozenset())  # of another resource's directory, say
     affected = {device_id: before.devices[device_id] for device_id in ids}
     moment = Moment(Snapshot(affected), claimed, now, scanner.hold_s, scanner.constants)
     present, judged = scanner.judged(found, moment)
@@ -204,8 +208,6 @@ def _looked(
     all_devices = {**before.devices, **devices}
     for device_id in gone:
         del all_devices[device_id]
-    labels = {names.printable(path) for path in paths}
-    kept = tuple(skipped for skipped in before.skipped if skipped.candidate not in labels)
     passing = {device_id: all_devices[device_id] for device_id in known.passing}
     again_at = scanner.again_at(passing, present, now)
     after = Snapshot(all_devices, (*kept, *found.skipped), again_at=again_at)

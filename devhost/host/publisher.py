@@ -92,6 +92,8 @@ class Publisher:
         resource, listing = self.scanner.resource, self.listing
         if self.found is not part.before or self._left_out:
             return False
+        if part.after is part.before:
+            return True
         judged = self._judged(Snapshot(part.devices), listing.leaving)
         wanted = advertising.entries(judged, resource.replicas)
         if len(wire.truncated(wanted, listing)) < len(wanted):

@@ -1,0 +1,104 @@
+"""To publish a part is to publish the whole, of which the rest is as it was."""
+
+import asyncio
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.partial import Part
+from devhost.discovery.scan import Scanner
+from devhost.host.claims import Claims
+from devhost.host.publisher import Publisher
+from devhost.kubelet.listing import Listing
+from devhost.loading.loader import load_bytes
+from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+from devhost.trust import Policy
+
+IDS = "abcd"
+
+
+def scanner(replicas: int) -> Scanner:
+    raw = f"version: v1\nresources: [{{name: a.b/c, sources: [static: 1], replicas: {replicas}}}]"
+    config = load_bytes(raw.encode(), "c.yaml").config
+    assert config is not None
+    policy = Policy((), allow_exec=False, enforced=False)
+    return Scanner.of(config.resources[0], HostFiles(), policy, "node", hold_s=0.0)
+
+
+class Published:
+    """A publisher among others, and what it has led to."""
+
+    def __init__(self, replicas: int, elsewhere: set[str]) -> None:
+        self.claims, self.listing = Claims(), Listing(leave_after=1000.0)
+        other = self.claims.add("other", lambda: None)
+        self.claims.set(other, [], [path(one) for one in elsewhere])
+        self.claim = self.claims.add("own", lambda: None)
+        self.publisher = Publisher(scanner(replicas), self.listing, self.claims, self.claim, [])
+
+    @property
+    def result(self) -> object:
+        snapshot, found = self.publisher.snapshot, self.publisher.found
+        claim = self.claim
+        entries, leaving = dict(self.listing.entries), set(self.listing.leaving)
+        return (dict(snapshot.devices), found, claim.offered, claim.leaving, entries, leaving)
+
+    def told(self) -> None:
+        """The kubelet has the list."""
+        stream = self.listing.open()
+        self.listing.sent(stream, self.listing.message(), 0.0)
+        self.listing.close(stream)
+
+
+def path(name: str) -> str:
+    return f"/dev/{name}"
+
+
+def device(name: str, state: str) -> Device:
+    seen = FileState(path(name), FileKind.CHAR, (1, ord(name)), (1, ord(name), 1))
+    found = Device(name, (Node(path(name), seen, 0, name),))
+    if state == "aligned":
+        return replace(found, numa_nodes=(1,))
+    if state == "sick":
+        return replace(found, reason="it is sick")
+    if state == "missing":
+        return replace(found, reason="not found any more", missing_since=1.0)
+    return found
+
+
+states = st.sampled_from(["well", "well", "sick", "missing", "aligned", "gone"])
+changes = st.lists(st.dictionaries(st.sampled_from(IDS), states, min_size=1), max_size=6)
+
+
+@given(st.sampled_from([1, 3]), changes, st.sets(st.sampled_from(IDS), max_size=1), st.booleans())
+def test_a_part_is_the_whole(
+    replicas: int, changes: list[dict[str, str]], elsewhere: set[str], told: bool
+) -> None:
+    async def publish() -> None:
+        whole, part = Published(replicas, elsewhere), Published(replicas, elsewhere)
+        for one in (whole, part):
+            one.publisher.publish(one.publisher.scanner, Snapshot())
+        for change in changes:
+            if told:
+                whole.told()
+                part.told()
+            before = part.publisher.found
+            devices = {one: device(one, how) for one, how in change.items() if how != "gone"}
+            gone = frozenset(change.keys() & before.devices.keys() - devices.keys())
+            kept = {key: one for key, one in before.devices.items() if key not in gone}
+            after = Snapshot({**kept, **devices})
+            whole.publisher.publish(whole.publisher.scanner, after)
+            assert part.publisher.publish_part(Part(before, after, devices, gone))
+            assert part.result == whole.result
+
+    asyncio.run(publish())
+
+
+async def test_a_part_of_something_else_is_left_alone() -> None:
+    """Nothing is published by what was found before the last look."""
+    at = Published(1, set())
+    before = Snapshot()
+    after = Snapshot({"a": device("a", "well")})
+    assert not at.publisher.publish_part(Part(before, after, dict(after.devices), frozenset()))
+    assert not at.listing.entries
