@@ -87,7 +87,7 @@ def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> tuple[Answer,
 def _pieces(
     rule: Rule, nodes: Sequence[Node], values: Sequence[Mapping[str, str]]
 ) -> tuple[Piece, ...]:
-    pieces: dict[Piece, None] = {}  # in order, equal results of one device once
+    pieces: list[Piece] = []  # equal results of one device once
     for node, known in zip(nodes, values, strict=True):
         if rule.nodes_only and not (node.state and node.state.kind.is_node):
             continue
@@ -95,7 +95,8 @@ def _pieces(
         piece = Piece(key, key if rule.value == rule.key else rule.value.bind(known))
         missing = (piece.key.names | piece.value.names) - LATE_VARIABLES
         if not missing:
-            pieces[piece] = None
+            if piece not in pieces:
+                pieces.append(piece)
         elif not rule.optional:
             raise AllocationError(f"{rule.label}: ${{{min(missing)}}} has no value")
     return tuple(pieces)
@@ -286,7 +287,8 @@ def _check(rule: Rule, key: str, value: str) -> None:
         AllocationError: The rendered name, path or value is illegal.
     """
     check_key, check_value = _CHECKS[rule.target]
-    if problem := check_key(key) or check_value(value):
+    same = key is value and check_key is check_value
+    if problem := check_key(key) or (None if same else check_value(value)):
         raise AllocationError(f"{rule.label}: {problem}")
     if rule.joined and rule.separator and rule.separator in value:
         raise AllocationError(

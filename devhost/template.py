@@ -7,7 +7,7 @@ for a variable that has no value.
 
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -55,6 +55,9 @@ class Variable:
 Part = str | Variable
 
 
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A parsed text; equal parts make equal templates.
@@ -90,18 +93,18 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The names of the variables that the template mentions."""
-        return frozenset([part.name for part in self.parts if isinstance(part, Variable)])
+        found = [part.name for part in self.parts if isinstance(part, Variable)]
+        return frozenset(found) if found else _NO_NAMES
 
     def bind(self, values: Mapping[str, str]) -> "Template":
         """Fill in what ``values`` knows and leave the other variables in place."""
-        if not any(isinstance(part, Variable) and part.name in values for part in self.parts):
-            return self
-        return Template(
-            _joined(
-                values.get(part.name, part) if isinstance(part, Variable) else part
-                for part in self.parts
-            )
-        )
+        parts: list[Part] = []
+        known = False
+        for part in self.parts:
+            value = values.get(part.name) if isinstance(part, Variable) else None
+            known = known or value is not None
+            parts.append(part if value is None else value)
+        return Template(_joined(parts)) if known else self
 
     def render(self, values: Mapping[str, str]) -> str:
         """Return the text.
@@ -117,7 +120,7 @@ class Template:
                 texts.append(values[part.name])
             else:
                 texts.append(part)
-        return "".join(texts)
+        return texts[0] if len(texts) == 1 else "".join(texts)
 
     def __str__(self) -> str:
         return "".join(
@@ -126,8 +129,10 @@ class Template:
         )
 
 
-def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Merge neighbouring literals and drop empty ones."""
+    if len(parts) == 1:
+        return tuple(filter(None, parts))
     merged: list[Part] = []
     literals: list[str] = []  # joined at once: adding one by one takes quadratic time
     for part in parts:

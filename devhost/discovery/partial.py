@@ -118,6 +118,7 @@ def _suitable(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
     resource = scanner.resource
     return (
         scanner.by_path
+        and scanner.self_contained
         and resource.group is None
         and resource.health is None
         and resource.inject != "cdi"
@@ -272,7 +273,8 @@ def _free(
     places: set[allocation.Place] = set()
     for device in devices.values():
         for place in _places(scanner, device):
-            if place in places or known.places.get(place, device.id) not in {device.id, *ids}:
+            holder = known.places.get(place, device.id)
+            if place in places or (holder != device.id and holder not in ids):
                 return False
             places.add(place)
     return True

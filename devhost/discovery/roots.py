@@ -56,7 +56,7 @@ def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
         and scanner.resource.inject != "cdi"
         and not found.failed
         and snapshot.error is None
-        and all(rule.target not in ("devices", "mounts") or rule.own for rule in scanner.rules)
+        and scanner.self_contained
         and not any(root.path.startswith(("/sys", "/proc")) for root in roots)
         and not any(
             one.reason == DANGLING or one.reason.startswith(IN_USE) for one in found.skipped

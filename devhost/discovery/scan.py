@@ -58,6 +58,11 @@ class Scanner:
         return True
 
     @property
+    def self_contained(self) -> bool:
+        """Whether containers are given no other host paths than those of the devices' nodes."""
+        return all(rule.own or rule.target not in ("devices", "mounts") for rule in self.rules)
+
+    @property
     def pre_start_required(self) -> bool:
         """Whether the resource prepares its devices before a container starts."""
         return bool(self.resource.pre_start)

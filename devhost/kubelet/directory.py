@@ -15,6 +15,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet.instances import Instances, connected, resource_hash
+from devhost.kubelet.shelter import Shelter
 from devhost.kubelet.turns import Turns
 
 KUBELET_SOCKET: Final = "kubelet.sock"
@@ -48,6 +49,7 @@ class PluginDirectory:
         self.path = path
         self._kubelet = str(path / KUBELET_SOCKET)
         self.instances = Instances(path)
+        self.shelter = Shelter(path, self.instances.own)
         self.turns = Turns()
         self._due = asyncio.Event()
         self._changed = asyncio.Event()
@@ -111,6 +113,7 @@ class PluginDirectory:
         """
         descriptor = self._opened()
         self._due.set()  # who was there before
+        self.shelter.remove_dead()
         gone_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:
@@ -147,6 +150,7 @@ class PluginDirectory:
         if removed:
             _LOG.info("removed dead sockets", extra={"fields": {"count": removed}})
         if changed:
+            self.shelter.remove_dead()
             self._notify(changed)
 
     async def listed(self) -> None:
@@ -196,6 +200,10 @@ class PluginDirectory:
                 return False
             self._heard = identity, now
         return True
+
+    def doubt(self) -> None:
+        """Have the kubelet asked anew: it ended a stream, so it may be about to die."""
+        self._heard = None
 
     async def kubelet(self) -> Identity:
         """Wait until a kubelet accepts connections; return which one."""
@@ -276,8 +284,9 @@ class PluginDirectory:
             await channel.close(grace=None)
 
     async def close(self) -> None:
-        """Close the connection to the kubelet."""
+        """Close the connection to the kubelet, and leave nothing in the directory."""
         for task in (self._listing, self._probing):
             if task is not None:
                 task.cancel()
+        self.shelter.close()
         await self._drop(self._channel)

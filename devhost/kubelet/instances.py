@@ -45,11 +45,15 @@ def path_length_problem(directory: Path) -> str | None:
 
 
 class Instances:
-    """This instance's socket names, and which others live."""
+    """This instance's socket names, and which others live.
+
+    Attributes:
+        own: The ID of this instance.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._own = new_instance()
+        self.own = new_instance()
         self._serial = itertools.count(1)
         self._listed: dict[str, dict[str, str]] = {}  # names of others: by resource, to instance
         self._listed_at: object = None  # what the directory was then, if that tells a change
@@ -64,20 +68,20 @@ class Instances:
         refuse it for good (k8s.io/kubernetes v1.37.1
         pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go).
         """
-        return f"{PREFIX}{resource_hash(resource)}-{self._own}-{next(self._serial)}.sock"
+        return f"{PREFIX}{resource_hash(resource)}-{self.own}-{next(self._serial)}.sock"
 
     def may_matter(self, name: str) -> bool:
         """Whether a name may be that of another instance's socket."""
-        return name.startswith(PREFIX) and self._own not in name
+        return name.startswith(PREFIX) and self.own not in name
 
     def newer(self, resource: str) -> bool:
         """Whether an instance that started after this one serves a resource."""
-        return any(other > self._own for other in self._others.get(resource_hash(resource), ()))
+        return any(other > self.own for other in self._others.get(resource_hash(resource), ()))
 
     def older(self, resource: str) -> frozenset[str]:
         """Return the instances that started before this one and serve a resource."""
         others = self._others.get(resource_hash(resource), set())
-        return frozenset(other for other in others if other < self._own)
+        return frozenset(other for other in others if other < self.own)
 
     @property
     def alone(self) -> bool:
@@ -165,7 +169,7 @@ class Instances:
         self._others.pop(key, None)
         if living:
             self._others[key] = set(living.values())
-        return {name for name, one in living.items() if one < self._own and self.speaks(name)}
+        return {name for name, one in living.items() if one < self.own and self.speaks(name)}
 
     def serves(self, sha256: str) -> bool:
         """Whether any living instance serves a resource, told the SHA-256 of its name in hex."""

@@ -33,17 +33,25 @@ class Registration:
     def __init__(self, backend: Backend, directory: PluginDirectory, tell: Tell) -> None:
         self._backend, self._directory, self._tell = backend, directory, tell
         self._server: PluginServer | None = None
+        self._resting: PluginServer | None = None  # from one registration to the next
         self._ends = 0  # of streams and attempts, since the last steady one
 
     def notify(self) -> None:
         """Have the streams send the list if it changed, and look whether the options did."""
         if self._server:
             self._server.servicer.notify()
-            if self._backend.pre_start_required != self._server.servicer.pre_start_required:
+            if self._server.servicer.options_changed:
                 self._server.servicer.streams_changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
+        try:
+            await self._run()
+        finally:
+            if self._resting is not None:
+                await self._resting.stop()
+
+    async def _run(self) -> None:
         while True:
             await self._until_newest()
             if absence := self._directory.absence():
@@ -79,16 +87,31 @@ class Registration:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:
-        endpoint = self._directory.instances.fresh_name(self._backend.name)
-        server = PluginServer(self._backend, self._directory.path, endpoint)
-        await server.start()
-        self._server = server
+        server = self._server = await self._on_fresh_name()
         self._tell(State.SERVING, None)
+        rests = False
         try:
             yield server
+            rests = server.rest()
         finally:
             self._server = None
-            await server.stop()
+            if rests:
+                self._resting = server
+            else:
+                await server.stop()
+
+    async def _on_fresh_name(self) -> PluginServer:
+        endpoint = self._directory.instances.fresh_name(self._backend.name)
+        if self._resting is not None:
+            if self._resting.offer(endpoint):
+                server, self._resting = self._resting, None
+                return server
+            await self._resting.stop()
+            self._resting = None
+        server = PluginServer(self._backend, self._directory.path, endpoint)
+        await server.start()
+        server.keep(self._directory.shelter)
+        return server
 
     async def _register(self, server: PluginServer, identity: Identity) -> frozenset[str] | None:
         """Register; return the older instances that live, or ``None`` if a newer one does."""
@@ -170,7 +193,7 @@ class Registration:
                         async with asyncio.timeout(END_TIMEOUT_S):
                             await servicer.until_streams(present=False)
                     break
-                if servicer.pre_start_required != self._backend.pre_start_required:
+                if servicer.options_changed:
                     return "its options changed"
                 if instances.newer(name):
                     await self._fall_silent(server)
@@ -183,6 +206,7 @@ class Registration:
                     servicer.notify()
                 older = instances.older(name)
                 await changed.wait()
+        self._directory.doubt()
         if clock() - since >= STEADY_S:
             self._ends = 0
         return "the kubelet ended the stream"

@@ -1,4 +1,4 @@
-"""One gRPC server on one fresh socket, for one resource and one registration."""
+"""One gRPC server on one socket, for one resource; a fresh name of it for each registration."""
 
 import asyncio
 import contextlib
@@ -11,6 +11,7 @@ import grpc
 
 from devhost.kubelet.methods import Methods
 from devhost.kubelet.servicer import Backend, Servicer
+from devhost.kubelet.shelter import Shelter
 
 _STOP_GRACE_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 2.0
@@ -20,12 +21,14 @@ _STOPPING: Final[set["asyncio.Future[None]"]] = set()
 
 
 class PluginServer:
-    """A server with its socket; start it once, stop it once."""
+    """A server with its socket; start it once, stop it once, and meanwhile let it rest."""
 
     def __init__(self, backend: Backend, directory: Path, endpoint: str) -> None:
         self.endpoint = endpoint
         self.servicer = Servicer(backend)
+        self._directory = directory
         self._path = directory / self.endpoint
+        self._kept: Path | None = None
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),
@@ -62,6 +65,31 @@ class PluginServer:
         self._path.unlink(missing_ok=True)
         return "gRPC failed to"
 
+    def keep(self, shelter: Shelter) -> None:
+        """Have the socket outlive the kubelet, if that is possible."""
+        self._kept = shelter.keep(self._path)
+
+    def rest(self) -> bool:
+        """Be reached by nobody until `offer`; return whether that may be done.
+
+        It may not if anything is left of the registration that ended.
+        """
+        if self._kept is None or self.servicer.streams or self.servicer.quiet:
+            return False
+        self._unlink()
+        return True
+
+    def offer(self, endpoint: str) -> bool:
+        """Serve on a fresh name after a rest; return whether that is possible."""
+        if self._kept is None or self.servicer.options_changed:
+            return False
+        self.endpoint, self._path = endpoint, self._directory / endpoint
+        try:
+            self._path.hardlink_to(self._kept)
+        except OSError:
+            return False
+        return True
+
     async def stop(self) -> None:
         """End the streams, stop serving and unlink the socket."""
         self.servicer.close()
@@ -69,6 +97,14 @@ class PluginServer:
         stopping = asyncio.ensure_future(self._server.stop(_STOP_GRACE_S))
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
-        await asyncio.wait({stopping}, timeout=_STOP_TIMEOUT_S)
-        with contextlib.suppress(OSError):  # a directory that became read-only; it is dead now
+        try:
+            await asyncio.wait({stopping}, timeout=_STOP_TIMEOUT_S)
+        finally:  # gRPC knows the first name only
+            self._unlink()
+            if self._kept is not None:
+                with contextlib.suppress(OSError):
+                    self._kept.unlink()
+
+    def _unlink(self) -> None:
+        with contextlib.suppress(OSError):  # a directory that became read-only
             self._path.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
 """The five calls of a device plugin, over whatever serves a resource."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -12,7 +11,8 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import wire
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.flag import Flag
+from devhost.kubelet.listing import Call, Listing
 from devhost.model.answer import Allocation
 from devhost.model.names import printable
 
@@ -44,6 +44,12 @@ class Backend(Protocol):
         """Whether PreStartContainer is to be called before each container start."""
         ...
 
+    def allocate_at_once(
+        self, advertised_ids: Sequence[str], *, pre_start: bool
+    ) -> Allocation | None:
+        """Return what `allocate` would; ``None`` where something has to be waited for."""
+        ...
+
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         """Return what a container receives; raise `AllocationError`.
 
@@ -71,11 +77,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._wake: set[asyncio.Event] = set()
+        self._wake: set[Flag] = set()
         self._closing = False
-        self.streams_changed = asyncio.Event()
+        self.streams_changed = Flag()
         self._calls = 0
-        self._idle = asyncio.Event()
+        self._idle = Flag()
         self._idle.set()
         self._ended = -_DIGEST_S
         self.quiet = False
@@ -87,6 +93,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def streams(self) -> int:
         """How many ListAndWatch calls are open."""
         return len(self._wake)
+
+    @property
+    def options_changed(self) -> bool:
+        """Whether the kubelet was told other options than those in force."""
+        return self.pre_start_required != self._backend.pre_start_required
 
     async def until_streams(self, *, present: bool) -> None:
         """Wait until a stream is open, or until none is."""
@@ -123,7 +134,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list at once, and again after every change."""
-        listing, wake = self._backend.listing, asyncio.Event()
+        listing, wake = self._backend.listing, Flag()
         stream = listing.open()
         self._wake.add(wake)
         self.streams_changed.set()
@@ -156,15 +167,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
         if self.quiet:
             self._backend.allocated("refused", 0.0)
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}")
+        call, deadline = self._begin(began), began + ALLOCATE_TIMEOUT_S
         try:
-            with self._counted():
-                async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
-                    response = pb.AllocateResponse(
-                        container_responses=[
-                            wire.container_response(await self._allocate(list(one.devices_ids)))
-                            for one in request.container_requests
-                        ]
-                    )
+            response = pb.AllocateResponse(
+                container_responses=[
+                    wire.container_response(await self._allocate(list(one.devices_ids), deadline))
+                    for one in request.container_requests
+                ]
+            )
         except AllocationError as error:
             result, code, text = "refused", grpc.StatusCode.FAILED_PRECONDITION, str(error)
         except TimeoutError:
@@ -177,15 +187,22 @@ class Servicer(pb_grpc.DevicePluginServicer):
             result = "ok"
             return response
         finally:
-            self._backend.allocated(result, clock() - began)
+            ended = clock()
+            self._end(call, ended)
+            self._backend.allocated(result, ended - began)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
-    async def _allocate(self, advertised_ids: list[str]) -> Allocation:
+    async def _allocate(self, advertised_ids: list[str], deadline: float) -> Allocation:
+        backend, pre_start = self._backend, self.pre_start_required
         for advertised_id in advertised_ids:
-            if advertised_id not in self._backend.listing:
-                raise AllocationError(f"{self._backend.name}: there is no device {advertised_id}")
-        return await self._backend.allocate(advertised_ids, pre_start=self.pre_start_required)
+            if advertised_id not in backend.listing:
+                raise AllocationError(f"{backend.name}: there is no device {advertised_id}")
+        answer = backend.allocate_at_once(advertised_ids, pre_start=pre_start)
+        if answer is None:
+            async with asyncio.timeout_at(deadline):
+                answer = await backend.allocate(advertised_ids, pre_start=pre_start)
+        return answer
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context
@@ -194,13 +211,17 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
         Never an error, which would fail the pod for good.
         """
-        with self._counted():
+        clock = asyncio.get_running_loop().time
+        call = self._begin(clock())
+        try:
             return pb.PreferredAllocationResponse(
                 container_responses=[
                     pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(one))
                     for one in request.container_requests
                 ]
             )
+        finally:
+            self._end(call, clock())
 
     async def _preferred(self, one: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
@@ -230,18 +251,15 @@ class Servicer(pb_grpc.DevicePluginServicer):
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Keep the IDs that a call works with in the list while it runs."""
-        listing, clock = self._backend.listing, asyncio.get_running_loop().time
-        call = listing.begin(clock())
+    def _begin(self, now: float) -> Call:
+        """Keep the IDs that a call works with in the list until it ends."""
         self._calls += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            listing.end(call)
-            self._calls -= 1
-            self._ended = clock()
-            if not self._calls:
-                self._idle.set()
+        return self._backend.listing.begin(now)
+
+    def _end(self, call: Call, now: float) -> None:
+        self._backend.listing.end(call)
+        self._calls -= 1
+        self._ended = now
+        if not self._calls:
+            self._idle.set()

@@ -33,24 +33,24 @@ def truncated(wanted: dict[str, Advertised], listing: Listing) -> dict[str, Adve
 
 def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
     """Return an allocation as the kubelet takes it."""
-    return pb.ContainerAllocateResponse(
-        envs=allocation.envs,
-        mounts=[
-            pb.Mount(
-                container_path=mount.container_path,
-                host_path=mount.host_path,
-                read_only=mount.read_only,
-            )
-            for mount in allocation.mounts
-        ],
-        devices=[
-            pb.DeviceSpec(
-                container_path=device.container_path,
-                host_path=device.host_path,
-                permissions=device.permissions,
-            )
-            for device in allocation.devices
-        ],
-        annotations=allocation.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
-    )
+    response = pb.ContainerAllocateResponse()
+    # One by one: empty mappings and lists would cost more than all that most answers have.
+    for mount in allocation.mounts:
+        response.mounts.add(
+            container_path=mount.container_path,
+            host_path=mount.host_path,
+            read_only=mount.read_only,
+        )
+    for device in allocation.devices:
+        response.devices.add(
+            container_path=device.container_path,
+            host_path=device.host_path,
+            permissions=device.permissions,
+        )
+    for name in allocation.cdi_devices:
+        response.cdi_devices.add(name=name)
+    if allocation.envs:
+        response.envs.update(allocation.envs)
+    if allocation.annotations:
+        response.annotations.update(allocation.annotations)
+    return response

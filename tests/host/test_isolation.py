@@ -93,6 +93,7 @@ async def test_an_allocation_that_hangs_is_bounded(
     """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("devhost.host.handout.hand_out_at_once", lambda *_: None)
     monkeypatch.setattr("devhost.discovery.scan.hand_out", lambda *_: release.wait(30))
     config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
     async with hosted(place, config):

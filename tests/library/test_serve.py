@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -218,9 +219,7 @@ async def test_destroy_is_called_after_a_failure(
     await program.start("-c", prelude + ENDINGS)
     await standin.wait("example.com/plugin", 1, 1)
     await standin.kill()
-    for path in program.plugins.iterdir():
-        path.unlink()
-    program.plugins.rmdir()
+    shutil.rmtree(program.plugins)
     status, said, logged = await program.ended()
     assert (status, said) == (1, "refresh\ndestroy\n")
     assert "Traceback" not in logged

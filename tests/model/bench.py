@@ -34,7 +34,8 @@ LEAVE_AFTER_S = 0.1
 REST_S = 30.0  # for a loaded machine; the polls behind the watches are put off beyond it
 _POLL_S = 0.005
 _JUST_S = LEAVE_AFTER_S / 4  # this side may be slow to read a list
-_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")  # the loop's, grpc's
+# The loop's, grpc's, and those that wait for short work.
+_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
 
 
 class Listener:

@@ -109,6 +109,11 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         listing = Listing()
         pre_start_required = False
 
+        def allocate_at_once(
+            self, advertised_ids: Sequence[str], *, pre_start: bool
+        ) -> Allocation | None:
+            raise NotImplementedError
+
         async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
             raise NotImplementedError
 

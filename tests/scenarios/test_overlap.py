@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import itertools
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from devhost.errors import KubeletError
-from devhost.kubelet.listing import Advertised, Listing, Stream
+from devhost.kubelet.encoding import Message
+from devhost.kubelet.listing import Listing, Stream
 from devhost.model.state import State
 from tests.support.hosting import Kubelet
 from tests.support.overlap import Daemon, Instance, served_by, tokens
@@ -46,11 +47,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Listing]:
     sent: list[Listing] = []
     note = Listing.sent
 
-    def noting(
-        self: Listing, stream: Stream, entries: Mapping[str, Advertised], now: float
-    ) -> None:
+    def noting(self: Listing, stream: Stream, message: Message, now: float) -> None:
         sent.append(self)
-        note(self, stream, entries, now)
+        note(self, stream, message, now)
 
     monkeypatch.setattr(Listing, "sent", noting)
     return sent
@@ -162,11 +161,15 @@ async def test_while_a_newer_lives_the_older_sends_nothing(
     server = older.host.runners[0]._registration._server
     assert server is not None
     assert server.servicer.streams == 1
-    lists_of_newer = sent.count(of_newer)
+    async with asyncio.timeout(10):
+        while sent.count(of_newer) < 3:  # the kubelet may have a list before this is noted
+            await asyncio.sleep(0.005)
     await newer.stop()
     await older.until(T, State.REGISTERED)
     await started.wait(T, 3, 3)
-    assert lists_of_newer >= 3
+    async with asyncio.timeout(10):
+        while sent.count(of_older) == before:
+            await asyncio.sleep(0.005)
     assert sent.count(of_older) == before + 1, "the first list of its new stream, and no other"
 
 

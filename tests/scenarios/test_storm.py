@@ -181,6 +181,7 @@ def hesitant(monkeypatch: pytest.MonkeyPatch) -> None:
         threading.Event().wait(lots.choice((0,) * 18 + (0.01, 0.06)))
         return answer
 
+    monkeypatch.setattr("devhost.host.handout.hand_out_at_once", lambda *_: None)
     monkeypatch.setattr("devhost.discovery.scan.hand_out", slow)
 
 
@@ -335,6 +336,7 @@ async def admission(
         held()
         return answer
 
+    monkeypatch.setattr("devhost.host.handout.hand_out_at_once", lambda *_: None)
     monkeypatch.setattr("devhost.discovery.scan.hand_out", hand_out)
     return await vanishing(started, hosting, directory, held)
 
@@ -401,9 +403,9 @@ async def test_an_id_that_leaves_during_preferred_allocation(
         await asyncio.get_running_loop().run_in_executor(None, held)
         return await prefer(self, request, context)
 
-    async def careless(self: Servicer, advertised_ids: list[str]) -> Any:
+    async def careless(self: Servicer, advertised_ids: list[str], deadline: float) -> Any:
         with contextlib.suppress(AllocationError):
-            return await allocate(self, advertised_ids)
+            return await allocate(self, advertised_ids, deadline)
         return Allocation()
 
     monkeypatch.setattr(Servicer, "GetPreferredAllocation", slow)

@@ -44,6 +44,8 @@ OPTIONS = (
     "  allocate: {env: {'DEV': '${id}'}, mounts: [{hostPath: '${path}', containerPath: '/x/${name}'}]}",
     "  allocate: {mounts: [{hostPath: '${path}', containerPath: '/x'}]}",
     "  allocate: {mounts: [{hostPath: '/nowhere'}]}",
+    "  allocate: {mounts: [{hostPath: DIR/c}]}",
+    "  allocate: {mounts: [{hostPath: 'DIR/${name}', containerPath: '/x/${name}'}]}",
 )
 NAMES = ("a1", "a2", "b1", "b10", "c", ".h", "a1.x", "d/a1", "d/.h")
 
@@ -102,6 +104,7 @@ def tree(sources: str, options: str = "") -> Iterator[Tree]:
         for one in "ab":
             (base / one).mkdir()
         text = sources.format(a=base / "a", b=base / "b")
+        options = options.replace("DIR", str(base / "a"))
         raw = f"version: v1\nresources:\n- name: a.b/c\n  sources:\n  {text}\n{options}\n"
         config = load_bytes(raw.encode(), "c.yaml").config
         assert config is not None, load_bytes(raw.encode(), "c.yaml").problems
