@@ -173,7 +173,10 @@ def _looked(
     claimed: Claimed,
     now: float,
 ) -> Part | None:
-    paths = _host_paths(known, before, changed)
+    passing = {device_id: before.devices[device_id] for device_id in known.passing}
+    due = (one for one in passing.values() if any(time <= now for time in scanner.times(one)))
+    paths = _host_paths(known, changed)
+    paths |= {path for device in due for path in device.paths} if paths else set()
     found = _surveyed(scanner, known, paths) if paths and len(paths) <= NAMES_MAX else None
     if found is None:
         return None
@@ -183,6 +186,9 @@ def _looked(
     if not (found.nodes or found.skipped or ids) and len(kept) == len(before.skipped):
         return Part(before, before, {}, frozenset())  # of another resource's directory, say
     affected = {device_id: before.devices[device_id] for device_id in ids}
+    stamps = {node.state.stamp for node in found.nodes if node.state}
+    if any(key not in ids and not stamps.isdisjoint(one.stamps) for key, one in passing.items()):
+        return None  # a device that is missing goes on under another name, perhaps
     moment = Moment(Snapshot(affected), claimed, now, scanner.hold_s, scanner.constants)
     present, judged = scanner.judged(found, moment)
     devices, mixed = topology.placed(
@@ -215,7 +221,7 @@ def _looked(
     return Part(before, after, devices, frozenset(gone))
 
 
-def _host_paths(known: _Known, before: Snapshot, changed: Collection[str]) -> set[str]:
+def _host_paths(known: _Known, changed: Collection[str]) -> set[str]:
     """Return the host's paths to look at; none if some change is of no source's."""
     paths: set[str] = set()
     for shown in changed:
@@ -223,8 +229,6 @@ def _host_paths(known: _Known, before: Snapshot, changed: Collection[str]) -> se
         if not roots:
             return set()
         paths |= {root.path + shown[len(root.shown) :] for root in roots}
-    for device_id in known.passing:
-        paths |= set(before.devices[device_id].paths)
     return paths
 
 

@@ -155,18 +155,16 @@ class Scanner:
         seated = sum(1 for device in devices.values() if not device.replaced)
         if present.crowded and seated < (self.resource.max_devices or 0):
             return now  # a device was given up, and its seat is free for another
-        times = [
-            device.missing_since + self.resource.remove_missing_after
-            for device in devices.values()
-            if device.missing_since is not None
-        ]
+        times = [time for device in devices.values() for time in self.times(device)]
         times += [since + self.hold_s for since in present.held.values()]
-        times += [
-            device.swapped_at + SWAP_S
-            for device in devices.values()
-            if device.swapped_at is not None
-        ]
         return min((time for time in times if time > now and time != float("inf")), default=None)
+
+    def times(self, device: Device) -> Iterator[float]:
+        """Yield when a device changes even if nothing happens."""
+        if device.missing_since is not None:
+            yield device.missing_since + self.resource.remove_missing_after
+        if device.swapped_at is not None:
+            yield device.swapped_at + SWAP_S
 
 
 def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:

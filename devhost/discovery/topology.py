@@ -1,6 +1,5 @@
 """Which NUMA nodes devices are attached to, from sysfs."""
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -82,20 +81,19 @@ class _Sysfs:
             return frozenset()
         kind = "block" if state.kind is FileKind.BLOCK else "char"
         major, minor = state.number
-        return frozenset(self._climb(f"{self._path}/dev/{kind}/{major}:{minor}"))
+        return frozenset(self._climb(f"{self._path}/dev/{kind}/{major}:{minor}", kind))
 
-    def _climb(self, link: str) -> Iterator[int]:
+    def _climb(self, link: str, kind: str) -> Iterator[int]:
         try:
             target = os.readlink(link)
         except OSError:
             return
         beside = "" if target.startswith("/") else f"{os.path.dirname(link)}/"
         place = os.path.normpath(beside + target)
-        with contextlib.suppress(OSError):
-            if slaves := sorted(os.listdir(f"{place}/slaves")):  # noqa: PTH208 (a hot path)
-                for slave in slaves:
-                    yield from self._climb(f"{place}/slaves/{slave}")
-                return
+        if slaves := _slaves(place) if kind == "block" else ():
+            for slave in slaves:
+                yield from self._climb(f"{place}/slaves/{slave}", kind)
+            return
         number = self._nearest(place)
         if number is not None and number >= 0:  # -1: no matter, or the firmware does not say
             yield number
@@ -110,6 +108,13 @@ class _Sysfs:
                 self._nearest(place.rpartition("/")[0]) if number is None else number
             )
         return self._numbers[place]
+
+
+def _slaves(place: str) -> list[str]:
+    try:
+        return sorted(os.listdir(f"{place}/slaves"))  # noqa: PTH208 (names are all that is wanted)
+    except OSError:
+        return []
 
 
 def _read(path: str) -> int | None:

@@ -133,6 +133,11 @@ class Device:
         }
 
     @property
+    def stamps(self) -> tuple[tuple[int, int, int], ...]:
+        """What tells its files from others that may come to be at their paths."""
+        return tuple(node.state.stamp for node in self.nodes if node.state)
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The host paths of its nodes, as matched."""
         return tuple(node.path for node in self.nodes if node.state)
