@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-REGULAR: Final = 4  # threads that stay
+REGULAR: Final = 2  # threads that stay
 STALL_S: Final = 0.02  # nothing was begun for so long: more threads are needed
 
 

@@ -24,7 +24,7 @@ from devhost.trust import Policy
 from devhost.watch import Watcher
 from devhost.watch_spots import Spot
 
-POLL_S: Final = 10.0  # behind the watch; also for a state directory that could not be written
+POLL_S: Final = 60.0  # behind the watch; also for a state directory that could not be written
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
