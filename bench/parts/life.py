@@ -10,6 +10,7 @@ from bench.scene import EXTRA, full_name
 from bench.stage import Stage
 
 _QUIET_S = 2.0  # after which what a start leaves to do is done
+_TIDY_S = 12.0  # so is, once in its life, the tidying up of devhost's memory
 _LATE_US = 5_000
 _BACK_OFF_MS = 500.0
 
@@ -34,7 +35,7 @@ def sizes(stage: Stage, record: Record, _: Options) -> None:
 
 
 def rest(stage: Stage, record: Record, options: Options) -> None:
-    time.sleep(_QUIET_S)
+    time.sleep(_TIDY_S)
     counters, process = stage.counters(), stage.process
     cpu_ms, wake_ups, began = process.cpu_ms(), process.wake_ups(), time.monotonic()
     time.sleep(options.rest_s)
