@@ -20,7 +20,7 @@ from devhost.kubelet.turns import Turns
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 20.0
-_POLL_S: Final = 15.0  # behind the watch, which may miss something
+_POLL_S: Final = 5.0  # behind the watch, which may miss something
 _COMPANY_POLL_S: Final = 1.0  # another instance may be killed, and of that there is no event
 _DOUBT_POLL_S: Final = 0.05  # a socket that refuses is looked at twice
 _BURST_S: Final = 0.01
