@@ -6,9 +6,7 @@ builds it and prints its path. The name of the binary carries the CDI library's 
 hash of the sources; if it is there already, nothing is built.
 """
 
-import fcntl
 import functools
-import hashlib
 import json
 import os
 import subprocess
@@ -19,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.kubelet.build import find, find_go, run
+from tests.kubelet.build import find
+from tests.support import goprogram
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "cdi"
@@ -28,23 +27,8 @@ TOOLS = ROOT / ".tools"
 
 def build(out: Path = TOOLS) -> Path:
     """Return the binary; several processes may ask at once."""
-    modfile = SOURCES / "go.mod"
-    version = find(r"tags\.cncf\.io/container-device-interface v(\S+)", modfile)
-    binary = out / f"cdiverify-v{version}-{source_hash()}"
-    if binary.exists():
-        return binary
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".cdiverify.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():
-            unfinished = out / f".{binary.name}.{os.getpid()}"
-            flags = ["-trimpath", "-buildvcs=false", "-ldflags=-s -w", f"-o={unfinished}"]
-            try:
-                run(find_go(modfile, out), "build", "-C", str(SOURCES), *flags, ".")
-                unfinished.replace(binary)
-            finally:
-                unfinished.unlink(missing_ok=True)
-    return binary
+    version = find(r"tags\.cncf\.io/container-device-interface v(\S+)", SOURCES / "go.mod")
+    return goprogram.build(SOURCES, ".", f"cdiverify-v{version}", out)
 
 
 @functools.cache
@@ -56,14 +40,6 @@ def oracle() -> Path:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"cannot build tests/cdi: {error}")
-
-
-def source_hash() -> str:
-    digest = hashlib.sha256()
-    for source in sorted([*SOURCES.glob("*.go"), *SOURCES.glob("go.*")]):
-        content = hashlib.sha256(source.read_bytes()).hexdigest()
-        digest.update(f"{source.name} {content}\n".encode())
-    return digest.hexdigest()[:12]
 
 
 def inject(
