@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from pydantic_core import from_json
 
 from devhost import cdi
 from devhost.threads import in_thread
@@ -162,8 +163,10 @@ def _is_stale(path: Path, configured: Collection[str], alive: Callable[[str], bo
 
 def _kind_in(path: Path) -> str:
     try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+        # Bounds how deep the values lie; json goes on to the end of the stack, where no
+        # finalizer of other objects could do its work.
+        content = from_json(path.read_bytes())
+    except ValueError:
         return ""
     kind = content.get("kind") if isinstance(content, dict) else None
     return kind if isinstance(kind, str) else ""

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_core import from_json
+
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
@@ -41,10 +43,10 @@ def load(path: Path, resource: str) -> tuple[dict[str, Record] | None, str | Non
     except FileNotFoundError:
         return None, None
     try:
-        content = json.loads(raw)
+        content = from_json(raw)  # bounds how deep the values lie; see cdi_files
         of = content["resource"]
         records = {one: _record(entry) for one, entry in content["devices"].items()}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         return {}, f"{path} is not used: {error}"
     return (records, None) if of == resource else ({}, f"{path} is not used: it is of {of}")
 

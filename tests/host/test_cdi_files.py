@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import stat
 import threading
@@ -217,6 +218,30 @@ async def test_nobody_else_s_file_is_touched(
     (tmp_path / name).write_text(text)
     assert await files.remove_stale([], nobody) == []
     assert listing(tmp_path) == [name]
+
+
+async def test_a_deep_file_leaves_room_for_other_objects_finalizers(
+    files: CdiFiles, tmp_path: Path
+) -> None:
+    """Python may finalize anything whenever it makes an object, such as a list in a list."""
+    (tmp_path / cdi.file_name(T)).write_text("[" * 100_000)
+    depths: list[int] = []
+
+    def finalize(*_: object, room: int = 50) -> None:
+        if room:
+            finalize(room=room - 1)
+        else:
+            depths.append(room)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(finalize)
+    gc.set_threshold(1)
+    try:
+        assert await files.remove_stale([], nobody) == []
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(finalize)
+    assert depths, "no finalizer was run"
 
 
 async def test_only_plain_files_are_ours(files: CdiFiles, tmp_path: Path) -> None:
