@@ -13,9 +13,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from devhost.immutable import immutable
 from devhost.model.answer import MountSpec
 
 # Our own, so that no driver's "nvidia.com/gpu" is ever defined twice: of a device in two files
@@ -43,7 +44,7 @@ _MOUNT_OPTIONS: Final = ("rbind", "rprivate")
 _ESCAPED: Final = re.compile("[\x7f-\ud7ff\ue000-\uffff]")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CdiNode:
     """A device node that a container gets.
 
@@ -73,7 +74,7 @@ class CdiNode:
     file_mode: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CdiDevice:
     """What a device brings into any container that gets it.
 

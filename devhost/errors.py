@@ -9,13 +9,14 @@ DevhostError
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from devhost.immutable import immutable
 
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Problem:
     """One thing that is wrong with a configuration, and where.
 

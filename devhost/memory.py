@@ -3,6 +3,9 @@
 import contextlib
 import gc
 from collections.abc import Iterator
+from typing import Final
+
+_MANY: Final = 20_000  # 700 is what Python begins with
 
 
 @contextlib.contextmanager
@@ -29,3 +32,8 @@ def settle() -> None:
     """Drop the garbage of a start, and take all that is left for what stays."""
     gc.collect()
     gc.freeze()
+
+
+def seldom() -> None:
+    """Look for garbage after many new values: most of them stay, or go by themselves."""
+    gc.set_threshold(_MANY, *gc.get_threshold()[1:])

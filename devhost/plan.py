@@ -6,12 +6,12 @@ host does what was announced.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
+from devhost.immutable import immutable
 from devhost.model.config import Config, Resource
 from devhost.model.sources import Static
 
@@ -26,7 +26,7 @@ class Action(StrEnum):
     DRAIN = "drain"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Change:
     """What becomes of one resource.
 

@@ -29,10 +29,10 @@ can be; where it cannot, that is no matter of preference.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal
 
+from devhost.immutable import immutable
 from devhost.model.device import without_share
 from devhost.model.names import natural
 
@@ -44,7 +44,7 @@ _NodeSet = tuple[int, ...]
 _EXACT_NODES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Request:
     """What there is to choose from, by device ID.
 

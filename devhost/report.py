@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from devhost.allocation import allocate
@@ -13,6 +13,7 @@ from devhost.discovery.host_paths import HostPaths
 from devhost.discovery.injection import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.answer import Allocation
 from devhost.model.config import Config, Resource
@@ -23,7 +24,7 @@ from devhost.trust import Policy
 _CHECKS_AT_ONCE: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ResourceReport:
     """One resource: its snapshot, and the allocation that was asked for.
 

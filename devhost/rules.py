@@ -1,8 +1,9 @@
 """A resource's ``allocate`` as rules: what stands in it, compiled once; pure."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal
 
+from devhost.immutable import immutable
 from devhost.model.config import Resource
 from devhost.template import Template
 
@@ -17,7 +18,7 @@ _PATH: Final = Template.parse("${path}")
 Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Rule:
     """One entry of ``allocate``.
 

@@ -8,8 +8,9 @@ for a variable that has no value.
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
+
+from devhost.immutable import immutable
 
 # The same grammar as one pattern, for the JSON Schema.
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
@@ -45,7 +46,7 @@ class _Grammar(string.Template):
     flags = re.ASCII
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Variable:
     """A ``${name}`` in a template."""
 
@@ -58,7 +59,7 @@ Part = str | Variable
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Template:
     """A parsed text; equal parts make equal templates.
 

@@ -8,33 +8,42 @@ nature, such as a command, has a thread of its own.
 
 import asyncio
 import contextlib
+import functools
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-REGULAR: Final = 2  # threads that stay
+Delivery = Callable[[], None]
+Job = Callable[[], Delivery]
+
+REGULAR: Final = 1  # threads that stay; more would only wait for each other's turn in Python
 STALL_S: Final = 0.02  # nothing was begun for so long: more threads are needed
+BATCH_S: Final = 0.002  # for which results of one job after the other wait for the next
 
 
 def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     """Run short ``work`` in a thread; the future has its result, also if nobody waits any more."""
-    future, job = _job(name, work)
-    _WORKERS.submit(job, asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    future, job = _job(name, work, loop)
+    _WORKERS.submit(job, loop)
     return future
 
 
 def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     """Run ``work`` that may take long in a thread of its own."""
-    future, job = _job(name, work)
-    threading.Thread(target=job, name=name, daemon=True).start()
+    loop = asyncio.get_running_loop()
+    future, job = _job(name, work, loop)
+    threading.Thread(target=lambda: _tell(loop, [job()]), name=name, daemon=True).start()
     return future
 
 
-def _job(name: str, work: Callable[[], T]) -> "tuple[asyncio.Future[T], Callable[[], None]]":
-    loop = asyncio.get_running_loop()
+def _job(
+    name: str, work: Callable[[], T], loop: asyncio.AbstractEventLoop
+) -> "tuple[asyncio.Future[T], Job]":
     future: asyncio.Future[T] = loop.create_future()
 
     def deliver(result: T | None, error: BaseException | None) -> None:
@@ -45,32 +54,41 @@ def _job(name: str, work: Callable[[], T]) -> "tuple[asyncio.Future[T], Callable
         else:
             future.set_result(result)  # type: ignore[arg-type]
 
-    def job() -> None:
+    def job() -> Delivery:
         threading.current_thread().name = name
-        result, failure = None, None
         try:
-            result = work()
+            return functools.partial(deliver, work(), None)
         except BaseException as error:  # noqa: BLE001 (handed to whoever waits)
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
-            loop.call_soon_threadsafe(deliver, result, failure)
+            return functools.partial(deliver, None, error)
 
     return future, job
+
+
+def _tell(loop: asyncio.AbstractEventLoop, deliveries: Sequence[Delivery]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
+        loop.call_soon_threadsafe(_deliver, deliveries)
+
+
+def _deliver(deliveries: Sequence[Delivery]) -> None:
+    for delivery in deliveries:
+        delivery()
 
 
 class _Workers:
     """The threads for short work."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job, asyncio.AbstractEventLoop]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._unbegun = 0
         self._begun = 0  # ever
         self._idle = 0
         self._watched_by: asyncio.AbstractEventLoop | None = None
+        self._done: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+        self._told_at = 0.0
 
-    def submit(self, job: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def submit(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         """Have a thread do a job; the loop sees to it that one does soon."""
         with self._lock:
             self._unbegun += 1
@@ -83,10 +101,10 @@ class _Workers:
                     if not self._threads:
                         self._unbegun -= 1
                         raise
-            watch = needed and not start and self._watched_by is not loop
+            watch = needed and self._watched_by is not loop
             if watch:
                 self._watched_by = loop  # a former one may have been closed
-        self._jobs.put(job)
+        self._jobs.put((job, loop))
         if watch:
             self._watch(loop)
 
@@ -102,6 +120,7 @@ class _Workers:
                         self._grow(min(self._threads, waiting))
                 if not waiting:
                     self._watched_by = None
+            self._tell_all()  # what was done before something that hangs
             if waiting:
                 self._watch(loop)
 
@@ -116,19 +135,33 @@ class _Workers:
     def _work(self) -> None:
         current = threading.current_thread()
         while True:
-            job = self._jobs.get()
+            job, loop = self._jobs.get()
             with self._lock:
                 self._unbegun -= 1
                 self._begun += 1
                 self._idle -= 1
-            job()
-            del job  # with all that it holds
+            delivery = job()
             current.name = _IDLE
             with self._lock:
-                if self._idle >= REGULAR:  # those that hang do not count
+                self._done.setdefault(loop, []).append(delivery)
+                tell = not self._unbegun or time.monotonic() - self._told_at >= BATCH_S
+                end = self._idle >= REGULAR  # those that hang do not count
+                if end:
                     self._threads -= 1
-                    return
-                self._idle += 1
+                else:
+                    self._idle += 1
+            del job, loop, delivery  # with all that they hold
+            if tell:
+                self._tell_all()
+            if end:
+                return
+
+    def _tell_all(self) -> None:
+        """Tell the loops what was done: each once for many jobs, for a loop that wakes up costs."""
+        with self._lock:
+            done, self._done, self._told_at = self._done, {}, time.monotonic()
+        for loop, deliveries in done.items():
+            _tell(loop, deliveries)
 
 
 _IDLE: Final = "idle"

@@ -5,16 +5,16 @@ access to memory or ports. Everything else is allowed by ``--allow-path`` and ``
 """
 
 import fnmatch
-from dataclasses import dataclass
 from typing import Final
 
+from devhost.immutable import immutable
 from devhost.model.device import FileKind
 
 # Linux's Documentation/admin-guide/devices.txt: 1:1 mem, 1:2 kmem, 1:4 port.
 _MEMORY_NODES: Final = {(1, 1), (1, 2), (1, 4)}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Policy:
     """What the process was started to allow.
 

@@ -1,10 +1,11 @@
 """Which directories have to be watched so that a change at a place is not missed."""
 
 import os
-from dataclasses import dataclass
+
+from devhost.immutable import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Spot:
     """A directory to watch.
 
@@ -19,7 +20,7 @@ class Spot:
     writes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Places:
     """The directories that have to be watched for a spot, by their paths.
 

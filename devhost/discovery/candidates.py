@@ -10,6 +10,7 @@ from typing import Final
 
 from devhost.allocation import variables
 from devhost.discovery.survey import Survey
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Node, Skipped, Snapshot
@@ -23,7 +24,7 @@ _HELD_GROUP: Final = "held back for a moment: its optional nodes may come"
 Claimed = Callable[[str], str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Candidate:
     """What may become a device.
 
@@ -66,7 +67,7 @@ class Candidates:
         self.skipped.append(Skipped(what, reason))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Moment:
     """What counts at one look.
 

@@ -10,9 +10,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from devhost.immutable import immutable
 from devhost.model import names
 
 _KEPT: Final = 4 * 1024  # of the output, from its end
@@ -23,7 +23,7 @@ _STEP_S: Final = 0.02
 _KILL_S: Final = 0.3  # until what was killed has to be gone
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Ended:
     """How a command ended.
 

@@ -1,19 +1,19 @@
 """The source ``dev``: each device node below /dev whose path there matches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from devhost import pattern
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent
+from devhost.immutable import immutable
 from devhost.model.sources import Dev
 
 # Filesystems below /dev that hold no devices to hand out, but may hold very many files.
 _NOT_DEVICES: Final = frozenset({"fd", "hugepages", "mqueue", "pts", "shm"})
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DevFinder:
     """Finds device nodes by a pattern on their path below /dev."""
 

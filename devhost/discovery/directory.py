@@ -1,15 +1,15 @@
 """The source ``directory``: each entry is a device."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devhost import pattern
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent
+from devhost.immutable import immutable
 from devhost.model.sources import Directory
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DirectoryFinder:
     """Finds the entries of a directory."""
 

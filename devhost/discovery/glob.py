@@ -2,14 +2,14 @@
 
 import fnmatch
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent
+from devhost.immutable import immutable
 from devhost.model.sources import Glob
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GlobFinder:
     """Finds the paths that match glob patterns."""
 

@@ -4,9 +4,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from devhost.immutable import immutable
 from devhost.model.device import FileKind, FileState
 
 _LINKS_MAX: Final = 40  # as the kernel's own limit
@@ -40,7 +40,7 @@ def _state(realpath: str, found: os.stat_result) -> FileState | None:
     return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Entry:
     """A directory entry; `is_directory` and `is_link` are of the entry itself."""
 
@@ -49,7 +49,7 @@ class Entry:
     is_link: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HostFiles:
     """Where the host's files are seen.
 

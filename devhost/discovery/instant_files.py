@@ -7,11 +7,11 @@ look takes less than to ask a thread for it, and may be taken on the event loop.
 import ctypes
 import os
 import stat
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NoReturn
 
 from devhost.discovery.host_files import Entry, HostFiles, Looks
+from devhost.immutable import immutable
 from devhost.model.device import FileKind, FileState
 
 _OPENAT2: Final = 437  # on every architecture; libc has no name for it yet
@@ -70,7 +70,7 @@ class WouldWait(Exception):  # noqa: N818 (no error: ask `HostFiles`, beside the
     """The kernel cannot tell without waiting, or what it tells needs a closer look."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class InstantFiles(HostFiles):
     """`HostFiles` that never wait: each answer is the same, or `WouldWait` is raised.
 

@@ -1,13 +1,14 @@
 """What a source finds, before it is judged."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from devhost.discovery.host_files import HostFiles
+from devhost.immutable import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Match:
     """A candidate.
 
@@ -24,7 +25,7 @@ class Match:
     excluded: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WatchRoot:
     """A host directory whose changes may change what a source finds."""
 

@@ -18,6 +18,7 @@ from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.roots import Root, entangled, roots_of
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import DANGLING, Judge, Survey, finder
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import Device, Node, Skipped, Snapshot
 
@@ -25,7 +26,7 @@ NAMES_MAX: Final = 256  # more are no part any more
 AT_ONCE_MAX: Final = 8  # on the event loop
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Part:
     """What a look at a few names has found.
 

@@ -1,15 +1,15 @@
 """Where a resource's sources look, and whether events from there tell all that may change."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from devhost.discovery.match import Finder
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import DANGLING, IN_USE, Survey, finder
+from devhost.immutable import immutable
 from devhost.model.device import FileKind, Node, Snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Root:
     """A watched directory of a source: where it is seen and how its paths begin."""
 

@@ -1,14 +1,14 @@
 """The source ``static``: tokens and slots, nothing physical."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot
+from devhost.immutable import immutable
 from devhost.model.sources import Static
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StaticFinder:
     """Yields what the configuration declares."""
 

@@ -1,7 +1,7 @@
 """What a resource's sources find on the host, judged one by one; the reading half of a scan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from devhost.discovery import block_use
@@ -11,6 +11,7 @@ from devhost.discovery.glob import GlobFinder
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Finder, Match, WatchRoot
 from devhost.discovery.static import StaticFinder
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, Node, Skipped
@@ -20,7 +21,7 @@ DANGLING: Final = "dangling link"
 IN_USE: Final = "in use: "
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Survey:
     """What was found.
 

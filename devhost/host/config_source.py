@@ -10,13 +10,14 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from devhost.errors import Problem
 from devhost.host.last_good import LastGood
+from devhost.immutable import immutable
 from devhost.loading.loader import Loaded, Loader, read, unusable
 from devhost.model.config import Config
 from devhost.threads import in_thread
@@ -35,7 +36,7 @@ _LOG: Final = logging.getLogger(__name__)
 Apply = Callable[[Config], None]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ConfigStatus:
     """Which configuration is in force, and what is wrong with a newer one.
 

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic_core import from_json
 
+from devhost.immutable import immutable
 
-@dataclass(frozen=True, slots=True)
+
+@immutable
 class Fresh:
     """Handed out by an Allocate; no container has started with it since.
 
@@ -19,7 +20,7 @@ class Fresh:
     mark: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Holder:
     """Prepared for a pod.
 

@@ -15,13 +15,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from devhost.errors import PreStartError
 from devhost.host.holder_file import Fresh, Holder, Record, Records, dumped, load
 from devhost.host.state_files import write_atomically
+from devhost.immutable import immutable
 from devhost.threads import in_thread
 
 _PATIENCE_S: Final = 2.0  # for the state directory: Allocate waits for it
@@ -31,7 +31,7 @@ _LOG: Final = logging.getLogger(__name__)
 Change = Callable[[dict[str, Record]], None]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Unsaved:
     """A mark that may not be on the disk.
 
@@ -44,7 +44,7 @@ class _Unsaved:
     after: frozenset[str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Known:
     """What a use of the file begins with, beside the file."""
 

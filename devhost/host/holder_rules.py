@@ -1,10 +1,10 @@
 """Who starts with devices, and what has to be done for that, by the records; pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from devhost.errors import PreStartError
 from devhost.host.holder_file import Fresh, Holder, Records
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import without_share
 
@@ -15,7 +15,7 @@ class TwoHandsError(PreStartError):
     """A device that the kubelet has given to two pods, by a mistake of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Task:
     """What is to be done for one device.
 

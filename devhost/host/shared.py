@@ -1,7 +1,6 @@
 """What all resources of a process share."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +9,7 @@ from devhost.discovery.scan import Scanner
 from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.holders import Holders
+from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
 from devhost.model.device import Device
@@ -17,7 +17,7 @@ from devhost.observe.recorder import Recorder
 from devhost.watch import Watcher
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Shared:
     """What all resources of a process share.
 

@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,6 +17,7 @@ from devhost import pre_start
 from devhost.discovery import command
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import PreStartError
+from devhost.immutable import immutable
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState
 from devhost.model.names import printable
@@ -61,7 +62,7 @@ class Beside:
             future.exception()  # nobody waits for it any more
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Start:
     """What the steps of one device are run with.
 
@@ -164,7 +165,7 @@ def _busy(device: Device, files: HostFiles) -> str | None:
 # ── limits ──
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Limit:
     """Until when (on the loop's clock), and how a message calls that."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from devhost.host.holders import Holders
 from devhost.host.rescan import rotate
 from devhost.host.runner import Runner
 from devhost.host.shared import CodeResource, Shared
+from devhost.immutable import immutable
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources
@@ -41,7 +42,7 @@ _DONE: Final = {
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Settings:
     """How a host is run.
 

@@ -1,15 +1,15 @@
 """What the health checks so far say of a device; pure."""
 
-from dataclasses import dataclass
 from typing import Final
 
+from devhost.immutable import immutable
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked
 
 _UNCHECKED: Final = "not checked yet"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Verdict:
     """What the rounds so far say of a device.
 

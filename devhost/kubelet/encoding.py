@@ -5,9 +5,9 @@ list costs the encoding of one device and a join.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.immutable import immutable
 
 
 def encode_device(advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int] = ()) -> bytes:
@@ -21,7 +21,7 @@ def encode_device(advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int
     return pb.ListAndWatchResponse(devices=[device]).SerializeToString()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Message:
     """A list as it is sent: its bytes, and which of its IDs are unhealthy."""
 

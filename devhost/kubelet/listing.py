@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from devhost.immutable import immutable
 from devhost.kubelet.encoding import EncodedList, Message
 
 LEAVE_AFTER_S: Final = 10.0
@@ -25,7 +26,7 @@ LEAVE_AFTER_S: Final = 10.0
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Advertised:
     """One device of a list."""
 

@@ -14,6 +14,7 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
+from devhost.immutable import immutable
 from devhost.model.names import resource_name_problem
 
 _VERSION: Final = "v1beta1"
@@ -108,7 +109,7 @@ class Endpoints:
         return endpoint.stub
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DeviceTable:
     """The devices of one resource: ID to health as last listed, and how each ID counts.
 
@@ -141,7 +142,7 @@ class DeviceTable:
         return len(self.healthy) + len(self.unhealthy), len(self.healthy)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Allocation:
     """The devices of one resource that a container holds, and the plugin's answer for them.
 

@@ -10,6 +10,7 @@ from devhost.discovery.match import WatchRoot
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
 from devhost.errors import AllocationError
+from devhost.immutable import immutable
 from devhost.library.author import Author
 from devhost.library.calls import CallError
 from devhost.library.device import Device
@@ -21,7 +22,7 @@ from devhost.model.answer import Allocation
 from devhost.model.device import FileState, Node, Skipped, Snapshot, distinct
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DeclaredNode(Node):
     """A node, or token, that code declares.
 

@@ -4,13 +4,13 @@ import copy
 import errno
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from devhost.errors import ConfigError, Problem, Severity
+from devhost.immutable import immutable
 from devhost.loading import checks, explain, syntax, yamltree
 from devhost.loading.checks import Declared
 from devhost.loading.syntax import TreeError
@@ -25,7 +25,7 @@ PROBLEMS_MAX: Final = 1000  # errors, and as many warnings
 _Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Loaded:
     """What a file held.
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from devhost.immutable import immutable
 from devhost.loading import scalars, syntax
 from devhost.loading.nodes import DEPTH_MAX, NODES_MAX, Node, Reader
 from devhost.loading.syntax import TreeError, error_at
@@ -39,7 +40,7 @@ class Place(NamedTuple):
     verbatim: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Duplicate:
     """A key that a mapping has twice."""
 

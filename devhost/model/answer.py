@@ -1,12 +1,13 @@
 """What a container receives, as values: first a device's part, then the whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from devhost.immutable import immutable
 from devhost.template import Template
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Piece:
     """One result of an entry for one device, open only in ``${index}`` and ``${count}``.
 
@@ -19,14 +20,14 @@ class Piece:
     value: Template
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Answer:
     """A device's part of every entry: a tuple of pieces for each rule, in the rules' order."""
 
     pieces: tuple[tuple[Piece, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DeviceSpec:
     """A device node for a container.
 
@@ -51,7 +52,7 @@ class DeviceSpec:
     mode: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MountSpec:
     """A mount for a container; the attributes are as those of `DeviceSpec`."""
 
@@ -62,7 +63,7 @@ class MountSpec:
     device: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Allocation:
     """What one container receives for its devices of one resource."""
 

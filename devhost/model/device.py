@@ -1,11 +1,12 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import Enum
 from typing import Final
 
+from devhost.immutable import immutable
 from devhost.model.answer import Answer
 
 
@@ -25,7 +26,7 @@ class FileKind(Enum):
         return self in (FileKind.CHAR, FileKind.BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FileState:
     """A path of the host, as it was when looked at.
 
@@ -49,7 +50,7 @@ class FileState:
         return self.stamp[:2]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Node:
     """One file of a device; tokens have none.
 
@@ -75,7 +76,7 @@ class Node:
         return self.state.realpath if self.state else f"\0{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Checked:
     """The outcome of one round of a device's health checks.
 
@@ -90,7 +91,7 @@ class Checked:
     unknown: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Device:
     """One distinct device of a resource.
 
@@ -143,7 +144,7 @@ class Device:
         return tuple(node.path for node in self.nodes if node.state)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Skipped:
     """Something that was found but is not offered."""
 
@@ -151,7 +152,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Snapshot:
     """All that is known of a resource's devices at one moment.
 

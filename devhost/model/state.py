@@ -1,8 +1,10 @@
 """What a resource is doing at the moment, for logs, status and probes."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
+
+from devhost.immutable import immutable
 
 
 class State(StrEnum):
@@ -26,7 +28,7 @@ class State(StrEnum):
     """Ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Status:
     """A state, why, and since when."""
 

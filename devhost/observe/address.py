@@ -2,8 +2,9 @@
 
 import re
 import socket
-from dataclasses import dataclass
 from typing import Final
+
+from devhost.immutable import immutable
 
 _FORM: Final = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*)):(?P<port>[0-9]{1,10})"
@@ -12,7 +13,7 @@ _PORT_MAX: Final = 65535
 _BACKLOG: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Address:
     """A host (empty: all of this machine's addresses) and a port (0: any that is free)."""
 

@@ -1,11 +1,10 @@
 """What the metrics need to know of a host, as values."""
 
-from dataclasses import dataclass
-
+from devhost.immutable import immutable
 from devhost.model.state import State
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ResourceFacts:
     """One resource at this moment.
 
@@ -28,7 +27,7 @@ class ResourceFacts:
     list_updates: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ConfigFacts:
     """The configuration file.
 
@@ -47,7 +46,7 @@ class ConfigFacts:
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Held:
     """A device in the hands of a pod."""
 
@@ -57,7 +56,7 @@ class Held:
     pod: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Facts:
     """A host at this moment.
 

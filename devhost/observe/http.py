@@ -11,10 +11,12 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
+
+from devhost.immutable import immutable
 
 CONNECTIONS_MAX: Final = 16
 PATIENCE_S: Final = 10.0  # for a request and its answer
@@ -32,7 +34,7 @@ _HEADERS: Final = {
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Response:
     """What is answered."""
 

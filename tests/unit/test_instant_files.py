@@ -66,7 +66,9 @@ def plant(root: Path, tree: dict[str, str | None], prefix: str) -> None:
 def test_it_is_the_plain_look(tree: dict[str, str | None], asked: str, below: bool) -> None:
     """Whatever the links are, from the root of the machine or below one."""
     with tempfile.TemporaryDirectory() as made:
-        root = Path(made).resolve()
+        # Far down, so that no ".." leads to a directory that others change meanwhile.
+        root = Path(made).resolve().joinpath(*"d" * 40)
+        root.mkdir(parents=True)
         prefix = "" if below else str(root)
         plant(root, tree, prefix)
         path = f"{prefix}/{asked}"
