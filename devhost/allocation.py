@@ -81,7 +81,7 @@ def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> tuple[Answer,
     answer = Answer(
         tuple([_pieces(rule, nodes, values) if rule.per_device else () for rule in rules])
     )
-    return answer, allocate(rules, [Device(device_id, tuple(nodes), answer=answer)], [device_id])
+    return answer, _together(rules, [(device_id, answer)], (device_id,))
 
 
 def _pieces(
@@ -92,14 +92,19 @@ def _pieces(
         if rule.nodes_only and not (node.state and node.state.kind.is_node):
             continue
         key = rule.key.bind(known)
-        piece = Piece(key, key if rule.value == rule.key else rule.value.bind(known))
-        missing = (piece.key.names | piece.value.names) - LATE_VARIABLES
+        piece = Piece(key, key if rule.same else rule.value.bind(known))
+        missing = _open(piece.key) or _open(piece.value)
         if not missing:
             if piece not in pieces:
                 pieces.append(piece)
         elif not rule.optional:
             raise AllocationError(f"{rule.label}: ${{{min(missing)}}} has no value")
     return tuple(pieces)
+
+
+def _open(text: Template) -> frozenset[str]:
+    """Return the variables that have no value and are to have none later."""
+    return text.names - LATE_VARIABLES
 
 
 def clashes(rules: Rules, answers: Mapping[str, Answer]) -> dict[str, str]:
@@ -162,27 +167,39 @@ def allocate(
     ordered = list(devices)
     if len(ordered) > 1:
         ordered.sort(key=lambda device: (names.natural_key(device.id), device.id))
+    answers: list[tuple[str, Answer]] = []
+    for device in ordered:
+        if device.answer is None:
+            raise AllocationError(f"device {device.id}: {device.reason}")
+        answers.append((device.id, device.answer))
+    return _together(rules, answers, tuple(names.natural(advertised_ids)), only)
+
+
+def _together(
+    rules: Rules,
+    answers: Sequence[tuple[str, Answer]],
+    advertised_ids: tuple[str, ...],
+    only: Callable[[Rule], bool] | None = None,
+) -> Allocation:
     chosen = [True if only is None else only(rule) for rule in rules]
-    collector, late = _Collector(), {"count": str(len(ordered))}
+    collector, late = _Collector(), {"count": str(len(answers))}
     for rule, counts in zip(rules, chosen, strict=True):
         if counts and not rule.per_device:
             collector.add(rule, (Piece(rule.key, rule.value),), late)
-    for index, device in enumerate(ordered):
-        if device.answer is None:
-            raise AllocationError(f"device {device.id}: {device.reason}")
-        collector.device, late["index"] = device.id, str(index)
-        for rule, pieces, counts in zip(rules, device.answer.pieces, chosen, strict=True):
+    for index, (device_id, answer) in enumerate(answers):
+        collector.device, late["index"] = device_id, str(index)
+        for rule, pieces, counts in zip(rules, answer.pieces, chosen, strict=True):
             if counts and pieces:
                 collector.add(rule, pieces, late)
-    return collector.allocation(tuple(names.natural(advertised_ids)))
+    return collector.allocation(advertised_ids)
 
 
 class _Collector:
     """Gathers pieces into an allocation; refuses what is illegal or said twice, differently."""
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], list[str]] = {}
-        self._joined: dict[tuple[str, str], str] = {}
+        self._texts: dict[Target, dict[str, list[str]]] = {}
+        self._joined: dict[tuple[Target, str], str] = {}
         self._paths: dict[str, DeviceSpec | MountSpec] = {}
         self._cdi: dict[str, None] = {}
         self.device: str | None = None
@@ -207,7 +224,7 @@ class _Collector:
                 self._add_text(rule, key, value)
 
     def _add_text(self, rule: Rule, key: str, value: str) -> None:
-        values = self._texts.setdefault((rule.target, key), [])
+        values = self._texts.setdefault(rule.target, {}).setdefault(key, [])
         if rule.joined and (not values or (rule.target, key) in self._joined):
             self._joined[rule.target, key] = rule.separator
             values.append(value)
@@ -261,8 +278,7 @@ class _Collector:
     def _mapping(self, target: Target) -> dict[str, str]:
         return {
             key: self._joined.get((target, key), "").join(values)
-            for (of, key), values in self._texts.items()
-            if of == target
+            for key, values in self._texts.get(target, {}).items()
         }
 
 

@@ -32,6 +32,7 @@ class Rule:
         read_only: Of a mount.
         nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
         uid: As `devhost.model.answer.DeviceSpec`; so are gid and mode.
+        same: Whether its key is its value.
         per_device: Whether it is rendered for each node of each device, or once for the container.
         joined: Whether the devices' values make one value together.
         own: Whether its value is the path of the device's own node.
@@ -50,6 +51,7 @@ class Rule:
     gid: int | None = None
     mode: int | None = None
 
+    same: bool = field(init=False)
     per_device: bool = field(init=False)
     joined: bool = field(init=False)
     exclusive: bool = field(init=False)
@@ -58,6 +60,7 @@ class Rule:
     def __post_init__(self) -> None:
         per_device = bool((self.key.names | self.value.names) - CONTAINER_VARIABLES)
         text, named = self.target in ("env", "annotations"), self.key.names - CONTAINER_VARIABLES
+        object.__setattr__(self, "same", self.key == self.value)
         object.__setattr__(self, "per_device", per_device)
         object.__setattr__(self, "joined", text and per_device and not named)
         exclusive = self.target != "cdi" and bool(named) and "index" not in named

@@ -94,11 +94,20 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The names of the variables that the template mentions."""
-        found = [part.name for part in self.parts if isinstance(part, Variable)]
-        return frozenset(found) if found else _NO_NAMES
+        if self.is_literal:  # most that are rendered
+            return _NO_NAMES
+        return frozenset(part.name for part in self.parts if isinstance(part, Variable))
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it mentions no variable."""
+        parts = self.parts
+        return not parts or (len(parts) == 1 and isinstance(parts[0], str))
 
     def bind(self, values: Mapping[str, str]) -> "Template":
         """Fill in what ``values`` knows and leave the other variables in place."""
+        if self.is_literal:
+            return self
         parts: list[Part] = []
         known = False
         for part in self.parts:
@@ -113,6 +122,8 @@ class Template:
         Raises:
             MissingVariableError: ``values`` lacks a variable of the template.
         """
+        if self.is_literal:
+            return str(self.parts[0]) if self.parts else ""
         texts = []
         for part in self.parts:
             if isinstance(part, Variable):

@@ -5,6 +5,7 @@ what is wrong and what would be right. The kubelet checks only the resource name
 rest would surface as a container that does not start.
 """
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterable
@@ -151,15 +152,16 @@ def device_id(name: str) -> str:
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
 
 
-def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+NaturalKey = tuple[str | tuple[int, str], ...]
+
+
+@functools.lru_cache(maxsize=512)  # a look sorts the same few names several times
+def natural_key(text: str) -> NaturalKey:
     """Return a sort key by which ``c9`` comes before ``c10``."""
-    parts = []
-    for part in _NUMBERS.split(text):
-        if part.isdecimal():
-            digits = part.lstrip("0")
-            parts.append((0, len(digits), digits))  # as numbers, however long
-        elif part:
-            parts.append((1, 0, part))
+    parts: list[str | tuple[int, str]] = [*_NUMBERS.split(text)]  # texts and digits in turn
+    for place in range(1, len(parts), 2):
+        digits = str(parts[place]).lstrip("0")
+        parts[place] = len(digits), digits  # as numbers, however long
     return tuple(parts)
 
 
