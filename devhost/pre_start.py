@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypedDict
 
-from devhost import allocation
-from devhost.allocation import Here
+from devhost import rendering
 from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.config import Resource, Step
@@ -51,7 +50,7 @@ def label(number: int, step: Step) -> str:
 
 
 def commands(
-    step: Step, device: Device, constants: Mapping[str, str], here: Here
+    step: Step, device: Device, constants: Mapping[str, str], here: rendering.Here
 ) -> tuple[tuple[str, ...], ...]:
     """Return the commands of a ``run`` step for a device, equal ones once.
 
@@ -65,7 +64,7 @@ def commands(
         PreStartError: A variable has no value.
     """
     try:
-        return allocation.each(step.run or (), device, constants, here)
+        return rendering.each(step.run or (), device, constants, here)
     except AllocationError as error:
         raise PreStartError(str(error)) from None
 
@@ -78,7 +77,7 @@ def awaited(step: Step, device: Device, constants: Mapping[str, str]) -> tuple[s
     """
     texts = (step.wait_for,) if step.wait_for else ()
     try:
-        paths = tuple(path for (path,) in allocation.each(texts, device, constants))
+        paths = tuple(path for (path,) in rendering.each(texts, device, constants))
     except AllocationError as error:
         raise PreStartError(str(error)) from None
     for path in paths:
@@ -88,7 +87,10 @@ def awaited(step: Step, device: Device, constants: Mapping[str, str]) -> tuple[s
 
 
 def planned(
-    resource: Resource, devices: Iterable[Device], constants: Mapping[str, str], here: Here
+    resource: Resource,
+    devices: Iterable[Device],
+    constants: Mapping[str, str],
+    here: rendering.Here,
 ) -> list[PlannedStep]:
     """Return what a container's first start would do, device by device.
 
@@ -113,7 +115,7 @@ def planned(
 
 
 def _planned(
-    step: Step, device: Device, constants: Mapping[str, str], here: Here
+    step: Step, device: Device, constants: Mapping[str, str], here: rendering.Here
 ) -> Iterator[PlannedStep]:
     found: tuple[tuple[Action, list[str] | str], ...]
     if step.run is not None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from devhost import allocation, pattern
+from devhost import pattern, rendering
 from devhost.discovery import command
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import AllocationError
@@ -135,7 +135,7 @@ class _Round:
                     raise _FailedError(text) from None
 
     def _content(self, file: FileCheck) -> Iterator[str]:
-        for (path,) in allocation.each((file.path,), self._device, self._constants):
+        for (path,) in rendering.each((file.path,), self._device, self._constants):
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
             realpath = path
@@ -163,7 +163,7 @@ class _Round:
             "DEVHOST_RESOURCE": self._constants["resource"],
             "DEVHOST_DEVICE": self._device.id,
         }
-        for words in allocation.each(argv, self._device, self._constants, self._files.here):
+        for words in rendering.each(argv, self._device, self._constants, self._files.here):
             try:
                 end = command.run(words, environment, self._until - time.monotonic())
             except FileNotFoundError as error:

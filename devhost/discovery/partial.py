@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from devhost import allocation
+from devhost import rendering
 from devhost.discovery import topology
 from devhost.discovery.candidates import Claimed, Moment
 from devhost.discovery.instant_files import InstantFiles, WouldWait
@@ -49,7 +49,7 @@ class _Known:
 
     roots: list[Root]
     ids: dict[str, str]  # by path
-    places: dict[allocation.Place, str]  # of names and container paths, who has them
+    places: dict[rendering.Place, str]  # of names and container paths, who has them
     passing: set[str]  # devices that change with time
 
 
@@ -161,9 +161,9 @@ def _drop(scanner: Scanner, known: _Known, device: Device) -> None:
     known.passing.discard(device.id)
 
 
-def _places(scanner: Scanner, device: Device) -> Iterator[allocation.Place]:
+def _places(scanner: Scanner, device: Device) -> Iterator[rendering.Place]:
     if device.answer is not None:
-        yield from allocation.places(scanner.rules, device.answer)
+        yield from rendering.places(scanner.rules, device.answer)
 
 
 def _looked(
@@ -275,7 +275,7 @@ def _free(
     scanner: Scanner, known: _Known, devices: Mapping[str, Device], ids: AbstractSet[str]
 ) -> bool:
     """Whether the devices' names and container paths are nobody else's."""
-    places: set[allocation.Place] = set()
+    places: set[rendering.Place] = set()
     for device in devices.values():
         for place in _places(scanner, device):
             holder = known.places.get(place, device.id)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from devhost import allocation, preference
+from devhost import preference, rendering
 from devhost.discovery import identity, topology
 from devhost.discovery.answer import hand_out
 from devhost.discovery.candidates import HOLD_S, Claimed, Moment
@@ -131,13 +131,13 @@ class Scanner:
         alone: dict[str, Allocation] = {}
         for device_id, device in present.devices.items():
             try:
-                answer, allocated = allocation.render(self.rules, device_id, device.nodes)
+                answer, allocated = rendering.render(self.rules, device_id, device.nodes)
             except AllocationError as error:
                 devices[device_id] = replace(device, reason=str(error))
             else:
                 answers[device_id], alone[device_id] = answer, allocated
         offered = {key: value for key, value in answers.items() if key in previous.devices}
-        reasons = allocation.clashes(self.rules, offered | answers)
+        reasons = rendering.clashes(self.rules, offered | answers)
         host_paths = HostPaths(self.files, self.policy)
         for device_id, answer in answers.items():
             nodes = present.devices[device_id].nodes

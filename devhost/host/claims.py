@@ -5,82 +5,25 @@ ID has left the kubelet's list: a pod may just have been given it. All is looked
 so that what a resource does costs the same among a thousand others.
 """
 
-import asyncio
-import bisect
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final
 
-_TURN_S: Final = 1.0
-
-
-@dataclass(eq=False, slots=True)
-class Claim:
-    """One resource's place in the file, and the nodes that it offers.
-
-    Attributes:
-        name: The resource's name.
-        look_again: Has the resource scan again.
-        place: Where it is in the file, by comparison with others.
-        shares: Its nodes may be offered by others too (``overlap: allow``).
-        offered: The nodes that it offers (`Node.key`).
-        leaving: Those that it offers no more, but the kubelet has still in its list.
-        skipped: Those that it would offer if no resource before it did.
-        fresh: It has not looked yet.
-        busy: A scan is due or under way.
-        looked_at: When the look under way has begun, by the changes so far.
-        judged_at: When what it found began to be judged.
-        waiting: Are told when it is idle.
-    """
-
-    name: str
-    look_again: Callable[[], None]
-    place: int
-    shares: bool = False
-    offered: set[str] = field(default_factory=set)
-    leaving: set[str] = field(default_factory=set)
-    skipped: frozenset[str] = frozenset()
-    fresh: bool = True
-    busy: bool = True
-    looked_at: int | None = None
-    judged_at: int = 0
-    waiting: list[asyncio.Event] = field(default_factory=list)
-
-    def lists(self, key: str) -> bool:
-        """Whether the kubelet's list of this resource stands for a node."""
-        return key in self.offered or key in self.leaving
-
-
-class _Index:
-    """By node, the claims that have to do with it."""
-
-    def __init__(self) -> None:
-        self._claims: dict[str, tuple[Claim, ...]] = {}
-
-    def of(self, key: str) -> tuple[Claim, ...]:
-        return self._claims.get(key, ())
-
-    def add(self, key: str, claim: Claim) -> None:
-        self._claims[key] = (*self.of(key), claim)
-
-    def remove(self, key: str, claim: Claim) -> None:
-        if rest := tuple(one for one in self.of(key) if one is not claim):
-            self._claims[key] = rest
-        else:
-            self._claims.pop(key, None)
+from devhost.host.claim import ByNode, Claim
+from devhost.host.look_order import LookOrder
 
 
 class Claims:
     """The claims of all resources, in the order of the file.
 
     All but `holder` belong to the event loop.
+
+    Attributes:
+        order: In which they look.
     """
 
     def __init__(self) -> None:
         self._claims: list[Claim] = []
-        self._listing, self._skipping = _Index(), _Index()
-        self._busy: list[Claim] = []  # by place
+        self._listing, self._skipping = ByNode(), ByNode()
+        self.order = LookOrder()
         # What has changed while somebody looks: by node, when, and whose.
         self._time = 0
         self._looking = 0
@@ -91,14 +34,14 @@ class Claims:
         """Enter a resource behind those that are there; it is busy until it says `idle`."""
         claim = Claim(name, look_again, self._claims[-1].place + 1 if self._claims else 0)
         self._claims.append(claim)
-        self._busy.append(claim)
+        self.order.enter(claim)
         return claim
 
     def remove(self, claim: Claim) -> None:
         """Give up a resource's claims; it is served no more."""
         self.set(claim, (), ())
         self.looked(claim)
-        self.idle(claim)
+        self.order.idle(claim)
         self._claims.remove(claim)
 
     def share(self, claim: Claim, shares: bool) -> None:
@@ -117,43 +60,10 @@ class Claims:
         self._claims.sort(key=lambda claim: places.get(claim.name, len(places)))
         for place, claim in enumerate(self._claims):
             claim.place = place
-        self._busy.sort(key=_place)
+        self.order.sort()
         if [claim for claim in self._claims if not claim.fresh] != before:
             for claim in before:
                 claim.look_again()
-
-    # ── whose turn it is ──
-
-    def busy(self, claim: Claim) -> None:
-        """Note that a scan of a resource is due or under way."""
-        if not claim.busy:
-            claim.busy = True
-            bisect.insort(self._busy, claim, key=_place)
-
-    def idle(self, claim: Claim) -> None:
-        """Note that none is."""
-        if not claim.busy:
-            return
-        claim.busy = False
-        self._busy.remove(claim)
-        waiting, claim.waiting = claim.waiting, []
-        for event in waiting:
-            event.set()
-
-    def first(self, claim: Claim) -> bool:
-        """Whether no resource before this one is busy."""
-        return not self._busy or self._busy[0].place >= claim.place
-
-    async def turn(self, claim: Claim) -> None:
-        """Wait until the resources before have settled what they offer, but not for long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TURN_S):
-                while not self.first(claim):
-                    # The one just before waits for those before itself.
-                    place = bisect.bisect_left(self._busy, claim.place, key=_place)
-                    settled = asyncio.Event()
-                    self._busy[place - 1].waiting.append(settled)
-                    await settled.wait()
 
     # ── a look, and what changes meanwhile ──
 
@@ -272,10 +182,6 @@ class Claims:
         yield from (one for one in self._listing.of(key) if one is not claim)
         if released:
             yield from (one for one in self._skipping.of(key) if one is not claim)
-
-
-def _place(claim: Claim) -> int:
-    return claim.place
 
 
 def _before(claim: Claim, log: Iterable[tuple[int, Claim]], since: int) -> Iterator[Claim]:

@@ -8,7 +8,8 @@ from devhost.discovery.partial import Part, PartialLook
 from devhost.discovery.roots import told_by_events
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
-from devhost.host.claims import Claim, Claims
+from devhost.host.claim import Claim
+from devhost.host.claims import Claims
 from devhost.host.surveyor import Surveyor
 from devhost.model.device import Snapshot
 from devhost.observe.recorder import Recorder
@@ -35,13 +36,15 @@ class Looker:
     async def all(self, scanner: Scanner, previous: Snapshot) -> Snapshot:
         """Return what there is, told what was known before."""
         clock = asyncio.get_running_loop().time
+        self._claims.order.busy(self._claim)
         self._claims.look(self._claim)
         began, found = clock(), await self._surveyor.survey(scanner)
         self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
-        await self._claims.turn(self._claim)
-        self._claims.judge(self._claim)
         self._survey, self.skipped = found, set()
         self._keys = frozenset(node.key for node in found.nodes)
+        self._claims.order.found(self._claim, self._keys)
+        await self._claims.order.turn(self._claim)
+        self._claims.judge(self._claim)
 
         def judge(one: Survey) -> Snapshot:
             snapshot = scanner.snapshot(one, previous, self._claimed, clock())
@@ -56,7 +59,7 @@ class Looker:
         """Look at a few paths; ``None`` where everything has to be looked at."""
         if (
             not self._partial.may(scanner, known)
-            or not self._claims.first(self._claim)
+            or not self._claims.order.first(self._claim)
             or self._surveyor.partly
         ):
             return None

@@ -10,7 +10,8 @@ from devhost.discovery.partial import Part
 from devhost.discovery.scan import Scanner
 from devhost.host import advertising
 from devhost.host.changes import log_changes
-from devhost.host.claims import Claim, Claims
+from devhost.host.claim import Claim
+from devhost.host.claims import Claims
 from devhost.kubelet import wire
 from devhost.kubelet.listing import Advertised, Listing
 from devhost.model.device import Snapshot, share_ids

@@ -96,7 +96,7 @@ class Runner:
 
     def look_again(self, path: str | None = None) -> None:
         """Something may have changed on the host; at one path, if that is known."""
-        self._claims.busy(self._claim)
+        self._claims.order.busy(self._claim)
         self._due.tell(path)
 
     def rescan(self) -> None:
@@ -221,7 +221,7 @@ class Runner:
         if self._looker.outdated() and not self.draining:
             self.look_again()
         if not self._due:
-            self._claims.idle(self._claim)
+            self._claims.order.idle(self._claim)
 
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
         """See to all that has to be so before the kubelet learns of what was found."""

@@ -1,12 +1,14 @@
 """Who offers a node when several resources find it."""
 
 import asyncio
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.host.claims import Claim, Claims
+from devhost.host.claim import Claim
+from devhost.host.claims import Claims
 
 
 class Entered:
@@ -20,7 +22,7 @@ class Entered:
     def enter(self, name: str) -> Claim:
         claim = self.claims.add(name, lambda: self.again.add(name))
         self.claims.set(claim, [], [])
-        self.claims.idle(claim)
+        self.claims.order.idle(claim)
         return claim
 
     def told(self) -> set[str]:
@@ -73,7 +75,7 @@ def test_who_looks_is_not_told() -> None:
     """What it finds is compared with what has changed, at the end of the look."""
     at = Entered()
     at.claims.set(at.b, [], [], skipped=["n"])
-    at.claims.busy(at.b)
+    at.claims.order.busy(at.b)
     at.claims.set(at.a, ["n"], [])
     at.claims.set(at.a, [], [])
     assert at.told() == set()
@@ -200,22 +202,96 @@ def test_those_behind_outdate_no_look() -> None:
     assert at.claims.holder(at.b, "n") is None
 
 
-async def test_each_waits_for_those_before() -> None:
-    at = Entered()
-    order = []
+# ── whose turn it is ──
+
+
+async def judged(at: Entered, finds: Mapping[str, Iterable[str]], told: Iterable[str]) -> list[str]:
+    """Return in which order claims have their turn, of which a scan is due.
+
+    Args:
+        at: The claims.
+        finds: What each finds.
+        told: The order in which it is known what they have found.
+    """
+    claims = {"a": at.a, "b": at.b, "c": at.c}
+    order: list[str] = []
 
     async def look(claim: Claim) -> None:
-        await at.claims.turn(claim)
+        await at.claims.order.turn(claim)
         order.append(claim.name)
-        at.claims.idle(claim)
+        at.claims.order.idle(claim)
 
-    for claim in (at.c, at.a, at.b):
-        at.claims.busy(claim)
-    assert at.claims.first(at.a)
-    assert not at.claims.first(at.b)
-    await asyncio.gather(*(look(claim) for claim in (at.c, at.b, at.a)))
-    assert order == ["a", "b", "c"]
-    assert at.claims.first(at.c)
+    for name in finds:
+        at.claims.order.busy(claims[name])
+    looks = []
+    for name in told:
+        at.claims.order.found(claims[name], frozenset(finds[name]))
+        looks.append(asyncio.create_task(look(claims[name])))
+        await asyncio.sleep(0)
+    await asyncio.gather(*looks)
+    return order
+
+
+async def test_those_that_find_the_same_have_their_turn_in_the_order_of_the_file() -> None:
+    assert await judged(Entered(), {"a": "n", "b": "no", "c": "o"}, "cba") == ["a", "b", "c"]
+
+
+async def test_nobody_waits_for_one_before_that_finds_something_else() -> None:
+    at = Entered()
+    at.claims.order.busy(at.a)
+    at.claims.order.found(at.a, frozenset("n"))
+    assert await judged(at, {"c": "m", "b": "o"}, "bc") == ["b", "c"]
+    assert at.a.busy
+    assert not at.claims.order.first(at.b)
+
+
+async def test_one_that_has_not_found_anything_yet_is_waited_for() -> None:
+    at = Entered()
+    at.claims.order.busy(at.b)
+    waiting = asyncio.create_task(judged(at, {"c": "o"}, "c"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    at.claims.order.found(at.b, frozenset("n"))
+    assert await waiting == ["c"]
+
+
+async def test_what_was_found_counts_no_more_when_a_scan_is_due_again() -> None:
+    at = Entered()
+    at.claims.order.busy(at.a)
+    at.claims.order.found(at.a, frozenset("n"))
+    at.claims.order.busy(at.a)
+    waiting = asyncio.create_task(judged(at, {"c": "o"}, "c"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    at.claims.order.idle(at.a)
+    assert await waiting == ["c"]
+
+
+async def test_tokens_of_the_same_name_are_not_the_same() -> None:
+    assert await judged(Entered(), {"a": ["\0t"], "c": ["\0t"]}, "ac") == ["a", "c"]
+    at = Entered()
+    at.claims.order.busy(at.a)
+    at.claims.order.found(at.a, frozenset(["\0t"]))
+    assert await judged(at, {"c": ["\0t"]}, "c") == ["c"]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from("nmop")), min_size=3),
+    st.permutations("abc"),
+)
+async def test_of_two_with_a_node_the_first_in_the_file_is_the_first(
+    finds: dict[str, set[str]], told: list[str]
+) -> None:
+    at = Entered()
+    order = await judged(at, finds, told)
+    assert sorted(order) == ["a", "b", "c"]
+    for one, other in itertools.combinations("abc", 2):
+        if finds[one] & finds[other]:
+            assert order.index(one) < order.index(other)
+    assert at.claims.order.first(at.c)
+    assert not any(claim.busy or claim.found or claim.waiting for claim in (at.a, at.b, at.c))
 
 
 nodes = st.sets(st.sampled_from("nmop"))
