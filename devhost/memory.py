@@ -21,10 +21,16 @@ def uncollected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lasting() -> Iterator[None]:
-    """Build what stays as long as the process, such as modules: no look at any of it, ever."""
+def lasting(*, tidy: bool = False) -> Iterator[None]:
+    """Build what stays as long as the process, such as modules: no look at any of it, ever.
+
+    Args:
+        tidy: Drop first what is garbage of it, for a process that lives long.
+    """
     with uncollected():
         yield
+        if tidy:
+            gc.collect()
         gc.freeze()
 
 

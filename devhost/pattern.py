@@ -6,12 +6,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-import re2
-
-_OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False  # or the library writes its own lines to stderr
-_OPTIONS.max_mem = 1 << 20  # for one pattern, which also bounds the time that it takes to compile
-
 LENGTH_MAX: Final = 1000  # before it is compiled, a pattern may take far more memory than that
 
 # What may hold "(?P<name>" as a text, and the beginning of a named group.
@@ -31,8 +25,13 @@ def _compiled_or_problem(text: str) -> Any:
             f"a pattern of {len(text)} characters: at most {LENGTH_MAX} are allowed; "
             "several patterns may be shorter than one"
         )
+    import re2  # noqa: PLC0415 (2.5 MiB, and most configurations have no patterns)
+
+    options = re2.Options()
+    options.log_errors = False  # or the library writes its own lines to stderr
+    options.max_mem = 1 << 20  # for one pattern, which also bounds how long compiling it takes
     try:
-        compiled = re2.compile(text, options=_OPTIONS)
+        compiled = re2.compile(text, options=options)
     except re2.error as error:
         return PatternError(_explain(text, error))
     except UnicodeEncodeError:

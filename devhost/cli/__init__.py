@@ -9,6 +9,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import click
 
 from devhost import __version__
+from devhost.cli import lean
 
 _COMMANDS = {
     "run": "Serve the resources of a configuration to the kubelet.",
@@ -29,10 +30,8 @@ class _Lazy(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        # Else pydantic reads the metadata of every package, for plugins; a program that only
-        # uses our library may want them.
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-        module = importlib.import_module(f"devhost.cli.{name}_command")
+        with lean.imports():
+            module = importlib.import_module(f"devhost.cli.{name}_command")
         command: click.Command = module.command
         return command
 

@@ -54,7 +54,7 @@ def run(
     """Serve until SIGTERM: the resources of a configuration, if there is one, and those in code."""
     # A process 1 has no default actions; what follows takes over when it is ready.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with lasting():
+    with lasting(tidy=True):
         from devhost.discovery.host_files import HostFiles
         from devhost.errors import KubeletError
         from devhost.host.config_source import ConfigSource

@@ -63,3 +63,9 @@ def test_garbage_is_found_seldom_but_it_is_found() -> None:
     assert seen() is not None, "a few values are no reason to look"
     kept += [[] for _ in range(50_000)]
     assert seen() is None
+
+
+def test_garbage_does_not_last() -> None:
+    with lasting(tidy=True):
+        seen = weakref.ref(Knot())
+    assert seen() is None
