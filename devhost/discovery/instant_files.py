@@ -5,8 +5,11 @@ look takes less than to ask a thread for it, and may be taken on the event loop.
 """
 
 import ctypes
+import errno
+import functools
 import os
 import stat
+from pathlib import Path
 from struct import Struct
 from typing import Final, NoReturn
 
@@ -40,7 +43,8 @@ class _How(ctypes.Structure):
     )
 
 
-_LIBC: Final = ctypes.PyDLL(None)  # keeps the interpreter's lock: nothing here waits
+# Keeps the interpreter's lock: nothing here waits.
+_LIBC: Final = ctypes.PyDLL(None, use_errno=True)
 _openat2: Final = _LIBC.syscall
 _openat2.restype = ctypes.c_long
 _openat2.argtypes = (
@@ -63,6 +67,7 @@ _Buffer = ctypes.c_char * _STATX.size
 _FLAGS: Final = os.O_PATH | os.O_CLOEXEC
 _ANYWHERE: Final = _How(_FLAGS, 0, _CACHED | _NO_MAGICLINKS)
 _BELOW: Final = _How(_FLAGS, 0, _CACHED | _NO_MAGICLINKS | _IN_ROOT)
+_ITSELF: Final = _How(_FLAGS | os.O_NOFOLLOW, 0, _CACHED | _NO_MAGICLINKS)
 _HOW_SIZE: Final = ctypes.sizeof(_How)
 
 
@@ -76,11 +81,11 @@ class InstantFiles(HostFiles):
 
     The kernel finds a path by names that it holds (openat2 with RESOLVE_CACHED, made for this);
     what a filesystem would have to be asked for, it refuses. What is found has its state as it is
-    known (AT_STATX_DONT_SYNC). Wherever something is missing, odd or new, so is the answer.
+    known (AT_STATX_DONT_SYNC). Wherever something is odd or new, so is the answer.
     """
 
     def look(self, path: str) -> FileState | None:
-        """Return what `HostFiles.look` does; never ``None``.
+        """Return what `HostFiles.look` does.
 
         Raises:
             WouldWait: Look beside the event loop.
@@ -88,6 +93,8 @@ class InstantFiles(HostFiles):
         if self.is_host:
             return _look(_AT_FDCWD, path, _ANYWHERE, "")
         root = _opened(_AT_FDCWD, self.root, _ANYWHERE)
+        if root is None:
+            raise WouldWait(path)
         try:
             return _look(root, path, _BELOW, _where(root))
         finally:
@@ -98,8 +105,15 @@ class InstantFiles(HostFiles):
         return _Looks(self)
 
     def exists(self, path: str) -> bool:
-        """Not to be told at once."""
-        self._wait(path)
+        """Return what `HostFiles.exists` does.
+
+        Raises:
+            WouldWait: Look beside the event loop.
+        """
+        found = _opened(_AT_FDCWD, self.here(path), _ITSELF)
+        if found is not None:
+            os.close(found)
+        return found is not None
 
     def located(self, path: str) -> str:
         """Not to be told at once."""
@@ -120,18 +134,18 @@ class _Looks(Looks):
         return self._files.look(path)
 
 
-def _look(start: int, path: str, how: _How, root: str) -> FileState:
+def _look(start: int, path: str, how: _How, root: str) -> FileState | None:
     """Look at a path below an open root, which is at ``root``."""
     if not path.startswith("/"):
         raise WouldWait(path)
     found = _opened(start, path, how)
+    if found is None:
+        return None
     try:
-        realpath, buffer = _where(found), _Buffer()
-        if _statx is None or _statx(found, b"", _AT_EMPTY_PATH | _DONT_SYNC, _BASIC, buffer):
-            raise WouldWait(path)
+        realpath = _where(found)
+        mask, mode, inode, seconds, ns, major, minor, *device = _stated(found)
     finally:
         os.close(found)
-    mask, mode, inode, seconds, ns, major, minor, *device = _STATX.unpack(buffer)
     kind = _KINDS.get(stat.S_IFMT(mode))
     if kind is None or mask & _BASIC != _BASIC:
         raise WouldWait(path)
@@ -146,15 +160,71 @@ def _look(start: int, path: str, how: _How, root: str) -> FileState:
     return FileState(realpath, kind, number, stamp, stat.S_IMODE(mode))
 
 
-def _opened(start: int, path: str, how: _How) -> int:
-    """Open a path as a mere place; nothing of it can be read."""
+def _stated(descriptor: int) -> tuple[int, ...]:
+    """Return what is known of something open: see `_STATX`."""
+    buffer = _Buffer()
+    if _statx is None or _statx(descriptor, b"", _AT_EMPTY_PATH | _DONT_SYNC, _BASIC, buffer):
+        raise WouldWait(str(descriptor))
+    return _STATX.unpack(buffer)
+
+
+def _opened(start: int, path: str, how: _How) -> int | None:
+    """Open a path as a mere place, of which nothing can be read; ``None`` if it leads nowhere."""
     encoded = os.fsencode(path)
     if b"\0" in encoded:
         raise WouldWait(path)
     descriptor: int = _openat2(_OPENAT2, start, encoded, how, _HOW_SIZE)
-    if descriptor < 0:
-        raise WouldWait(path)
-    return descriptor
+    if descriptor >= 0:
+        return descriptor
+    if ctypes.get_errno() in (errno.ENOENT, errno.EAGAIN) and _is_missing(start, path, how):
+        return None
+    raise WouldWait(path)
+
+
+def _is_missing(start: int, path: str, how: _How) -> bool:
+    """Whether a directory that is there lacks the name.
+
+    Of a node that was removed in /dev the kernel keeps no note: it has to look, but that waits
+    for nothing.
+    """
+    parent, _, name = path.rpartition("/")
+    if name in ("", ".", ".."):
+        return False
+    directory: int = _openat2(_OPENAT2, start, os.fsencode(parent or "/"), how, _HOW_SIZE)
+    if directory < 0:
+        return False
+    try:
+        found: int = _openat2(_OPENAT2, directory, os.fsencode(name), _ITSELF, _HOW_SIZE)
+        if found >= 0:
+            os.close(found)
+            return False
+        if ctypes.get_errno() == errno.ENOENT:
+            return True
+        if os.makedev(*_stated(directory)[-2:]) != _devtmpfs():
+            return False
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(directory)
+    return False
+
+
+@functools.cache
+def _devtmpfs() -> int | None:
+    """Return the number of the filesystem of device nodes: there is one, as long as the kernel."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for mount in mounts.splitlines():
+        place, _, kind = mount.partition(" - ")
+        if kind.startswith("devtmpfs "):
+            major, _, minor = place.split()[2].partition(":")
+            return os.makedev(int(major), int(minor))
+    return None
 
 
 def _where(descriptor: int) -> str:

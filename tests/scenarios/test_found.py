@@ -182,7 +182,7 @@ resources:
         await started.wait(B, 0, 0)
 
 
-async def test_a_new_id_has_no_seat_before_the_old_one_left(
+async def test_a_new_id_is_not_handed_out_before_the_old_one_left(
     started: Kubelet, directory: Path
 ) -> None:
     """Meanwhile the second resource takes the node; it gives it back, and nobody waits for ever."""
@@ -196,7 +196,7 @@ resources:
     async with reloading(directory, text) as running:
         await started.wait(A, 1, 1)
         running.config.write_text(text.replace("maxDevices", 'id: "new-${name}", maxDevices'))
-        await started.wait(A, 1, 0)
+        await started.wait(A, 2, 0)
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
         assert list(running.runner(A).listing.entries) == ["new-x"]

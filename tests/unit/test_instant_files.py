@@ -1,10 +1,12 @@
 """What the kernel tells without waiting is what a plain look tells, or nothing."""
 
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -35,15 +37,18 @@ ENDS = st.sampled_from(["file", "directory", "/dev/null", "/dev/zero", "/etc/hos
 @pytest.fixture
 def able() -> None:
     """Here the kernel can tell, and lets us ask."""
-    if told("/dev/null") is None:
+    if told("/dev/null") == WAITS:
         pytest.skip("no openat2 with RESOLVE_CACHED here")
 
 
-def told(path: str, root: str = "/") -> FileState | None:
+WAITS: Final = "would wait"
+
+
+def told(path: str, root: str = "/") -> FileState | str | None:
     try:
         return InstantFiles(root).look(path)
     except WouldWait:
-        return None
+        return WAITS
 
 
 def plant(root: Path, tree: dict[str, str | None], prefix: str) -> None:
@@ -73,7 +78,10 @@ def test_it_is_the_plain_look(tree: dict[str, str | None], asked: str, below: bo
         plant(root, tree, prefix)
         path = f"{prefix}/{asked}"
         plain = HostFiles(str(root) if below else "/").look(path)
-        assert told(path, str(root) if below else "/") in (plain, None)
+        assert told(path, str(root) if below else "/") in (plain, WAITS)
+        shown = path if not below else f"{root}{path}"
+        if os.path.normpath(shown) == shown:  # as a caller has it
+            assert existing(shown) in (os.path.lexists(shown), WAITS)
 
 
 @pytest.mark.usefixtures("able")
@@ -89,6 +97,39 @@ def test_it_tells(tmp_path: Path, *, below: bool) -> None:
         assert plain is not None
         assert told(f"{prefix}/{name}", files.root) == plain
     assert told("/dev/null") == HostFiles().look("/dev/null")
+
+
+def existing(path: str) -> bool | str:
+    try:
+        return InstantFiles().exists(path)
+    except WouldWait:
+        return WAITS
+
+
+@pytest.mark.usefixtures("able")
+def test_it_tells_that_something_has_gone() -> None:
+    """In /dev, where the kernel keeps no note of it."""
+    if " - devtmpfs " not in Path("/proc/self/mountinfo").read_text():
+        pytest.skip("/dev is no devtmpfs")
+    path = Path(f"/dev/devhost-test-{os.getpid()}")
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("cannot make nodes")
+    try:
+        assert isinstance(told(str(path)), FileState)
+        assert existing(str(path)) is True
+    finally:
+        path.unlink()
+    assert told(str(path)) is None
+    assert told(f"/{path.name}", "/dev") is None
+    assert existing(str(path)) is False
+    path.symlink_to("devhost-test-none")
+    try:
+        assert told(str(path)) in (None, WAITS)
+        assert existing(str(path)) in (True, WAITS)
+    finally:
+        path.unlink()
 
 
 @pytest.mark.usefixtures("able")
@@ -111,13 +152,13 @@ def test_each_change_is_seen_at_once(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("a")
 
-    def again(change: Callable[[], object]) -> FileState | None:
+    def again(change: Callable[[], object]) -> FileState | str | None:
         before = told(str(link))
         assert before == HostFiles().look(str(link))
         change()
         after = told(str(link))
         assert after != before
-        assert after in (HostFiles().look(str(link)), None)
+        assert after in (HostFiles().look(str(link)), WAITS)
         return after
 
     def swap() -> None:
@@ -128,25 +169,25 @@ def test_each_change_is_seen_at_once(tmp_path: Path) -> None:
     again(lambda: (tmp_path / "b").chmod(0o600))
     again(lambda: (tmp_path / "a").rename(tmp_path / "b"))
     again(lambda: (tmp_path / "b").rename(tmp_path / "c"))
-    assert told(str(link)) is None
+    assert told(str(link)) in (None, WAITS)
     (tmp_path / "b").symlink_to("/dev/null")
     again((tmp_path / "b").unlink)
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/none", "/dev/null/", "/dev/null/x", "a", "", "/dev/nu\0ll", "/dev/null\0", "/\udcff"],
+    ["/dev/null/", "/dev/null/x", "a", "", "/dev/nu\0ll", "/dev/null\0", "/\udcff"],
 )
 def test_what_it_does_not_tell(path: str) -> None:
-    """What is not there, and what is no path."""
-    assert told(path) is None
+    """What is no path, and what leads through a file."""
+    assert told(path) == WAITS
 
 
 @pytest.mark.parametrize("path", ["/proc/self/root/etc", "/proc/self/exe", "/proc/self/fd/0"])
 def test_views_of_a_process_are_left_to_the_plain_look(path: str) -> None:
     """Such a link leads elsewhere than its text says."""
-    assert told(path) is None
-    assert told("/proc/self/status") is None
+    assert told(path) == WAITS
+    assert told("/proc/self/status") == WAITS
 
 
 def test_directories_are_left_to_the_plain_look(tmp_path: Path) -> None:
@@ -167,12 +208,12 @@ def test_a_kernel_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     """An old one, or one that a sandbox hides: all is left to the plain look."""
     with monkeypatch.context() as refusing:
         refusing.setattr(devhost.discovery.instant_files, "_openat2", lambda *_: -1)
-        assert told("/dev/null") is None
-        assert told("/null", "/dev") is None
+        assert told("/dev/null") == WAITS
+        assert told("/null", "/dev") == WAITS
     for absent in (None, lambda *_: -1):
         monkeypatch.setattr(devhost.discovery.instant_files, "_statx", absent)
-        assert told("/dev/null") is None
-        assert told("/f", str(tmp_path)) is None
+        assert told("/dev/null") == WAITS
+        assert told("/f", str(tmp_path)) in (None, WAITS)
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
@@ -193,7 +234,7 @@ def test_a_filesystem_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     (place / "f").touch()
     (tmp_path / "link").symlink_to("sick/f")
     assert told(f"{place}/f") == HostFiles().look(f"{place}/f")
-    results: list[FileState | None] = []
+    results: list[FileState | str | None] = []
 
     def ask() -> None:
         results.extend(told(f"{tmp_path}/{name}") for name in ("sick/f", "link", "sick/g"))
@@ -202,7 +243,7 @@ def test_a_filesystem_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(10)
-        assert results == [None, None, None]
+        assert results == [WAITS, WAITS, WAITS]
 
 
 def test_mounts_are_followed(tmp_path: Path) -> None:
@@ -214,8 +255,8 @@ def test_mounts_are_followed(tmp_path: Path) -> None:
     before = told(path)
     for mounted in (bound(tmp_path / "other", tmp_path / "place"), tmpfs(tmp_path / "place")):
         with mounted:
-            assert told(path) in (HostFiles().look(path), None)
-            assert told(path) != before or before is None
+            assert told(path) in (HostFiles().look(path), WAITS)
+            assert told(path) != before or before == WAITS
     assert told(path) == before
 
 

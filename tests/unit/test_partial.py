@@ -188,8 +188,8 @@ def test_what_comes_goes_and_comes_back_is_a_part(sources: str) -> None:
 
 
 @pytest.mark.skipif(not instant(), reason="the kernel tells nothing at once")
-def test_what_comes_is_looked_at_without_waiting() -> None:
-    """Once it is known what there was; what is not there has to be waited for."""
+def test_what_comes_or_goes_is_looked_at_without_waiting() -> None:
+    """Once it is known what there was; also that it has gone."""
     with tree("- directory: {a}") as at:
         at.look()
         at.apply("a/a1", "touch")
@@ -203,8 +203,9 @@ def test_what_comes_is_looked_at_without_waiting() -> None:
         assert part is not None
         assert part.devices.keys() == {"a2"}
         at.apply("a/a2", "remove")
-        with pytest.raises(WouldWait):
-            at.partial.look_at_once(shown, at.claimed, at.now)
+        part = at.partial.look_at_once(shown, at.claimed, at.now)
+        assert part is not None
+        assert part.devices["a2"].missing_since == at.now
 
 
 def test_a_change_somewhere_else_is_left_to_the_whole_look() -> None:
