@@ -130,19 +130,28 @@ class _Collector:
 
     def allocation(self, advertised_ids: tuple[str, ...]) -> Allocation:
         """Return what was gathered."""
+        devices: list[DeviceSpec] = []
+        mounts: list[MountSpec] = []
+        for spec in self._paths.values():
+            if isinstance(spec, DeviceSpec):
+                devices.append(spec)
+            else:
+                mounts.append(spec)
         return Allocation(
             device_ids=advertised_ids,
             envs=self._mapping("env"),
-            mounts=tuple(spec for spec in self._paths.values() if isinstance(spec, MountSpec)),
-            devices=tuple(spec for spec in self._paths.values() if isinstance(spec, DeviceSpec)),
+            mounts=tuple(mounts),
+            devices=tuple(devices),
             annotations=self._mapping("annotations"),
             cdi_devices=tuple(self._cdi),
         )
 
     def _mapping(self, target: Target) -> dict[str, str]:
+        texts = self._texts.get(target)
+        if texts is None:
+            return {}
         return {
-            key: self._joined.get((target, key), "").join(values)
-            for key, values in self._texts.get(target, {}).items()
+            key: self._joined.get((target, key), "").join(values) for key, values in texts.items()
         }
 
 

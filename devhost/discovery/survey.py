@@ -129,6 +129,6 @@ class Judge:
 
 def _unusable(match: Match) -> str | None:
     for text in (match.path, match.name):
-        if _UNFIT.search(text):
+        if not names.is_plain(text) and _UNFIT.search(text):
             return "unusable name: it is not UTF-8, or has control characters"
     return None

@@ -74,6 +74,7 @@ class _Sysfs:
     def __init__(self, files: HostFiles) -> None:
         below = files.here("/sys")
         self._path = below if os.path.isdir(f"{below}/dev") else "/sys"
+        self._virtual = f"{self._path}/devices/virtual"  # what is of the kernel alone is nowhere
         self._numbers: dict[str, int | None] = {}
 
     def numa_nodes(self, state: FileState) -> frozenset[int]:
@@ -100,7 +101,7 @@ class _Sysfs:
 
     def _nearest(self, place: str) -> int | None:
         """Return what the first directory says, from a place upwards, that says something."""
-        if len(place) <= 1:
+        if len(place) <= 1 or place == self._virtual:
             return None
         if place not in self._numbers:
             number = _read(f"{place}/numa_node")

@@ -130,8 +130,15 @@ def path_problem(path: str) -> str | None:
     return text_problem(path)
 
 
+def is_plain(text: str) -> bool:
+    """Whether a text is printable ASCII, as nearly all are; told in no time."""
+    return text.isascii() and text.isprintable()
+
+
 def text_problem(text: str) -> str | None:
     """Refuse what no environment variable, path or annotation can hold."""
+    if is_plain(text):
+        return None
     found = _UNFIT.search(text)
     if found is None:
         return None
@@ -175,7 +182,7 @@ def natural(texts: Iterable[str]) -> list[str]:
 
 def printable(text: str) -> str:
     """Return a text that any terminal and any UTF-8 stream can take."""
-    if text.isascii() and text.isprintable():
+    if is_plain(text):
         return text
     escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(
