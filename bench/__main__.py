@@ -25,7 +25,7 @@ from bench.options import Options
 from bench.parts import alone, life, work
 from bench.scene import Scene, Shape
 from bench.stage import Stage, staged
-from bench.subjects import Devhost, Reference, Subject
+from bench.subjects import Bare, Devhost, Reference, Subject
 from bench.table import FLOOR, table
 
 _SOFT_LIMIT = 1024  # of descriptors, as a container may have it: devhost has to raise it
@@ -54,6 +54,8 @@ class Session:
         first, *others = options.trees
         self.subjects: list[Subject] = [Devhost("devhost", first)]
         self.subjects += [Devhost(f"devhost {tree.name}", tree) for tree in others]
+        if options.bare:
+            self.subjects.append(Bare())
         if options.reference:
             self.subjects.append(Reference())
         self._scenes: dict[Shape, Scene] = {}

@@ -44,6 +44,7 @@ class Options:
     json: Path | None
     scratch: Path | None
     trees: tuple[Path, ...]
+    bare: bool
     reference: bool
     rest_s: float
     events: int
@@ -113,6 +114,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         metavar="DIR",
         help="devhost's checkout; several are measured beside each other (default: this one)",
     )
+    add("--bare", action="store_true", help="beside the least that a plugin on grpc.aio takes")
     add("--no-reference", dest="reference", action="store_false", help="without the Go plugin")
     add(
         "--rest",

@@ -1,4 +1,4 @@
-"""What is measured: devhost from one or several trees, and the reference beside it."""
+"""What is measured: devhost from one or several trees, and plain plugins beside it."""
 
 import compileall
 import os
@@ -95,3 +95,17 @@ class Reference:
         place.config.write_text(scene.served())
         binary = str(build("reference"))
         return [binary, "--plugin-dir", str(place.plugins), "--resources", str(place.config)]
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The least that a plugin on grpc.aio takes (`bench.bare`)."""
+
+    name: str = "bare aio"
+    tree: Path = ROOT
+    is_devhost = False
+
+    def prepare(self, scene: Scene, place: Place) -> list[str]:
+        place.config.write_text(scene.served())
+        options = ["--plugin-dir", str(place.plugins), "--resources", str(place.config)]
+        return [sys.executable, "-m", "bench.bare", *options]

@@ -5,7 +5,8 @@ import gc
 from collections.abc import Iterator
 from typing import Final
 
-_MANY: Final = 20_000  # 700 is what Python begins with
+_USUAL: Final = gc.get_threshold()
+_MANY: Final = 20_000
 
 
 @contextlib.contextmanager
@@ -34,12 +35,13 @@ def lasting(*, tidy: bool = False) -> Iterator[None]:
         gc.freeze()
 
 
+def seldom() -> None:
+    """Until `settle`, look for garbage after many new values: most of a start's stay."""
+    gc.set_threshold(_MANY, *_USUAL[1:])
+
+
 def settle() -> None:
     """Drop the garbage of a start, and take all that is left for what stays."""
     gc.collect()
     gc.freeze()
-
-
-def seldom() -> None:
-    """Look for garbage after many new values: most of them stay, or go by themselves."""
-    gc.set_threshold(_MANY, *gc.get_threshold()[1:])
+    gc.set_threshold(*_USUAL)  # garbage that is dropped soon leaves its place in the CPU's cache

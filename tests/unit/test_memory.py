@@ -63,6 +63,10 @@ def test_garbage_is_found_seldom_but_it_is_found() -> None:
     assert seen() is not None, "a few values are no reason to look"
     kept += [[] for _ in range(50_000)]
     assert seen() is None
+    settle()
+    seen = weakref.ref(Knot())
+    kept += [[] for _ in range(5_000)]
+    assert seen() is None, "as usual again"
 
 
 def test_garbage_does_not_last() -> None:
