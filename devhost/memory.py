@@ -3,10 +3,6 @@
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import Final
-
-_USUAL: Final = gc.get_threshold()
-_MANY: Final = 20_000
 
 
 @contextlib.contextmanager
@@ -35,13 +31,7 @@ def lasting(*, tidy: bool = False) -> Iterator[None]:
         gc.freeze()
 
 
-def seldom() -> None:
-    """Until `settle`, look for garbage after many new values: most of a start's stay."""
-    gc.set_threshold(_MANY, *_USUAL[1:])
-
-
 def settle() -> None:
     """Drop the garbage of a start, and take all that is left for what stays."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_USUAL)  # garbage that is dropped soon leaves its place in the CPU's cache

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from devhost.memory import seldom, settle
+from devhost.memory import settle
 
 _SETTLE_AFTER_S: Final = 10.0  # by then a start is over
 _OTHERS: Final = 64
@@ -41,7 +41,6 @@ async def until_signal(
     for number in (signal.SIGTERM, signal.SIGINT):
         _on_signal(number, loop, task.cancel)
     _on_signal(signal.SIGHUP, loop, on_hangup or (lambda: None))
-    seldom()
     loop.call_later(_SETTLE_AFTER_S, settle)
     with contextlib.suppress(asyncio.CancelledError):
         await task
