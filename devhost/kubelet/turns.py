@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-_AT_A_TIME: Final = 8
+_AT_A_TIME: Final = 32
 _LONG_S: Final = 0.5
 
 

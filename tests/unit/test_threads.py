@@ -45,6 +45,24 @@ async def test_what_hangs_holds_up_nobody() -> None:
     await asyncio.gather(*hanging)
 
 
+async def test_what_hangs_holds_up_no_result_of_what_was_done_before() -> None:
+    """Results wait for the next job's, so that the loop is woken up once; but not for ever."""
+    release = threading.Event()
+    try:
+        for _ in range(20):
+            await in_thread("told a moment ago", int)
+            done, hangs = in_thread("quick", lambda: 42), in_thread("hangs", release.wait)
+            assert await done == 42
+            assert not hangs.done()
+    finally:
+        release.set()
+
+
+async def test_each_of_many_results_goes_to_its_future() -> None:
+    found = await asyncio.gather(*(in_thread("n", lambda n=n: n) for n in range(1000)))  # type: ignore[misc]
+    assert found == list(range(1000))
+
+
 async def test_threads_end_when_they_are_not_needed_any_more() -> None:
     release = threading.Event()
     hanging = [in_thread("hangs", release.wait) for _ in range(50)]
