@@ -16,7 +16,7 @@ def set_up(level: str, form: str | None) -> None:
         level: debug, info, warning or error.
         form: ``json`` or ``text``; ``None`` for text where a person looks, else json.
     """
-    # No line tells of these, and to find them out takes a third of its time.
+    # No line tells of these, and finding them out takes a fifth of its time.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 (as the library's documentation on optimization says)
     handler = logging.StreamHandler(sys.stderr)
