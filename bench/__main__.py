@@ -25,7 +25,7 @@ from bench.options import Options
 from bench.parts import alone, life, work
 from bench.scene import Scene, Shape
 from bench.stage import Stage, staged
-from bench.subjects import Bare, Devhost, Reference, Subject
+from bench.subjects import Devhost, Subject, bare, reference
 from bench.table import FLOOR, table
 
 _SOFT_LIMIT = 1024  # of descriptors, as a container may have it: devhost has to raise it
@@ -55,9 +55,9 @@ class Session:
         self.subjects: list[Subject] = [Devhost("devhost", first)]
         self.subjects += [Devhost(f"devhost {tree.name}", tree) for tree in others]
         if options.bare:
-            self.subjects.append(Bare())
+            self.subjects.append(bare())
         if options.reference:
-            self.subjects.append(Reference())
+            self.subjects.append(reference())
         self._scenes: dict[Shape, Scene] = {}
 
     def scene(self, shape: Shape) -> Scene:

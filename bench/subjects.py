@@ -3,6 +3,7 @@
 import compileall
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -84,28 +85,25 @@ class Devhost:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """The bare plugin in `bench/reference`."""
+class Plain:
+    """A plugin that only serves directories: no configuration, no checks."""
 
-    name: str = REFERENCE
-    tree: Path = ROOT
-    is_devhost = False
-
-    def prepare(self, scene: Scene, place: Place) -> list[str]:
-        place.config.write_text(scene.served())
-        binary = str(build("reference"))
-        return [binary, "--plugin-dir", str(place.plugins), "--resources", str(place.config)]
-
-
-@dataclass(frozen=True)
-class Bare:
-    """The least that a plugin on grpc.aio takes (`bench.bare`)."""
-
-    name: str = "bare aio"
+    name: str
+    program: Callable[[], list[str]]
     tree: Path = ROOT
     is_devhost = False
 
     def prepare(self, scene: Scene, place: Place) -> list[str]:
         place.config.write_text(scene.served())
         options = ["--plugin-dir", str(place.plugins), "--resources", str(place.config)]
-        return [sys.executable, "-m", "bench.bare", *options]
+        return [*self.program(), *options]
+
+
+def reference() -> Plain:
+    """Return the bare Go plugin in `bench/reference`."""
+    return Plain(REFERENCE, lambda: [str(build("reference"))])
+
+
+def bare() -> Plain:
+    """Return the least that a plugin on grpc.aio takes (`bench.bare`)."""
+    return Plain("bare aio", lambda: [sys.executable, "-m", "bench.bare"])

@@ -1,6 +1,5 @@
 """What a resource's sources find on the host, judged one by one; the reading half of a scan."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
@@ -18,7 +17,6 @@ from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, Node, Skipped
 from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
-_UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 DANGLING: Final = "dangling link"
 IN_USE: Final = "in use: "
 
@@ -129,6 +127,6 @@ class Judge:
 
 def _unusable(match: Match) -> str | None:
     for text in (match.path, match.name):
-        if not names.is_plain(text) and _UNFIT.search(text):
+        if "\n" in text or "\t" in text or names.text_problem(text):
             return "unusable name: it is not UTF-8, or has control characters"
     return None

@@ -38,17 +38,14 @@ class LookOrder:
         if not claim.busy:
             self.enter(claim)
         elif claim.found is not None:
-            self._forget(claim)
+            self._take_out(claim)
             bisect.insort(self._unknown, claim, key=_place)
 
     def found(self, claim: Claim, keys: frozenset[str]) -> None:
         """Note what the scan under way has found (`Node.key`)."""
         if not claim.busy:
             return
-        if claim.found is None:
-            self._unknown.remove(claim)
-        else:
-            self._forget(claim)
+        self._take_out(claim)
         claim.found = frozenset(key for key in keys if not key.startswith("\0"))  # no tokens
         for key in claim.found:
             self._finding.add(key, claim)
@@ -60,16 +57,17 @@ class LookOrder:
             return
         claim.busy = False
         self._busy.remove(claim)
+        self._take_out(claim)
+        _wake(claim)
+
+    def _take_out(self, claim: Claim) -> None:
+        """Drop what is known of the scan under way, or that nothing is."""
         if claim.found is None:
             self._unknown.remove(claim)
         else:
-            self._forget(claim)
-        _wake(claim)
-
-    def _forget(self, claim: Claim) -> None:
-        for key in claim.found or ():
-            self._finding.remove(key, claim)
-        claim.found = None
+            for key in claim.found:
+                self._finding.remove(key, claim)
+            claim.found = None
 
     def first(self, claim: Claim) -> bool:
         """Whether no resource before this one is busy."""
