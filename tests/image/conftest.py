@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -37,9 +37,9 @@ def can_run(image: Image, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def containers(image: Image, can_run: None) -> Iterator[Containers]:
+async def containers(image: Image, can_run: None) -> AsyncIterator[Containers]:
     directory = Path(tempfile.mkdtemp(prefix="dhrunc"))
     containers = Containers(image, directory)
     yield containers
-    containers.close()
+    await containers.close()
     shutil.rmtree(directory)

@@ -40,6 +40,7 @@ class Containers:
         self.image = image
         self._directory = directory
         self._bundles: list[Path] = []
+        self._started: list[Process] = []
 
     def run(
         self, *arguments: str, mounts: Mounts | None = None, rootfs: Path | None = None
@@ -60,18 +61,23 @@ class Containers:
         config = self.image.config["config"]
         args = [*config["Entrypoint"], *(arguments or config["Cmd"])]
         argv = self._command(args, mounts, self.image.rootfs)
-        return await asyncio.create_subprocess_exec(*argv)
+        process = await asyncio.create_subprocess_exec(*argv)
+        self._started.append(process)
+        return process
 
     def process_1(self) -> Path:
         """Where the kernel shows the first process of the container that was started last."""
         return Path("/proc") / (self._bundles[-1] / "pid").read_text()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End what still runs."""
         for bundle in self._bundles:
             subprocess.run(
                 self._runc("delete", "--force", bundle.name), check=False, capture_output=True
             )
+        async with asyncio.timeout(PATIENCE):
+            for process in self._started:
+                await process.wait()
 
     def check(self) -> None:
         """Raise `Unavailable` where this machine cannot run containers, whatever the image."""

@@ -170,6 +170,6 @@ resources:
         while len(seen) < 12:
             seen |= children(first)
             await asyncio.sleep(0.02)
-        while children(first):  # between two rounds
+        while seen & children(first):  # those of later rounds may be there at any time
             await asyncio.sleep(0.02)
     await ended(process)

@@ -434,8 +434,15 @@ async def test_a_newer_instance_that_knows_other_ids(
     """It registers when the older one hands out nothing any more; the kubelet dies if not so."""
     await started.wait(FILES, 2, 0)
     (directory / "colas" / "c").touch()
+    await started.wait(FILES, 3, 1)  # the older one has no other list to send from now on
     if not waiting:
-        monkeypatch.setattr(Instances, "speaking", lambda *_: set())
+        speaking = Instances.speaking
+
+        def looked(self: Instances, resource: str) -> set[str]:
+            speaking(self, resource)
+            return set()
+
+        monkeypatch.setattr(Instances, "speaking", looked)
     older = hosting.hosts[0].runners[0]
     hosting.start(
         f"version: v1\nresources: [{{name: {FILES}, sources: [directory: {directory}/colas]}}]\n"
