@@ -244,26 +244,28 @@ class Listing:
         self._known.update(one for one in advertised_ids if one not in self._entries)
         self._told = self._told or bool(advertised_ids)
 
-    def message(self) -> Message:
-        """Return the list to be sent, the same object until it changes.
+    def message(self, stream: Stream) -> Message:
+        """Return the list to be sent on a stream, the same object until it changes.
 
-        It is on its way: from now on the kubelet may know its IDs.
+        It is on its way: from now on the kubelet may know its IDs, and take for healthy which
+        are so in it.
         """
         self._unsent.clear()
         self._told = self._told or bool(self._entries)
-        return self._encoded.message()
+        message = self._encoded.message()
+        if stream.unhealthy is not message.unhealthy:
+            for recovered in stream.unhealthy_since.keys() - message.unhealthy:
+                del stream.unhealthy_since[recovered]
+        return message
 
     def sent(self, stream: Stream, message: Message, now: float) -> None:
         """Note that a list has gone out on a stream."""
         self._told = bool(message.data)
         self.lists_sent += 1
         if stream.unhealthy is not message.unhealthy:
-            since, unhealthy = stream.unhealthy_since, message.unhealthy
-            for recovered in since.keys() - unhealthy:
-                del since[recovered]
-            for fallen in unhealthy - since.keys():
-                since[fallen] = now
-            stream.unhealthy = unhealthy
+            for fallen in message.unhealthy - stream.unhealthy_since.keys():
+                stream.unhealthy_since[fallen] = now
+            stream.unhealthy = message.unhealthy
 
     def close(self, stream: Stream) -> None:
         """Note the end of a stream."""

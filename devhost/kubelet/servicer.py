@@ -143,7 +143,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         try:
             while not self._closing:
                 if version != listing.version and not (self.quiet and version >= 0):
-                    version, message = listing.version, listing.message()
+                    version, message = listing.version, listing.message(stream)
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
                         await context.write(message.data)
                     listing.sent(stream, message, clock())

@@ -230,7 +230,7 @@ def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
     assert listing.entries.keys() <= kept.keys()
     assert 50_000 < len(kept) < 80_000
     listing.update(kept)
-    assert len(listing.message().data) <= 4 * 1024 * 1024
+    assert len(listing.message(listing.open()).data) <= 4 * 1024 * 1024
     assert wire.truncated({"a": entry}, listing) == {}
     assert wire.truncated({"a": entry}, Listing()) == {"a": entry}
 
@@ -239,7 +239,9 @@ def test_the_list_says_health_and_topology() -> None:
     """Healthy and Unhealthy are spelled as the kubelet reads them; no topology where none is."""
     listing = Listing()
     listing.update({"a": Advertised(True, (0, 1)), "b": Advertised(False)})
-    assert pb.ListAndWatchResponse.FromString(listing.message().data) == pb.ListAndWatchResponse(
+    assert pb.ListAndWatchResponse.FromString(
+        listing.message(listing.open()).data
+    ) == pb.ListAndWatchResponse(
         devices=[
             pb.Device(
                 ID="a",

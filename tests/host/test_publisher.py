@@ -47,7 +47,7 @@ class Published:
     def told(self) -> None:
         """The kubelet has the list."""
         stream = self.listing.open()
-        self.listing.sent(stream, self.listing.message(), 0.0)
+        self.listing.sent(stream, self.listing.message(stream), 0.0)
         self.listing.close(stream)
 
 

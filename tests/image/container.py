@@ -5,7 +5,7 @@ import json
 import platform
 import subprocess
 import uuid
-from asyncio.subprocess import Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -72,9 +72,8 @@ class Containers:
     async def close(self) -> None:
         """End what still runs."""
         for bundle in self._bundles:
-            subprocess.run(
-                self._runc("delete", "--force", bundle.name), check=False, capture_output=True
-            )
+            argv = self._runc("delete", "--force", bundle.name)
+            await (await asyncio.create_subprocess_exec(*argv, stderr=DEVNULL)).wait()
         async with asyncio.timeout(PATIENCE):
             for process in self._started:
                 await process.wait()

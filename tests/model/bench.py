@@ -19,7 +19,7 @@ from devhost.host.last_good import LastGood
 from devhost.host.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.encoding import Message
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.listing import Listing, Stream
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.kubelet.simulator_state import Endpoint
 from devhost.loading.loader import loads
@@ -183,9 +183,9 @@ class Bench:
     def _hear_sending(self) -> None:
         listener, message = self.listener, Listing.message
 
-        def heard(self: Listing) -> Message:
+        def heard(self: Listing, stream: Stream) -> Message:
             listener.sending(self, {one: it.healthy for one, it in self.entries.items()})
-            return message(self)
+            return message(self, stream)
 
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(Listing, "message", heard)

@@ -1,11 +1,13 @@
 """When an ID may leave the list, and what the list is as bytes."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.kubelet.encoding import Message
 from devhost.kubelet.listing import LIST_BYTES_MAX, Advertised, Call, Listing, Stream, advertised
 
 LEAVE_AFTER = 10.0
@@ -18,15 +20,33 @@ class History:
 
     stream: Stream
     lists: list[tuple[float, dict[str, Advertised]]] = field(default_factory=list)
+    on_its_way: tuple[Message, dict[str, Advertised]] | None = None
+
+    def step(self, listing: Listing, now: float) -> Collection[str]:
+        """Put the list on its way and return its IDs, or end what was begun."""
+        if self.on_its_way is None:
+            self.on_its_way = listing.message(self.stream), dict(listing.entries)
+            return listing.entries.keys()
+        message, entries = self.on_its_way
+        self.on_its_way = None
+        self.lists.append((now, entries))
+        listing.sent(self.stream, message, now)
+        return ()
 
     def unhealthy_since(self, device_id: str) -> float | None:
-        """Since when the kubelet knows by this stream that a device is unhealthy."""
+        """Since when the kubelet is sure to know by this stream that a device is unhealthy."""
+        if self.on_its_way and not fallen(device_id, self.on_its_way[1]):
+            return None
         since = None
         for time, entries in reversed(self.lists):
-            if device_id not in entries or entries[device_id].healthy:
+            if not fallen(device_id, entries):
                 break
             since = time
         return since
+
+
+def fallen(device_id: str, entries: Mapping[str, Advertised]) -> bool:
+    return device_id in entries and not entries[device_id].healthy
 
 
 def allowed(device_id: str, now: float, streams: list[History], calls: list[Call]) -> bool:
@@ -43,7 +63,7 @@ LISTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([UP, DOWN]))
 ACTIONS = st.one_of(
     st.tuples(st.just("update"), LISTS),
     st.tuples(
-        st.sampled_from(["open", "sent", "sent", "close", "begin", "end", "prune"]),
+        st.sampled_from(["open", *["send"] * 4, "close", "begin", "end", "prune"]),
         st.integers(0, 3),
     ),
     st.tuples(st.just("wait"), st.sampled_from([1, 4, 10, 11])),
@@ -81,11 +101,8 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
                 expected = {i: entry for i, entry in expected.items() if i not in gone}
                 sent -= gone
                 listing.prune(now)
-            case "sent", int() if streams:
-                history = streams[value % len(streams)]
-                history.lists.append((now, dict(listing.entries)))
-                sent.update(listing.entries)
-                listing.sent(history.stream, listing.message(), now)
+            case "send", int() if streams:
+                sent.update(streams[value % len(streams)].step(listing, now))
             case "close", int() if streams:
                 listing.close(streams.pop(value % len(streams)).stream)
             case "end", int() if calls:
@@ -142,13 +159,13 @@ def test_a_change_of_a_part_is_an_update_of_the_whole(
         for listing, stream in zip(both, streams, strict=True):
             match action:
                 case "send":
-                    listing.sent(stream, listing.message(), 10.0 * now)
+                    listing.sent(stream, listing.message(stream), 10.0 * now)
                 case "prune":
                     listing.prune(10.0 * now)
                 case "known":
                     listing.sending(others)
             expected = plain(listing)
-            data = listing.message().data if action == "send" else None
+            data = listing.message(stream).data if action == "send" else None
             assert data in (None, expected.SerializeToString(deterministic=True))
             assert listing.room == LIST_BYTES_MAX - expected.ByteSize()
         assert by_change.entries == by_update.entries
@@ -161,12 +178,12 @@ def test_a_change_of_a_part_is_an_update_of_the_whole(
 def test_a_list_that_does_not_change_is_encoded_once() -> None:
     """All streams send the same bytes, again too; and entries of a kind are one object."""
     listing, stream = served("a", "b")
-    message = listing.message()
+    message = listing.message(stream)
     listing.resend()
-    listing.sent(stream, listing.message(), 1.0)
-    assert listing.message() is message
+    listing.sent(stream, listing.message(stream), 1.0)
+    assert listing.message(stream) is message
     listing.update({"a": UP, "b": DOWN})
-    assert listing.message() is not message
+    assert listing.message(stream) is not message
     assert listing.entries["a"] is advertised(True, ())
 
 
@@ -175,7 +192,7 @@ def served(*ids: str) -> tuple[Listing, Stream]:
     listing = Listing(LEAVE_AFTER)
     listing.update(dict.fromkeys(ids, UP))
     stream = listing.open()
-    listing.sent(stream, listing.message(), 0.0)
+    listing.sent(stream, listing.message(stream), 0.0)
     return listing, stream
 
 
@@ -184,7 +201,7 @@ def test_a_removed_id_is_listed_as_unhealthy_first() -> None:
     listing, stream = served("a", "b")
     assert listing.update({"a": UP})
     assert listing.entries == {"a": UP, "b": DOWN}
-    listing.sent(stream, listing.message(), 5.0)
+    listing.sent(stream, listing.message(stream), 5.0)
     assert not listing.prune(14.9)
     assert listing.prune(15.0)
     assert listing.entries == {"a": UP}
@@ -202,26 +219,41 @@ def test_an_id_that_comes_back_is_not_leaving() -> None:
     """Adding an ID again cancels its leaving; a later one takes the whole time again."""
     listing, stream = served("a")
     listing.update({})
-    listing.sent(stream, listing.message(), 1.0)
+    listing.sent(stream, listing.message(stream), 1.0)
     listing.update({"a": UP})
-    listing.sent(stream, listing.message(), 2.0)
+    listing.sent(stream, listing.message(stream), 2.0)
     assert not listing.prune(100.0)
     assert listing.entries == {"a": UP}
     listing.update({})
-    listing.sent(stream, listing.message(), 100.0)
+    listing.sent(stream, listing.message(stream), 100.0)
     assert not listing.prune(101.0)
     assert listing.prune(110.0)
+
+
+def test_an_id_that_is_just_being_told_as_healthy_is_not_dropped() -> None:
+    """That it was unhealthy before counts no more once a list that says otherwise is written."""
+    listing, stream = served("a")
+    listing.update({})
+    listing.sent(stream, listing.message(stream), 1.0)
+    listing.update({"a": UP})
+    on_its_way = listing.message(stream)
+    listing.update({})
+    assert not listing.prune(100.0)
+    listing.sent(stream, on_its_way, 100.0)
+    assert not listing.prune(100.0)
+    listing.sent(stream, listing.message(stream), 101.0)
+    assert listing.prune(111.0)
 
 
 def test_a_new_stream_lists_the_leaving_ids_and_delays_them() -> None:
     """A stream that opens late gets the leaving IDs, and its time counts too."""
     listing, stream = served("a")
     listing.update({})
-    listing.sent(stream, listing.message(), 1.0)
+    listing.sent(stream, listing.message(stream), 1.0)
     late = listing.open()
     assert listing.entries == {"a": DOWN}
     assert not listing.prune(50.0)
-    listing.sent(late, listing.message(), 50.0)
+    listing.sent(late, listing.message(late), 50.0)
     assert not listing.prune(59.0)
     assert listing.prune(60.0)
 
@@ -230,7 +262,7 @@ def test_nothing_leaves_without_an_open_stream() -> None:
     """With no stream open there is no telling what the kubelet knows."""
     listing, stream = served("a")
     listing.update({})
-    listing.sent(stream, listing.message(), 1.0)
+    listing.sent(stream, listing.message(stream), 1.0)
     listing.close(stream)
     assert not listing.prune(1000.0)
     assert "a" in listing
@@ -241,7 +273,7 @@ def test_a_call_that_began_before_holds_the_id() -> None:
     listing, stream = served("a")
     old = listing.begin(0.5)
     listing.update({})
-    listing.sent(stream, listing.message(), 1.0)
+    listing.sent(stream, listing.message(stream), 1.0)
     listing.begin(1.5)
     assert not listing.prune(100.0)
     listing.end(old)
@@ -254,14 +286,14 @@ def test_an_id_that_a_pod_holds_stays() -> None:
     held = {"a"}
     listing.held = lambda: held
     listing.update({})
-    listing.sent(stream, listing.message(), 1.0)
+    listing.sent(stream, listing.message(stream), 1.0)
     assert listing.prune(100.0)
     assert listing.entries == {"a": DOWN}
     assert listing.leaving == {"a"}
     assert not listing.drained
     held.clear()
     assert listing.prune(100.0)
-    listing.sent(stream, listing.message(), 100.0)
+    listing.sent(stream, listing.message(stream), 100.0)
     assert listing.drained
 
 
