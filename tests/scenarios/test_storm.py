@@ -35,6 +35,7 @@ from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import KubeletDied
 
 STORM_S = 9.0
+LEAVE_AFTER_S = 2.0  # a kubelet that hardly gets a processor may read a list that much later
 FILES, PATHS, TOKENS, GUEST = (f"example.com/{n}" for n in ("files", "paths", "tokens", "guest"))
 ALL = (FILES, PATHS, TOKENS, GUEST)
 NAMES = [f"c{index}" for index in range(40)]
@@ -203,7 +204,7 @@ def no_list_drops_directly(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             }
             for device_id in healthy.keys() - fresh.keys():
                 since = healthy[device_id]
-                if since is None or clock() - since < 0.29:
+                if since is None or clock() - since < LEAVE_AFTER_S - 0.01:
                     found.append(f"{self._backend.name}: {device_id} left too soon")
             healthy.clear()
             healthy.update(fresh)
@@ -239,6 +240,7 @@ async def test_a_storm(
     (directory / "paths").mkdir()
     for place, name in itertools.product(("colas", "paths"), NAMES[::2]):
         (directory / place / name).touch()
+    hosting.leave_after = LEAVE_AFTER_S
     host = hosting.start(
         f"""
 version: v1
@@ -272,8 +274,10 @@ resources:
         TOKENS: {"0", "1"},
     }
     for name, ids in present.items():
+        async with asyncio.timeout(20):  # what is still listed may be as many as are there
+            while await listed(started, name) != ids:
+                await asyncio.sleep(0.02)
         await started.wait(name, len(ids), len(ids))
-        assert await listed(started, name) == ids
     async with asyncio.timeout(10):  # it may still be draining
         while (await started.capacity()).get(GUEST, (0, 0)) != (0, 0):
             await asyncio.sleep(0.005)
