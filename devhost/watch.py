@@ -121,7 +121,7 @@ class Watcher:
         try:
             look = in_thread("watch", lambda: places(wanted.spot))
         except RuntimeError as error:  # no thread is to be had
-            self._note(wanted.spot, [(wanted.spot.path, str(error))])
+            self._note(wanted, [(wanted.spot.path, str(error))])
             wanted.settle()
             return
         look.add_done_callback(lambda done: self._answered(wanted, done.result()))
@@ -164,7 +164,7 @@ class Watcher:
         fresh = any(wanted.inside.get(path) is not one for path, one in inside.items())
         wanted.changed |= (above, inside) != (wanted.above, wanted.inside)
         self._hold(wanted, above, inside)
-        self._note(spot, errors)
+        self._note(wanted, errors)
         return missed or (spot.recursive and fresh)
 
     def _directory(
@@ -208,16 +208,20 @@ class Watcher:
             if self._directories and not directory.inside and not directory.towards:
                 self._directories.drop(directory)
 
-    def _note(self, spot: Spot, errors: list[tuple[str, str]]) -> None:
+    def _note(self, wanted: Wanted, errors: list[tuple[str, str]]) -> None:
         """Remember whether all that a spot needs is watched; warn of the first that is not."""
+        spot = wanted.spot
         if not errors:
             self._unwatched.discard(spot)
+        if not errors or spot in self._unwatched:
             return
         path, reason = errors[0]
         if not self._unwatched:
             fields = {"directory": path, "reason": reason}
             _LOG.warning("cannot watch for changes, so looking regularly", extra={"fields": fields})
         self._unwatched.add(spot)
+        if wanted.arranged:  # who waits for events is to look regularly
+            wanted.tell(None)
 
     # ── events ──
 

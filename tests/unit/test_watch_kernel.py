@@ -112,6 +112,32 @@ async def test_what_the_kernel_does_not_give(
     ]
 
 
+async def test_who_cannot_be_told_any_more_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for events that do not come, unless it learns that it has to look by itself."""
+    warned = asyncio.Event()
+    async with Watcher() as watcher:
+
+        def look_again(_: str | None) -> None:
+            if watcher.degraded:
+                warned.set()
+
+        await watcher.watch("k", frozenset({Spot(str(tmp_path), recursive=True)}), look_again)
+
+        add = Inotify.add
+
+        def refuse(self: Inotify, path: str, *, writes: bool) -> int:
+            if path.endswith("sub"):
+                raise OSError(errno.ENOSPC, "no more")
+            return add(self, path, writes=writes)
+
+        monkeypatch.setattr(Inotify, "add", refuse)
+        (tmp_path / "sub").mkdir()
+        async with asyncio.timeout(10):
+            await warned.wait()
+
+
 async def test_a_filesystem_that_hangs_holds_up_only_its_spot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
