@@ -41,6 +41,11 @@ def fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
+def print_nothing(node_name: str) -> None:
+    """Say why nothing is shown."""
+    click.echo(f"devhost: no resource is declared for node {node_name} (--node-name)", err=True)
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns: with rich where a person looks, plain where a program reads."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):

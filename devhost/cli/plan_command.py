@@ -68,8 +68,10 @@ def command(
     reports = report(loaded, files, policy, node_name, wanted)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
-    else:
+    elif reports:
         printer.print_reports(reports)
+    else:
+        printer.print_nothing(node_name)
     sys.exit(1 if any(one.failed for one in reports) else 0)
 
 

@@ -43,6 +43,7 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Try the resources of a configuration, if there is one, and those in code."""
+    from devhost.discovery.candidates import HOLD_S
     from devhost.discovery.host_files import HostFiles
     from devhost.host.config_source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
@@ -78,11 +79,14 @@ def run(
             pod_resources=place / "pod-resources.sock",
             cdi_dir=place / "cdi",
             recorder=endpoint.recorder,
+            hold_s=0.0 if once else HOLD_S,
         )
         trial = Trial(first, settings, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
+        if not trial.names:
+            output.print_nothing(node_name)
         work = endpoint.beside(trial.host, trial.live(click.echo))
         asyncio.run(until_signal(work, source.look_again if source else None))

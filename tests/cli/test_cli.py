@@ -518,6 +518,14 @@ def test_a_missing_directory_is_no_error(tmp_path: Path) -> None:
     assert "/etc/colas" in note
 
 
+def test_a_file_in_the_place_of_a_directory_is_named_so(tmp_path: Path) -> None:
+    """It is there, and will not become one by itself."""
+    (tmp_path / "f").touch()
+    config = written(tmp_path / "c.yaml", TOKENS.replace("static: 3", f"directory: {tmp_path}/f"))
+    (resource,) = json.loads(run("plan", config, "-o", "json").stdout)["resources"]
+    assert resource["warnings"] == [f"{tmp_path}/f is not a directory"]
+
+
 def test_a_failed_source_exits_1(tmp_path: Path) -> None:
     """What cannot be read is an error, and the other resources are shown nevertheless."""
     broken = "  - {name: example.com/broken, sources: [directory: /%s]}\n" % ("x" * 300)
@@ -615,6 +623,44 @@ def test_try_once(serial: tuple[Path, Path]) -> None:
     wanted = serial_report() | {"registered": True}
     del wanted["allocation"]
     assert json.loads(done.stdout) == {"resources": [wanted]}
+
+
+def test_try_once_holds_nothing_back(tmp_path: Path) -> None:
+    """What an earlier source could still name is shown, as by `plan`: nothing comes any more."""
+    (tmp_path / "a1").touch()
+    text = f"""\
+version: v1
+resources:
+  - name: example.com/a
+    sources: [{{glob: "{tmp_path}/b*"}}, {{glob: "{tmp_path}/a*"}}]
+"""
+    config = written(tmp_path / "c.yaml", text)
+    (shown,) = json.loads(run("try", "--once", config).stdout)["resources"]
+    assert shown.pop("registered")
+    (planned,) = json.loads(run("plan", "-o", "json", config).stdout)["resources"]
+    assert shown == planned
+    assert shown["allocatable"] == 1
+
+
+ELSEWHERE: Final = TOKENS.replace("    sources:", "    nodeNames: [other]\n    sources:")
+NOTHING: Final = "devhost: no resource is declared for node here (--node-name)\n"
+
+
+def test_plan_without_a_resource_for_the_node(tmp_path: Path) -> None:
+    """An author does not look at an empty terminal."""
+    config = written(tmp_path / "c.yaml", ELSEWHERE)
+    done = run("plan", config, "--node-name", "here")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", NOTHING)
+
+
+async def test_try_without_a_resource_for_the_node(tmp_path: Path) -> None:
+    """Nor there."""
+    config = written(tmp_path / "c.yaml", ELSEWHERE)
+    async with running("try", config, "--node-name", "here") as process, asyncio.timeout(20):
+        assert process.stderr is not None
+        assert await process.stderr.readline() == NOTHING.encode()
+        process.send_signal(signal.SIGINT)
+        await ended(process)
 
 
 def test_try_once_without_resources(tmp_path: Path) -> None:
