@@ -32,6 +32,7 @@ _MADE_PREFIX: Final = 52  # as long as a device ID may be, with the hash
 _FILE: Final = re.compile(rf"{FILE_PREFIX}([0-9a-f]{{16}})_.*\.json", re.DOTALL)
 _FILE_HASH: Final = 16
 _FILE_READABLE: Final = 100  # of the 255 bytes of a file's name
+_VERSION_MAX: Final = "0.5.0"  # that a spec of ours may need
 
 # As containerd and CRI-O mount what a device plugin answers (containerd
 # internal/cri/opts/spec_linux_opts.go, CRI-O server/container_create_linux.go): read-only is not
@@ -99,6 +100,9 @@ class CdiDevice:
         return not (self.nodes or self.mounts or self.envs)
 
 
+Entry = Mapping[str, object]
+"""What stands in a spec for one device."""
+
 # ── names ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -164,13 +168,15 @@ def _hash(text: str) -> str:
 # ── the file ───────────────────────────────────────────────────────────────────────────
 
 
-def serialize(resource_name: str, devices: Sequence[CdiDevice]) -> bytes | None:
+def serialize(
+    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[Entry] = ()
+) -> bytes | None:
     """Return the content of a resource's spec file, the same for the same devices.
 
     Returns:
         JSON that is YAML too; ``None`` if there is to be no file, as with `spec`.
     """
-    content = spec(resource_name, devices)
+    content = spec(resource_name, devices, kept)
     if content is None:
         return None
     text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
@@ -178,7 +184,9 @@ def serialize(resource_name: str, devices: Sequence[CdiDevice]) -> bytes | None:
     return (_ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n").encode()
 
 
-def spec(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, object] | None:
+def spec(
+    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[Entry] = ()
+) -> dict[str, object] | None:
     """Return a resource's spec, with the oldest version that has all of it.
 
     The oldest, because a loader refuses a file of a version that it does not know.
@@ -187,22 +195,23 @@ def spec(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, object] 
         resource_name: The resource.
         devices: Its devices, in any order, each name once. Empty ones have no entry, because
             one device with nothing in it spoils the file for all.
+        kept: Entries of an earlier file, of other names.
 
     Returns:
         What JSON can take; ``None`` where no device has an entry, because CDI knows no file
         without devices.
     """
-    entries = [_entry(device) for device in devices if not device.empty]
+    entries = [*kept, *(_entry(device) for device in devices if not device.empty)]
     if not entries:
         return None
     return {
-        "cdiVersion": _version(devices),
+        "cdiVersion": _VERSION_MAX if kept else _version(devices),
         "kind": kind(resource_name),
         "devices": sorted(entries, key=lambda entry: str(entry["name"])),
     }
 
 
-def _entry(device: CdiDevice) -> dict[str, object]:
+def _entry(device: CdiDevice) -> Entry:
     edits = {
         "env": [f"{name}={device.envs[name]}" for name in sorted(device.envs)],
         "deviceNodes": [
@@ -252,7 +261,7 @@ def _version(devices: Sequence[CdiDevice]) -> str:
     """Return the least version, as specs-go/version.go counts; 0.6.0 is for what we never use."""
     used = [device for device in devices if not device.empty]
     if any(device.name[0].isdigit() or any(map(_moved, device.nodes)) for device in used):
-        return "0.5.0"
+        return _VERSION_MAX
     if any(device.mounts for device in used):
         return "0.4.0"
     return "0.3.0"

@@ -34,6 +34,8 @@ class HostPaths:
         state = self.look(spec.host_path)
         if isinstance(state, str):
             return f"{spec.host_path}: {state}"
+        if problem := names.text_problem(self.realpath(spec.host_path)):
+            return f"{spec.host_path} leads to a name that cannot be handed out: {problem}"
         if isinstance(spec, MountSpec):
             if state is None and self._files.is_host:
                 return f"{spec.host_path} is not there"

@@ -97,13 +97,14 @@ class Judge:
 
     def judge(self, match: Match) -> Node | Skipped:
         """Return the candidate, or why it is none."""
-        problem, state = _unusable(match) or match.excluded, None
+        problem, state = _unusable(match.path, match.name) or match.excluded, None
         if problem is None and match.path:
             state = self._looks.look(match.path)
             if state is None:
                 problem = DANGLING
             else:
                 problem = self._wrong_type(match.path, state) or self._busy(state)
+                problem = problem or _unusable(state.realpath)
         if problem is not None:
             return Skipped(names.printable(match.path or match.name), problem)
         role = self._source.role
@@ -125,8 +126,8 @@ class Judge:
         return f"{IN_USE}{use}" if use else None
 
 
-def _unusable(match: Match) -> str | None:
-    for text in (match.path, match.name):
+def _unusable(*texts: str) -> str | None:
+    for text in texts:
         if "\n" in text or "\t" in text or names.text_problem(text):
             return "unusable name: it is not UTF-8, or has control characters"
     return None

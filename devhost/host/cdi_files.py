@@ -56,6 +56,17 @@ class CdiFiles:
         self.writes += written
         return written
 
+    async def entries(self, resource_name: str) -> dict[str, cdi.Entry]:
+        """Return what stands in a resource's file, by the devices' names.
+
+        Nothing where there is no file of ours, or none that can be read.
+
+        Raises:
+            TimeoutError: No answer in 10 s.
+        """
+        path, kind = self._directory / cdi.file_name(resource_name), cdi.kind(resource_name)
+        return await self._in_turn(lambda: _entries(path, kind))
+
     async def remove_stale(
         self, configured: Collection[str], alive: Callable[[str], bool]
     ) -> list[str]:
@@ -158,15 +169,23 @@ def _is_stale(path: Path, configured: Collection[str], alive: Callable[[str], bo
     resource = cdi.hash_in(path.name)
     if resource is None or resource in configured or alive(resource):
         return False
-    return _kind_in(path).startswith(cdi.VENDOR_PREFIX)
+    return str(_content(path.read_bytes()).get("kind")).startswith(cdi.VENDOR_PREFIX)
 
 
-def _kind_in(path: Path) -> str:
+def _entries(path: Path, kind: str) -> dict[str, cdi.Entry]:
+    content = _content(_read(path) or b"")
+    devices = content.get("devices")
+    if content.get("kind") != kind or not isinstance(devices, list):
+        return {}
+    found = (one for one in devices if isinstance(one, dict) and one.get("containerEdits"))
+    return {str(one.get("name")): one for one in found}
+
+
+def _content(raw: bytes) -> dict[str, object]:
     try:
         # Bounds how deep the values lie; json goes on to the end of the stack, where no
         # finalizer of other objects could do its work.
-        content = from_json(path.read_bytes())
+        content = from_json(raw)
     except ValueError:
-        return ""
-    kind = content.get("kind") if isinstance(content, dict) else None
-    return kind if isinstance(kind, str) else ""
+        return {}
+    return content if isinstance(content, dict) else {}

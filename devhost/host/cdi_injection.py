@@ -11,18 +11,21 @@ from devhost.cdi import CdiDevice
 from devhost.discovery.injection import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi_files import CdiFiles
-from devhost.model.device import Snapshot
+from devhost.host.holders import Holders
+from devhost.model.device import Snapshot, distinct
 from devhost.threads import in_thread
 
 _PATIENCE_S: Final = 10.0
+_UNWRITTEN: Final = "it is not in the CDI spec yet"
 _LOG: Final = logging.getLogger(__name__)
 
 
 class CdiInjection:
     """The spec file of one resource, if it has one."""
 
-    def __init__(self, files: CdiFiles, look_again: Callable[[], None]) -> None:
-        self._files, self._look_again = files, look_again
+    def __init__(self, files: CdiFiles, holders: Holders, look_again: Callable[[], None]) -> None:
+        self._files, self._holders, self._look_again = files, holders, look_again
+        self._former: Mapping[str, cdi.Entry] | None = None  # by the process before, by name
         self._written: Mapping[str, CdiDevice] | None = None
         self._looking: asyncio.Future[dict[str, CdiDevice]] | None = None
         self._problem: str | None = None
@@ -41,7 +44,8 @@ class CdiInjection:
             return
         try:
             devices = await self._look(scanner, found)
-            await self._files.write(name, cdi.serialize(name, list(devices.values())))
+            kept = await self._kept(name, devices)
+            await self._files.write(name, cdi.serialize(name, list(devices.values()), kept))
         except OSError as error:  # a TimeoutError, too
             problem = f"its CDI spec could not be written: {error.strerror or 'no answer'}"
             if problem != self._problem:
@@ -50,6 +54,22 @@ class CdiInjection:
             self._problem = problem
         else:
             self._written, self._problem = devices, None
+
+    async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.Entry]:
+        """Return what a process before this one has written for devices that pods still hold.
+
+        They may be named otherwise by now, or be declared no more; a container that has one may
+        start again. Where it is not known who holds what just now, all may be held.
+        """
+        holders = self._holders
+        if self._former is None:
+            self._former = await self._files.entries(name) if holders.asked else {}
+            if self._former:
+                await holders.settled()
+        former = self._former.keys() - {one.name for one in devices.values() if not one.empty}
+        if holders.known:
+            former &= {cdi.device_name(one) for one in distinct(holders.held(name))}
+        return [self._former[one] for one in former]
 
     async def _look(self, scanner: Scanner, found: Snapshot) -> dict[str, CdiDevice]:
         """Look at what the devices bring, one look at a time: a sick host owes only one.
@@ -80,11 +100,12 @@ class CdiInjection:
         """Name devices as the spec does; make those unhealthy that no runtime would find."""
         if self._resource is None:
             return snapshot
-        snapshot = named(self._resource, snapshot, self._written or {})
-        if self._problem is None:
-            return snapshot
+        written = self._written or {}
+        snapshot = named(self._resource, snapshot, written)
         devices = {
-            device_id: device if not device.healthy else replace(device, reason=self._problem)
+            device_id: device
+            if not device.healthy or (self._problem is None and device_id in written)
+            else replace(device, reason=self._problem or _UNWRITTEN)
             for device_id, device in snapshot.devices.items()
         }
         return replace(snapshot, devices=devices)

@@ -60,6 +60,17 @@ class Holders:
         """
         return frozenset(self.of(resource)) | frozenset(self._before.get(resource, {}))
 
+    def resources(self) -> frozenset[str]:
+        """Return the resources of which pods hold devices, as `held` does."""
+        return frozenset(self._last.keys() | self._before.keys())
+
+    async def until_known(self) -> None:
+        """Wait until it is known who holds what; at once without a socket to ask."""
+        while self.asked and not self.known:
+            await self.settled()
+            if not self.known:
+                await asyncio.sleep(POLL_S)
+
     async def settled(self) -> None:
         """Ask anew if that is possible; else the last list stays in force."""
         with contextlib.suppress(KubeletError):

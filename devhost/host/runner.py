@@ -46,7 +46,7 @@ class Runner:
         self._looking: asyncio.Task[Snapshot] | None = None
         self._looker = Looker(shared.claims, self._claim, shared.recorder, self.look_again)
         self.health = HealthMonitor(name, self.look_again)
-        self._injection = CdiInjection(shared.cdi_files, self.look_again)
+        self._injection = CdiInjection(shared.cdi_files, shared.holders, self.look_again)
         self.listing = Listing(shared.leave_after)
         self.listing.held = self._held
         judges = [self.health.verdicts, self._injection.judged]
@@ -168,6 +168,8 @@ class Runner:
             self._shared.recorder.registration(self.name, ok=state is State.REGISTERED)
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()
+        if self.resource.inject == "cdi" and state is State.REGISTERED:
+            self.look_again()  # an older instance may have written its spec until now
 
     # ── discovery ──
 
@@ -227,7 +229,8 @@ class Runner:
         """See to all that has to be so before the kubelet learns of what was found."""
         if not self.draining:
             self.health.watch(scanner, found)
-            await self._injection.write(scanner, found)
+            if not self._shared.directory.instances.newer(self.name):  # that has written its own
+                await self._injection.write(scanner, found)
             if self._declared is not scanner:
                 self._declared = scanner
                 await self._preparation.declared(scanner.resource)

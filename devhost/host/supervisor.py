@@ -207,10 +207,12 @@ class Host:
         )
 
     async def _clear_cdi(self) -> None:
-        """Remove the CDI specs of resources that are declared no more."""
-        instances = self._shared.directory.instances
+        """Remove the CDI specs of resources that are declared no more and that no pod holds."""
+        instances, holders = self._shared.directory.instances, self._shared.holders
+        await holders.until_known()
+        needed = self._runners.keys() | holders.resources()
         try:
-            removed = await self._shared.cdi_files.remove_stale(self._runners, instances.serves)
+            removed = await self._shared.cdi_files.remove_stale(needed, instances.serves)
         except OSError as error:
             reason = {"fields": {"reason": str(error)}}
             _LOG.warning("stale CDI specs could not be looked for", extra=reason)

@@ -16,6 +16,7 @@ from devhost.discovery.scan import Scanner
 from devhost.host import cdi_injection
 from devhost.host.cdi_files import CdiFiles
 from devhost.host.cdi_injection import CdiInjection
+from devhost.host.holders import Holders
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.trust import Policy
@@ -43,7 +44,7 @@ resources:
         self.injection = self.new()
 
     def new(self) -> CdiInjection:
-        return CdiInjection(CdiFiles(self.place), self.looked.set)
+        return CdiInjection(CdiFiles(self.place), Holders(None), self.looked.set)
 
     def found(self) -> Snapshot:
         return self.scanner.snapshot(self.scanner.survey(), Snapshot(), lambda _: None, 0.0)

@@ -11,6 +11,8 @@ import pytest
 
 from devhost import cdi
 from devhost.host.cdi_files import CdiFiles
+from devhost.model.state import State
+from devhost.trust import Policy
 from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
@@ -221,6 +223,77 @@ async def test_specs_of_an_earlier_configuration_are_removed(
     await until(lambda: not (hosting.cdi / stale).exists(), "the end of the stale one")
     left = {path.name for path in hosting.cdi.iterdir()}
     assert left == {foreign, "vendor.json", bench.file.name}
+
+
+@pytest.mark.parametrize("left", ["[]", "[{name: example.com/other, sources: [static: 1]}]"])
+async def test_a_spec_that_a_pod_needs_is_not_stale(
+    started: Kubelet, bench: Bench, hosting: Hosting, left: str
+) -> None:
+    """Neither after an edit and a restart, nor for another release, while its own is away."""
+    bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    await started.admit("pod", {"app": {PORT: 1}})
+    await hosting.stop()
+    stale = hosting.cdi / cdi.file_name("example.com/gone")
+    content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", envs={"X": "1"})])
+    assert content
+    stale.write_bytes(content)
+    config = f"version: v1\nresources: {left}\n"
+    hosting.start(config, pod_resources=hosting.pod_resources)
+    await until(lambda: not stale.exists(), "the end of the stale one")
+    bench.inject(*named("a"))
+
+
+async def test_a_name_that_a_pod_holds_stays_in_the_spec_over_a_restart(
+    started: Kubelet, bench: Bench, hosting: Hosting
+) -> None:
+    """Whatever the device is called by now, its container was made with the former name."""
+    bench.plug("a", 1)
+    bench.plug("b", 2)
+    bench.start()
+    await started.wait(PORT, 2, 2)
+    answer = (await started.admit("pod", {"app": {PORT: 1}}))["app"]
+    (device,) = answer["deviceIds"][PORT]
+    assert answer["cdiDevices"] == named(device)
+    await hosting.stop()
+    bench.start('inject: cdi, id: "new-${name}"')
+    await until(lambda: "new-b" in bench.numbers(), "the new names")
+    assert bench.numbers().keys() == {device, "new-a", "new-b"}
+    bench.inject(*named(device, "new-a", "new-b"))
+
+
+async def test_the_older_of_two_leaves_the_spec_to_the_newer(
+    started: Kubelet, bench: Bench, hosting: Hosting
+) -> None:
+    """Their configurations may differ, and the kubelet hands out what the newer one has."""
+    bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    (older,) = hosting.hosts[0].runners
+    bench.start('inject: cdi, id: "new-${name}"')
+    await until(lambda: older.status.state is State.WAITING, "the older one")
+    bench.plug("b", 2)
+    await until(lambda: {"a", "b"} <= older.snapshot.devices.keys(), "a look of the older one")
+    await until(lambda: bench.numbers().keys() == {"new-a", "new-b"}, "a look of the newer one")
+
+
+@pytest.mark.parametrize("more", ["inject: cdi", 'id: "${realpath}"', 'group: "${realpath}"'])
+async def test_a_link_to_an_odd_name_takes_no_other_device_away(
+    started: Kubelet, bench: Bench, hosting: Hosting, more: str
+) -> None:
+    """Whoever can make a link in the directory must not take the resource away."""
+    odd = os.fsencode(bench.directory) + b"/x\xff"
+    os.mknod(odd, 0o640 | stat.S_IFCHR, os.makedev(240, 2))
+    bench.plug("a", 1)
+    policy = Policy(("/*",), enforced=True)
+    hosting.start(bench.config(more), policy=policy)
+    await started.wait(PORT, 1, 1)
+    (bench.nodes / "odd").symlink_to(os.fsdecode(odd))
+    runner = hosting.hosts[-1].runners[0]
+    await until(lambda: runner.snapshot.skipped, "a look")
+    assert [one.candidate for one in runner.snapshot.skipped] == [str(bench.nodes / "odd")]
+    assert await started.capacity() == {PORT: (1, 1)}
 
 
 async def test_a_device_that_is_gone_stays_in_the_spec(started: Kubelet, bench: Bench) -> None:

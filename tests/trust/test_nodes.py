@@ -11,6 +11,7 @@ import pytest
 from devhost.discovery.host_files import HostFiles
 from devhost.host.cdi_files import CdiFiles
 from devhost.host.cdi_injection import CdiInjection
+from devhost.host.holders import Holders
 from tests.trust.attack import (
     KMEM,
     MEM,
@@ -287,7 +288,9 @@ async def test_a_spec_from_the_time_of_more_flags_does_not_stay(node: Victim) ->
     place = node.directory("/cdi")
     for allow, expected in ((["/dev/disk"], 1), ([], 0)):
         scanner = node.scanner(resource, *allow)
-        await CdiInjection(CdiFiles(place), lambda: None).write(scanner, node.scan(scanner))
+        await CdiInjection(CdiFiles(place), Holders(None), lambda: None).write(
+            scanner, node.scan(scanner)
+        )
         assert len(made_in(place)) == expected
 
 
