@@ -18,6 +18,7 @@ class Claim:
         leaving: Those that it offers no more, but the kubelet has still in its list.
         skipped: Those that it would offer if no resource before it did.
         fresh: It has not looked yet.
+        removed: Its resource has ended; that something is due is not heard any more.
         busy: A scan is due or under way.
         found: The nodes that the scan under way has found, once that is known.
         looked_at: When the look under way has begun, by the changes so far.
@@ -33,6 +34,7 @@ class Claim:
     leaving: set[str] = field(default_factory=set)
     skipped: frozenset[str] = frozenset()
     fresh: bool = True
+    removed: bool = False
     busy: bool = False
     found: frozenset[str] | None = None
     looked_at: int | None = None

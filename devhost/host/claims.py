@@ -39,10 +39,15 @@ class Claims:
 
     def remove(self, claim: Claim) -> None:
         """Give up a resource's claims; it is served no more."""
+        claim.removed = True
         self.set(claim, (), ())
+        self.give_up(claim)
+        self._claims.remove(claim)
+
+    def give_up(self, claim: Claim) -> None:
+        """End whatever look is due or under way: nobody is to wait for it."""
         self.looked(claim)
         self.order.idle(claim)
-        self._claims.remove(claim)
 
     def share(self, claim: Claim, shares: bool) -> None:
         """Note whether a resource's nodes may be offered by others too."""

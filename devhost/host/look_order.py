@@ -35,6 +35,8 @@ class LookOrder:
 
     def busy(self, claim: Claim) -> None:
         """Note that a scan of a resource is due: what the one under way has found is outdated."""
+        if claim.removed:
+            return
         if not claim.busy:
             self.enter(claim)
         elif claim.found is not None:

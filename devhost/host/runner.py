@@ -150,6 +150,7 @@ class Runner:
             self._watch.end()
             self._shared.holders.unsubscribe(self._held_changed)
             self.health.close()
+            self._claims.give_up(self._claim)
             self.standing.tell(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
@@ -159,8 +160,8 @@ class Runner:
     async def close(self) -> None:
         """Give up what a resource that has ended had on this node."""
         self._claims.remove(self._claim)
-        await self._injection.remove(self.name)
         await self._preparation.ended()
+        await self._injection.remove(self.name)
 
     def _tell(self, state: State, reason: str | None = None) -> None:
         self.standing.tell(state, reason)

@@ -249,7 +249,9 @@ class PluginDirectory:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await self._drop(channel)  # or it would wait out its back-off
-            raise KubeletError(error.details() or error.code().name.lower()) from None
+            # The same reason is to be the same text: each attempt has a socket of its own.
+            details = (error.details() or "").replace(endpoint, "the socket")
+            raise KubeletError(details or error.code().name.lower()) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -5,9 +5,12 @@ list costs the encoding of one device and a join.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.immutable import immutable
+
+_UNHEALTHY_MORE: Final = 3  # bytes: two letters, and its length may need one
 
 
 def encode_device(advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int] = ()) -> bytes:
@@ -33,22 +36,24 @@ class EncodedList:
     """The encoded devices of one list, and all of them joined once they are asked for.
 
     Attributes:
-        size: The length of the whole.
+        longest: The length of the whole, if all devices were unhealthy, or a little more.
     """
 
-    __slots__ = ("_fields", "_message", "_told_unhealthy", "_unhealthy", "size")
+    __slots__ = ("_fields", "_message", "_told_unhealthy", "_unhealthy", "longest")
 
     def __init__(self) -> None:
         self._fields: dict[str, bytes] = {}
         self._unhealthy: set[str] = set()
         self._told_unhealthy: frozenset[str] | None = None
         self._message: Message | None = None
-        self.size = 0
+        self.longest = 0
 
     def put(self, advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int] = ()) -> None:
         """Add a device, or set it anew."""
+        if advertised_id in self._fields:
+            self._shorten(advertised_id)
         encoded = encode_device(advertised_id, healthy=healthy, numa_nodes=numa_nodes)
-        self.size += len(encoded) - len(self._fields.get(advertised_id, b""))
+        self.longest += len(encoded) + (_UNHEALTHY_MORE if healthy else 0)
         self._fields[advertised_id] = encoded
         self._message = None
         if healthy is (advertised_id in self._unhealthy):
@@ -57,11 +62,16 @@ class EncodedList:
 
     def drop(self, advertised_id: str) -> None:
         """Take a device out."""
-        self.size -= len(self._fields.pop(advertised_id))
+        self._shorten(advertised_id)
+        del self._fields[advertised_id]
         self._message = None
         if advertised_id in self._unhealthy:
             self._told_unhealthy = None
             self._unhealthy.discard(advertised_id)
+
+    def _shorten(self, advertised_id: str) -> None:
+        more = 0 if advertised_id in self._unhealthy else _UNHEALTHY_MORE
+        self.longest -= len(self._fields[advertised_id]) + more
 
     def message(self) -> Message:
         """Return the list; the same objects until something changes."""

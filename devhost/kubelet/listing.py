@@ -63,6 +63,7 @@ class Listing:
         version: Goes up when the list changes.
         lists_sent: How many lists went out, on all streams.
         left: How many IDs have left the list.
+        left_out: How many IDs found no room in it, by who sets what is to be advertised.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class Listing:
         "_unsent",
         "held",
         "left",
+        "left_out",
         "lists_sent",
         "version",
     )
@@ -100,6 +102,7 @@ class Listing:
         self.version = 0
         self.lists_sent = 0
         self.left = 0
+        self.left_out = 0
 
     @property
     def entries(self) -> Mapping[str, Advertised]:
@@ -117,8 +120,11 @@ class Listing:
 
     @property
     def room(self) -> int:
-        """How many bytes the list may grow until the kubelet would not take it."""
-        return LIST_BYTES_MAX - self._encoded.size
+        """How many bytes the list may grow until the kubelet would not take it.
+
+        It is to be taken also when all devices are unhealthy, which is the longer word.
+        """
+        return LIST_BYTES_MAX - self._encoded.longest
 
     @property
     def streams(self) -> int:

@@ -46,7 +46,9 @@ class PluginServer:
         try:
             self._server.add_insecure_port(f"unix:{quote(str(self._path))}")
         except RuntimeError:
-            raise OSError(f"cannot listen on {self._path}: {self._bind_problem()}") from None
+            # Each attempt has a name of its own; the same reason is to be the same text.
+            reason = f"cannot listen in {self._directory}: {self._bind_problem()}"
+            raise OSError(reason) from None
         starting = asyncio.ensure_future(self._server.start())
         try:
             await asyncio.shield(starting)

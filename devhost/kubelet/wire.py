@@ -24,7 +24,7 @@ def truncated(wanted: dict[str, Advertised], listing: Listing) -> dict[str, Adve
     kept = {}
     for key, entry in wanted.items():
         if key not in listing:
-            room -= len(encode_device(key, healthy=entry.healthy, numa_nodes=entry.numa_nodes))
+            room -= len(encode_device(key, healthy=False, numa_nodes=entry.numa_nodes))
             if room < 0:
                 continue
         kept[key] = entry

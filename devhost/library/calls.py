@@ -12,7 +12,7 @@ from devhost.model.names import printable
 
 T = TypeVar("T")
 
-UNRETURNED_MAX: Final = 8  # of one method; each is a thread
+UNRETURNED_MAX: Final = 8  # late calls of one method; each is a thread
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class Calls:
         self._resource = resource
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
+        self._late: Counter[str] = Counter()  # those of them that nobody waits for any more
         self._said: dict[str, str] = {}
 
     def running(self, method: str) -> bool:
@@ -67,9 +68,9 @@ class Calls:
             within: Seconds to wait; a call that takes longer goes on, for nobody.
 
         Raises:
-            CallError: As of `here`; it did not return in time, or too many calls have not.
+            CallError: As of `here`; it did not return in time, or too many late ones have not yet.
         """
-        if self._running[method] >= UNRETURNED_MAX:
+        if self._late[method] >= UNRETURNED_MAX:
             raise CallError(f"{method}() has not returned from the last {UNRETURNED_MAX} calls")
         answer: Future[T] = Future()
 
@@ -84,9 +85,16 @@ class Calls:
         try:
             return answer.result(max(within, 0.0))
         except TimeoutError:
+            with self._lock:
+                self._late[method] += 1
+            answer.add_done_callback(lambda _: self._returned(method))
             text = f"{method}() did not return in {within:.3g} s"
             self._log(method, text, None)
             raise CallError(text) from None
+
+    def _returned(self, method: str) -> None:
+        with self._lock:
+            self._late[method] -= 1
 
     def _log(self, method: str, text: str, error: BaseException | None) -> None:
         repeated = self._said.get(method) == text

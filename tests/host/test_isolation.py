@@ -8,6 +8,8 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -20,6 +22,8 @@ from devhost.kubelet import directory as plugin_directory
 from devhost.kubelet import wire
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import Advertised, Listing
+from devhost.kubelet.server import PluginServer
+from devhost.kubelet.servicer import Backend
 from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
@@ -220,6 +224,17 @@ async def test_a_plugin_directory_that_is_gone_ends_the_host(
         await task
 
 
+async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) -> None:
+    """Or every one would be a warning: a reason that repeats is said a few times."""
+    backend = cast("Backend", SimpleNamespace(pre_start_required=False))
+    reasons = set()
+    for endpoint in ("a.sock", "b.sock"):
+        with pytest.raises(OSError, match="cannot listen in ") as caught:
+            await PluginServer(backend, tmp_path / "none", endpoint).start()
+        reasons.add(str(caught.value))
+    assert len(reasons) == 1
+
+
 def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
     """New devices beyond 4 MiB are left out; listed ones stay, and all of a small list."""
     entry = Advertised(healthy=True)
@@ -231,6 +246,10 @@ def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
     assert 50_000 < len(kept) < 80_000
     listing.update(kept)
     assert len(listing.message(listing.open()).data) <= 4 * 1024 * 1024
+    listing.update({})  # all are unhealthy, which is the longer word
+    assert len(listing.entries) == len(kept)
+    assert len(listing.message(listing.open()).data) <= 4 * 1024 * 1024
+    listing.update(kept)
     assert wire.truncated({"a": entry}, listing) == {}
     assert wire.truncated({"a": entry}, Listing()) == {"a": entry}
 

@@ -163,6 +163,15 @@ def test_a_removed_resource_holds_nothing() -> None:
     assert at.claims.holder(at.b, "n") is None
 
 
+def test_nobody_waits_for_a_removed_resource() -> None:
+    """Something of it may come late, such as what a filesystem that hung has to say."""
+    at = Entered()
+    at.claims.order.busy(at.a)
+    at.claims.remove(at.a)
+    at.claims.order.busy(at.a)
+    assert at.claims.order.first(at.b)
+
+
 # ── looks ──
 
 
