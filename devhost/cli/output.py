@@ -65,8 +65,10 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("   ".join(cells).rstrip())
 
 
-def print_reports(reports: "Sequence[ResourceReport]") -> None:
+def print_reports(reports: "Sequence[ResourceReport]", node_name: str) -> None:
     """Print what a host would advertise, for people."""
+    if not reports:
+        print_nothing(node_name)
     for number, report in enumerate(reports):
         if number:
             click.echo()

@@ -68,10 +68,8 @@ def command(
     reports = report(loaded, files, policy, node_name, wanted)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
-    elif reports:
-        printer.print_reports(reports)
     else:
-        printer.print_nothing(node_name)
+        printer.print_reports(reports, node_name)
     sys.exit(1 if any(one.failed for one in reports) else 0)
 
 

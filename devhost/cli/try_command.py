@@ -12,7 +12,9 @@ import click
 from devhost.cli import listening, options, output
 
 if TYPE_CHECKING:
+    from devhost.host.config_source import ConfigSource
     from devhost.host.shared import CodeResource
+    from devhost.model.config import Config
     from devhost.observe.address import Address
 
 
@@ -50,20 +52,13 @@ def run(
     from devhost.host.supervisor import Settings
     from devhost.host.trial import Trial
     from devhost.kubelet.instances import path_length_problem
-    from devhost.model.config import Config
     from devhost.observe import logs
     from devhost.trust import Policy
 
     logs.set_up("error" if once else log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=False)
-    first: Config | None = Config(version="v1", resources=())
     source = ConfigSource(config, policy) if config is not None else None
-    if source is not None:
-        loaded, _ = source.first()
-        output.print_problems(loaded.problems)
-        first = loaded.config
-    if first is None:
-        sys.exit(1)
+    first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
@@ -90,3 +85,16 @@ def run(
             output.print_nothing(node_name)
         work = endpoint.beside(trial.host, trial.live(click.echo))
         asyncio.run(until_signal(work, source.look_again if source else None))
+
+
+def _first(source: "ConfigSource | None") -> "Config":
+    """Return the configuration to begin with; exit 1 where it is invalid."""
+    from devhost.model.config import Config
+
+    if source is None:
+        return Config(version="v1", resources=())
+    loaded, _ = source.first()
+    output.print_problems(loaded.problems)
+    if loaded.config is None:
+        sys.exit(1)
+    return loaded.config
