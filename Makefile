@@ -91,7 +91,7 @@ schema: setup ## Write the configuration's JSON Schema to config/schema.json
 	@$(BIN)/devhost schema > config/.schema.json.new || { rm -f config/.schema.json.new; exit 1; }
 	@mv config/.schema.json.new config/schema.json
 
-clean: ## Remove all that was made, but for the kubelets in .tools
+clean: ## Remove all that was made, but for what was built in .tools
 	@rm -rf .venv .tools/proto-venv build dist
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.tools/*' -prune -exec rm -rf {} +
