@@ -24,6 +24,7 @@ PREFIX: Final = "devhost-"
 _HASH_LENGTH: Final = 12
 _NAME: Final = re.compile(rf"{PREFIX}([0-9a-f]{{12}})-([0-9a-f]{{20}})-[0-9]+\.sock")
 _SAME_TIME_NS: Final = 100_000_000  # the kernel's clock for files goes in ticks
+_CANNOT_ASK: Final = (errno.EMFILE, errno.ENFILE)
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its end
 
 
@@ -134,6 +135,8 @@ class Instances:
             answers = {}
             for name in resources:
                 answers[name] = connected(self._directory / name)
+                if answers[name] in _CANNOT_ASK:
+                    return set(), 0  # what was known stays
                 if answers[name] == 0:
                     for resource in resources.values():
                         others.setdefault(resource, set()).add(instance)

@@ -50,6 +50,7 @@ class Registration:
         finally:
             if self._resting is not None:
                 await self._resting.stop()
+                self._resting = None
 
     async def _run(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """Socket names, and who lives behind which."""
 
 import contextlib
+import errno
 import socket
 import stat
 from collections.abc import Iterator
@@ -121,6 +122,21 @@ def test_one_that_has_gone_is_noticed(sockets: Sockets) -> None:
     assert changed(older) == (True, 0)
     assert not older.newer(T)
     assert older.alone
+
+
+def test_who_cannot_be_asked_has_not_gone(
+    sockets: Sockets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no descriptor left for a look, an older one must not take the newer for dead."""
+    older, newer = Instances(Path()), Instances(Path())
+    sockets.listen(newer.fresh_name(T))
+    older.look()
+    assert older.newer(T)
+    with monkeypatch.context() as without:
+        without.setattr("devhost.kubelet.instances.connected", lambda _: errno.EMFILE)
+        assert older.look() == (set(), 0)
+        assert older.newer(T)
+    assert older.look() == (set(), 0)
 
 
 def test_dead_sockets_are_unlinked_at_the_second_refusal(sockets: Sockets) -> None:
