@@ -5,6 +5,7 @@ access to memory or ports. Everything else is allowed by ``--allow-path`` and ``
 """
 
 import fnmatch
+import posixpath
 from typing import Final
 
 from devhost.immutable import immutable
@@ -12,6 +13,9 @@ from devhost.model.device import FileKind
 
 # Linux's Documentation/admin-guide/devices.txt: 1:1 mem, 1:2 kmem, 1:4 port.
 _MEMORY_NODES: Final = {(1, 1), (1, 2), (1, 4)}
+_MEMORY_PATHS: Final = ("/dev/mem", "/dev/kmem", "/dev/port")
+# Links on nearly every machine.
+_USUAL_LINKS: Final = {"/var/run/": "/run/", "/var/lock/": "/run/lock/"}
 
 
 @immutable
@@ -32,6 +36,22 @@ class Policy:
         """Say whether ``--allow-path`` names a resolved host path."""
         return any(fnmatch.fnmatchcase(path, glob) for glob in self.allow_paths)
 
+    def written_refusal(self, path: str, *, mount: bool) -> str | None:
+        """Return why a host path may not be handed to a container, by how a file names it.
+
+        What more there is to say is said by `refusal`, when it is known where the path leads.
+        """
+        plain = posixpath.normpath(path)
+        if self.allows_path(plain) or self.allows_path(_usually(plain)):
+            return None
+        if mount:
+            return f"mounts need --allow-path '{path}'"
+        if plain in _MEMORY_PATHS:
+            return f"access to memory and ports by {plain} needs --allow-path '{plain}'"
+        if not path.startswith("/dev/"):
+            return f"{path} is not below /dev: it needs --allow-path '{path}'"
+        return None
+
     def refusal(
         self, realpath: str, kind: FileKind | None, number: tuple[int, int] | None, *, mount: bool
     ) -> str | None:
@@ -51,3 +71,11 @@ class Policy:
                 return None
             what = "access to memory and ports by"
         return f"{what} {realpath} need --allow-path '{realpath}'"
+
+
+def _usually(path: str) -> str:
+    """Return where a path leads on nearly every machine."""
+    for link, target in _USUAL_LINKS.items():
+        if path.startswith(link):
+            return target + path.removeprefix(link)
+    return path

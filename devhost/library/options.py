@@ -57,7 +57,7 @@ def declared(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str
         severity: tuple(
             f"{name}: {_option(problem.path)}: {problem.message}"
             for problem in loaded.problems
-            if problem.severity == severity
+            if problem.severity == severity and not problem.path.startswith("resources[0].sources")
         )
         for severity in ("error", "warning")
     }

@@ -94,18 +94,13 @@ def check_trust(
     for where, rule in places:
         if rule.nodes_only or rule.target not in ("devices", "mounts"):
             continue
-        constant = not rule.value.names
-        host = str(rule.value)
-        if rule.target == "mounts":
-            allowed = policy.allows_path(host) if constant else bool(policy.allow_paths)
-        else:
-            allowed = policy.allows_path(host) or not constant or host.startswith("/dev/")
-        if not allowed:
-            glob = host if constant else "GLOB"
-            what = f"{host} is not below /dev: it needs"
-            if rule.target == "mounts":
-                what = "mounts need"
-            yield severity, where, f"{what} --allow-path '{glob}'", False
+        mount = rule.target == "mounts"
+        if not rule.value.names:
+            refusal = policy.written_refusal(str(rule.value), mount=mount)
+            if refusal is not None:
+                yield severity, where, refusal, False
+        elif mount and not policy.allow_paths:
+            yield severity, where, "mounts need --allow-path 'GLOB'", False
     for index, source in enumerate(() if policy.allow_paths else resource.sources):
         kind = source.kind
         if not isinstance(kind, Static) and kind.types == ("block",):

@@ -6,6 +6,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Path, Place, Tree
 from devhost.model import allocate, config, sources
 from devhost.model.mapping import Model
@@ -38,6 +39,13 @@ _BELOW: Final[dict[str, type[Model]]] = {
     "preStart": config.Step,
     "resources": config.Resource,
 }
+# Below which keys a template may stand.
+_TEMPLATES: Final = (
+    *("id", "group", "value", "hostPath", "containerPath", "devices", "mounts", "cdi"),
+    *("run", "exec", "waitFor"),
+)
+# What Kubernetes calls it.
+_OTHER_WORDS: Final = {"mountPath": "containerPath"}
 _PLANNED_KINDS: Final = ("usb", "pci", "sysfs", "exec")
 _EXPECTED: Final = {
     "bool_type": "true or false",
@@ -98,7 +106,10 @@ def tree_problems(tree: Tree) -> Iterator[Found]:
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
     if len(path) == 1 and str(path[0]).startswith("x-"):
         return
-    if isinstance(value, dict):
+    if name := _bare_name(path, tree):
+        place = tree.place(path)
+        yield path, f"a template has a '$': write \"${{{name}}}\"", (place.line, place.column)
+    elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _nulls(inner, (*path, key), tree)
     elif isinstance(value, list):
@@ -110,6 +121,29 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
         if ":" in key:
             message = f"has no value: write a space after the ':' of '{key.partition(':')[0]}:'"
         yield path, message, tree.place(path).key
+
+
+def manifest_problem(tree: Tree) -> TreeError | None:
+    """Return what is wrong with a file that is a manifest: nothing of what it holds counts."""
+    if not isinstance(tree.data, dict) or not {"apiVersion", "kind"} <= tree.data.keys():
+        return None
+    message = (
+        "this is a Kubernetes manifest: the configuration is what stands below the key of a "
+        "ConfigMap's `data`, as a file of its own"
+    )
+    return TreeError(message, *tree.place(("apiVersion",)).key)
+
+
+def _bare_name(path: Path, tree: Tree) -> str:
+    """Return the name in ``{name}``, where a template may stand that lacks its ``$``."""
+    value, keys = tree.value(path), [part for part in path if isinstance(part, str)]
+    if not isinstance(value, dict) or [*value.values()] != [None] or not keys:
+        return ""
+    (name,), place = value, tree.place(path)
+    in_braces = (place.line, place.column) != tree.place((*path, name)).key
+    template = keys[-1] in _TEMPLATES or keys[-2:-1] in (["env"], ["annotations"])
+    named = name.isidentifier() and name not in _keys(_model_at((*path, name)))
+    return name if in_braces and template and named else ""
 
 
 def shape_problems(
@@ -127,14 +161,13 @@ def shape_problems(
     for details in error.errors(include_url=False):
         path = known((*base, *details["loc"]), tree)
         if details["type"] == "extra_forbidden":
-            path = (*base, *details["loc"])
-            yield from _unknown_key(path, tree, said)
+            yield from _unknown_key((*base, *details["loc"]), tree, said)
         elif details["type"] == "too_short" and details["input"]:
             continue  # what is in it failed, and is reported by itself
         elif path not in said and path not in around:
             place = tree.place(path)
             offset = _template_offset(details, place)
-            yield path, _message(details, place), (place.line, place.column + offset)
+            yield path, _message(details, path, place), (place.line, place.column + offset)
 
 
 def known(path: Path, tree: Tree) -> Path:
@@ -146,21 +179,32 @@ def known(path: Path, tree: Tree) -> Path:
     return kept
 
 
-def _unknown_key(path: Path, tree: Tree, said: set[Path]) -> Iterator[Found]:
-    key = str(path[-1])
-    if path in said and ":" in key:
+def _unknown_key(full: Path, tree: Tree, said: set[Path]) -> Iterator[Found]:
+    """Say what an unknown key may have meant; ``full`` is its path with shorthands written out."""
+    key, path = str(full[-1]), known(full, tree)
+    if (path in said and ":" in key) or _bare_name(path[:-1], tree):
         return
-    model = _model_at(path)
-    known = _keys(model)
+    model, present = _model_at(full), tree.value(path[:-1])
+    keys = _keys(model)
+    absent = [other for other in keys if other not in present]
     if model is sources.Source and key in _PLANNED_KINDS:
         hint = ": a source of this kind is not supported by this version"
+    elif _OTHER_WORDS.get(key) in absent:
+        hint = f"; did you mean '{_OTHER_WORDS[key]}'?"
     else:
-        hint = did_you_mean(key, known) or _belongs(key) or f"; known are {', '.join(known)}"
+        near = [*filter(keys.__contains__, present), *keys]
+        hint = (
+            _belongs(key, near)
+            or did_you_mean(key, absent)
+            or _belongs(key, [other for other in _BELOW if other not in {*full, "file", "checks"}])
+            or f"; known are {', '.join(keys)}"
+        )
     yield path, f"unknown key '{key}'{hint}", tree.place(path).key
 
 
 def _model_at(path: Path) -> type[Model]:
-    parents = [part for part in path[:-1] if isinstance(part, str)]
+    # "mapping" is a tag of the union of checks.
+    parents = [part for part in path[:-1] if isinstance(part, str) and part != "mapping"]
     if not parents:
         return config.Config
     if len(parents) > 1 and parents[-2] in ("env", "annotations"):
@@ -172,9 +216,9 @@ def _keys(model: type[Model]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _belongs(key: str) -> str:
-    for parent, model in _BELOW.items():
-        if key in _keys(model) and parent not in ("file", "checks"):
+def _belongs(key: str, parents: Iterable[str]) -> str:
+    for parent in parents:
+        if parent in _BELOW and key in _keys(_BELOW[parent]):
             return f"; it belongs below '{parent}'"
     return ""
 
@@ -186,7 +230,7 @@ def _template_offset(details: ErrorDetails, place: Place) -> int:
     return error.offset + (0 if place.plain else 1)
 
 
-def _message(details: ErrorDetails, place: Place) -> str:
+def _message(details: ErrorDetails, path: Path, place: Place) -> str:
     kind, given = details["type"], details["input"]
     message = details["msg"].removeprefix("Value error, ")
     if kind == "missing":
@@ -199,6 +243,8 @@ def _message(details: ErrorDetails, place: Place) -> str:
         return f"'{given}' should be {expected}{did_you_mean(given, options)}"
     if kind in _EXPECTED:
         message = f"should be {_EXPECTED[kind]}"
+        if path[-1:] in (("env",), ("annotations",)) and isinstance(given, list):
+            return f"{message}, not a list: write {_first_name(given)}: …"
         if kind == "int_type" and isinstance(given, str) and given.isdecimal():
             return f"{message}: remove the quotes of '{given}'"
     if kind == "too_short":
@@ -208,6 +254,12 @@ def _message(details: ErrorDetails, place: Place) -> str:
     if message.startswith("should be"):
         return message + _instead(given, place)
     return message[0].lower() + message[1:] if kind != "value_error" else message
+
+
+def _first_name(items: list[Any]) -> str:
+    """Return the name in Kubernetes' form of a list: ``- name: A``."""
+    name = items[0].get("name") if items and isinstance(items[0], dict) else None
+    return name if isinstance(name, str) else "NAME"
 
 
 def _instead(given: Any, place: Place) -> str:
@@ -226,6 +278,8 @@ def _read_as(given: Any, place: Place) -> str:
         type(given).__name__, "the date"
     )
     value = str(given).lower() if isinstance(given, bool) else given
+    if isinstance(given, float) and given.is_integer():
+        value = int(given)
     same = "" if str(value) == place.text else f" {value}"
     if same:
         return f': YAML reads {place.text} as {what}{same}; quote it: "{place.text}"'

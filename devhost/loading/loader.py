@@ -103,6 +103,8 @@ class Loader:
         with uncollected():
             try:
                 tree = yamltree.parse(text)
+                if problem := explain.manifest_problem(tree):
+                    raise problem
             except TreeError as error:
                 return unusable(file, str(error), error.line, error.column)
             resources: list[Declared] = []
@@ -125,8 +127,9 @@ class Loader:
             base, error = declared_or_not
             for where, message, at in explain.shape_problems(error, base, tree, said, around):
                 yield "error", where, message, at
-        for severity, path, message, on_key in checks.check(resources, self._policy):
-            place = tree.place(explain.known(path, tree))
+        for severity, full, message, on_key in checks.check(resources, self._policy):
+            path = explain.known(full, tree)
+            place = tree.place(path)
             yield severity, path, message, place.key if on_key else (place.line, place.column)
 
 
@@ -197,6 +200,13 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
     rest = copy.deepcopy(item)
     for path in paths:
         _remove(rest, path)
+    checked = rest.get("health")
+    if (
+        isinstance(checked, dict)
+        and "checks" not in checked
+        and any(path[0] == "health" for path in paths)
+    ):
+        del rest["health"]  # what it checks has mistakes, which is not to check nothing
     rest.setdefault("name", f"invalid.example/r{index}")
     try:
         return Resource.model_validate(rest)

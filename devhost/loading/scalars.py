@@ -1,5 +1,6 @@
 """What YAML makes of a scalar: its type, and its value of that type."""
 
+import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ _DEFAULT: Final = "tag:yaml.org,2002:value"
 LENGTH_MAX: Final = 1000
 
 _PREFIX: Final = "tag:yaml.org,2002:"
+_INT: Final = f"{_PREFIX}int"
+_PLAIN: Final = re.compile("[-+]?(0+|[1-9][0-9]*|0x[0-9a-fA-F]+)")
 _READ: Final = frozenset(
     f"{_PREFIX}{name}" for name in ("null", "bool", "int", "float", "timestamp", "binary")
 )
@@ -49,6 +52,9 @@ _looks_like_kept: Final = lru_cache(maxsize=512)(_looks_like)
 def value(tag: str, text: str) -> Any:
     """Return what a scalar stands for.
 
+    A whole number that YAML 1.2, and so many an editor, reads as another one or as a text (010,
+    1:30, 1_000, 0b1) is a float, which is nowhere right.
+
     Raises:
         ValueError: The text is none of its type, or there is no such type.
     """
@@ -56,7 +62,9 @@ def value(tag: str, text: str) -> Any:
         return text
     if tag in _READ and len(text) <= LENGTH_MAX:
         try:
-            return yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
+            node = yaml.ScalarNode(tag, text)
+            found = yaml.constructor.SafeConstructor().construct_object(node)
+            return float(found) if tag == _INT and not _PLAIN.fullmatch(text) else found
         except (ArithmeticError, ValueError, LookupError, AttributeError, TypeError):
             pass  # a forced type (!!int b) fails in as many ways as PyYAML has constructors
         except yaml.YAMLError:

@@ -6,6 +6,7 @@ from typing import Final
 
 from devhost import pattern
 from devhost.loading.finding import Finding
+from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.yamltree import Path
 from devhost.model import names
 from devhost.model.config import Resource
@@ -14,8 +15,6 @@ from devhost.model.values import SHARES_MAX
 from devhost.pattern import PatternError
 from devhost.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 
-# Names that the kernel gives in the order of discovery: another device's after a reboot.
-_ENUMERATED: Final = ("ttyUSB", "ttyACM", "video", "hidraw", "sd", "nvme", "input/event")
 # Of all patterns of a file: how many, and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
@@ -108,6 +107,8 @@ def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iter
             if group in BUILT_IN_VARIABLES:
                 message = f"the group '{group}' bears the name of a built-in variable: rename it"
                 yield "error", where, message, False
+        if problem := glob_problem(text):
+            yield "warning", where, problem, False
 
 
 def _static_ids(static: Static, path: Path) -> Iterator[Finding]:
@@ -164,26 +165,18 @@ def _stable_ids(path: Path, resource: Resource) -> Iterator[Finding]:
     for index, source in enumerate(resource.sources):
         match source.kind:
             case Dev(pattern=text):
-                subjects: tuple[str, ...] = (text,)
+                name = None if glob_problem(text) else counted_by_pattern(text)
             case Glob(paths=paths):
-                subjects = tuple(path.removeprefix("/dev/") for path in paths)
+                fit = (text for text in paths if len(text) <= _GLOB_MAX)
+                name = next(filter(None, map(counted_by_glob, fit)), None)
             case _:
                 continue
-        for name in _ENUMERATED:
-            if any(_enumerates(subject, name) for subject in subjects):
-                message = (
-                    f"IDs such as '{name}{'a' if name == 'sd' else 0}' follow the order in which "
-                    "devices were found, and change over reboots: prefer the links below "
-                    "/dev/*/by-id or by-path, or set `id`"
-                )
-                yield "warning", (*path, "sources", index), message, False
-
-
-def _enumerates(subject: str, name: str) -> bool:
-    rest = subject.removeprefix(name)
-    if rest == subject or (name == "sd" and rest[:1].islower()):
-        return rest != subject
-    return not rest or rest[0] == "." or rest[0] not in _LITERAL - frozenset("0123456789")
+        if name is not None:
+            message = (
+                f"IDs such as '{name}' follow the order in which devices were found, and change "
+                "over reboots: prefer the links below /dev/*/by-id or by-path, or set `id`"
+            )
+            yield "warning", (*path, "sources", index), message, False
 
 
 def is_single(resource: Resource) -> bool:

@@ -72,6 +72,13 @@ class Tree:
             path = path[:-1]
         return self.places.get(path, Place(1, 1, (1, 1)))
 
+    def value(self, path: Path) -> Any:
+        """Return what stands at ``path``, which is there."""
+        value = self.data
+        for part in path:
+            value = value[part]
+        return value
+
 
 def parse(text: str) -> Tree:
     """Read one YAML document.
@@ -86,10 +93,7 @@ def parse(text: str) -> Tree:
         place = syntax.position_after(text[: error.start])
         raise TreeError("not UTF-8", *place) from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line, mark.column) if mark else (0, 0)
-        message = syntax.explain(error, text, line, column)
-        raise TreeError(message, line + 1, column + 1) from None
+        raise syntax.explained(error, text) from None
     except yaml.reader.ReaderError as error:
         # Its position counts bytes or characters, depending on the parser.
         character = chr(error.character)

@@ -29,8 +29,6 @@ from devhost.model.values import (
     Templates,
     TemplateText,
     TopologyChoice,
-    listed,
-    main_option,
 )
 
 
@@ -65,13 +63,24 @@ Check = Annotated[
 ]
 
 
+def _checks(value: object) -> object:
+    """Read a check alone as a list of one."""
+    return [value] if isinstance(value, str | dict) else value
+
+
+def _health(value: object) -> object:
+    if isinstance(value, dict) and value and value.keys() <= Probe.model_fields.keys():
+        return {"checks": [value]}
+    return value if isinstance(value, dict) else {"checks": value}
+
+
 class HealthChecks(Model):
     """How a device's health is found out, beside that it exists."""
 
     checks: Annotated[
         tuple[Check, ...],
         AsTuple,
-        BeforeValidator(listed, json_schema_input_type=Word | list[Check]),
+        BeforeValidator(_checks, json_schema_input_type=Word | list[Check] | Probe),
     ] = ()
     """All must pass."""
     interval: Duration = 30.0
@@ -138,7 +147,7 @@ class Resource(Model):
         Annotated[
             HealthChecks,
             BeforeValidator(
-                main_option("checks"), json_schema_input_type=Word | list[Check] | HealthChecks
+                _health, json_schema_input_type=Word | list[Check] | Probe | HealthChecks
             ),
         ]
         | None

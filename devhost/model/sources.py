@@ -2,12 +2,13 @@
 
 from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field, StrictInt, StrictStr, model_validator
+from pydantic import BeforeValidator, Field, StrictStr, model_validator
 
 from devhost.model.mapping import Model
 from devhost.model.values import (
     SHARES_MAX,
     AsTuple,
+    Count,
     FileTypes,
     HostPath,
     PathList,
@@ -69,7 +70,7 @@ class Dev(Model):
 class Static(Model):
     """Nothing physical: tokens, slots."""
 
-    count: Annotated[StrictInt, Field(ge=0, le=SHARES_MAX)] | None = None
+    count: Count | None = None
     """So many devices, with the IDs 0, 1, and so on."""
     ids: Annotated[tuple[StrictStr, ...], AsTuple] | None = None
     """The devices' IDs."""

@@ -52,6 +52,12 @@ def _duration(value: object) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def _whole(value: object) -> object:
+    if isinstance(value, float):
+        raise ValueError("should be a whole number in plain digits, such as 10")  # noqa: TRY004 (as above)
+    return value
+
+
 def _removal(value: object) -> float:
     if value == "never":
         return math.inf
@@ -122,9 +128,10 @@ Permissions = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(?!.*(.).*\1)[rwm]+$"}),
 ]
 Mode = Annotated[StrictStr, Field(pattern=r"^[0-7]{3,4}$")]
-Owner = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE)]
+Owner = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
 FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
-Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX)]
+Count = Annotated[StrictInt, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
+Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
 
 # A list in the file is a tuple here; one text alone is a list of one.
 AsTuple: Final = Field(strict=False)

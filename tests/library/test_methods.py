@@ -256,7 +256,7 @@ async def test_health_checks_of_the_options(
         (
             {"allocate": {"env": {"A": "${idd}"}}},
             ValueError,
-            "allocate.env.A.value: unknown variable .*idd",
+            "allocate.env.A: unknown variable .*idd",
         ),
         ({"allocate": {"env": {"A": "$id"}}}, ValueError, r"allocate.env.A: .*write \$\{id\}"),
         ({"allocate": {"envs": {}}}, ValueError, "allocate.envs: unknown key"),

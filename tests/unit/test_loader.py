@@ -69,6 +69,31 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "1: x", "5:1", "", 'quote it: "1"'),
         (env("off: x"), "7:9", ENV, 'YAML reads the key off as no text; quote it: "off"'),
         (env("A: {{ .Values.x }}"), "7:13", f"{ENV}.A", "'{{ }}' is Helm's"),
+        (source("{dev: kvm, exclude: x}"), "5:20", f"{S}.exclude", "it belongs below 'dev'"),
+        (KVM + "    devices: [/dev/x]", "5:5", f"{A}.devices", "it belongs below 'allocate'"),
+        (devices("{hostPath: /a, mountPath: /b}", section="mounts"), "7:26", f"{A}.allocate.mounts[0].mountPath", "did you mean 'containerPath'?"),
+        (devices("{mountPath: /b}", section="mounts"), "7:12", f"{A}.allocate.mounts[0].mountPath", "did you mean 'containerPath'?"),
+        (env("A: {name: x}"), "7:13", f"{ENV}.A.name", "known are value, separator, optional"),
+        (source("{dev: kvm, name: x}"), "5:20", f"{S}.name", "known are directory, glob"),
+        ("apiVersion: v1\nkind: ConfigMap\ndata: {}", "1:1", "", "a Kubernetes manifest: the configuration is what stands below the key of a ConfigMap's `data`"),
+        (devices("{name: A, value: x}", section="env"), "7:9", ENV, "should be a mapping, not a list: write A: …"),
+        (devices("A=b", section="annotations"), "7:9", f"{A}.allocate.annotations", "should be a mapping, not a list: write NAME: …"),
+        # templates without their '$'
+        (env("A: {id}"), "7:12", f"{ENV}.A", 'write "${id}"'),
+        (env("A: { id }"), "7:12", f"{ENV}.A", 'write "${id}"'),
+        (devices("hostPath: {minor}"), "7:21", f"{DEVICES}[0].hostPath", 'write "${minor}"'),
+        (KVM + "    id: [{name}]", "5:10", f"{A}.id[0]", 'write "${name}"'),
+        (env("A: {value: }"), "7:13", f"{ENV}.A.value", "has no value: give it one, or remove it"),
+        (env("A: {value}"), "7:13", f"{ENV}.A.value", "has no value: give it one, or remove it"),
+        (env("A:\n          id:"), "8:11", f"{ENV}.A.id", "has no value: give it one, or remove it"),
+        # health
+        (KVM + "    health: {file: {path: /x, matches: y}, interval: 1s}", "5:14", f"{A}.health.file", "it belongs below 'checks'"),
+        (KVM + "    health: {exec: [x], file: {path: /x, matches: y}}", "5:13", f"{A}.health", "needs exactly one of file, exec"),
+        (KVM + "    health: {checks: [readble]}", "5:23", f"{A}.health.checks[0]", "did you mean 'readable'?"),
+        (KVM + "    health: {checks: [{fil: {path: /x}}]}", "5:24", f"{A}.health.checks[0].fil", "did you mean 'file'?"),
+        (KVM + "    health: [{fil: {path: /x}}]", "5:15", f"{A}.health[0].fil", "did you mean 'file'?"),
+        (KVM + "    health: {interval: 1s}", "5:5", f"{A}.health", "names no checks"),
+        (KVM + "    health: {exec: ['${nope}']}", "5:21", f"{A}.health.exec[0]", "unknown variable ${nope}"),
         # missing values
         (source("dev:"), "5:9", f"{S}.dev", "has no value: give it one, or remove it"),
         (source("directory: {path: }"), "5:21", f"{S}.directory.path", "has no value"),
@@ -88,6 +113,10 @@ DEVICES: Final = f"{A}.allocate.devices"
         (env("A: 0x" + "f" * 5000), "7:12", "", "cannot be read; quote it"),
         (env("A: 1" + ":59" * 300 + ".5"), "7:12", "", "cannot be read; quote it"),
         (KVM + "    allocate: {devices: !!seq x}", "5:25", "", "cannot be read; quote it"),
+        (source("static: 010"), "5:17", f"{S}.static", "a whole number in plain digits, such as 10, not '010'"),
+        (source("static: {count: 1:30}"), "5:25", f"{S}.static.count", "plain digits, such as 10, not '1:30'"),
+        (KVM + "    replicas: 1_000", "5:15", f"{A}.replicas", "plain digits, such as 10, not '1_000'"),
+        (KVM + "    topology: 01", "5:15", f"{A}.topology", "the number of a NUMA node, not '01'"),
         (KVM + "    replicas: '3'", "5:15", f"{A}.replicas", "remove the quotes of '3'"),
         (KVM + "    overlap: yes", "5:14", f"{A}.overlap", "should be 'allow' or 'deny'"),
         # values
@@ -108,28 +137,30 @@ DEVICES: Final = f"{A}.allocate.devices"
         (source("{}"), "5:9", S, "needs exactly one of directory, glob, dev, static"),
         (source("directory: etc"), "5:20", f"{S}.directory", "not an absolute path"),
         (source("directory: /etc/../x"), "5:20", f"{S}.directory", "has a '..'"),
-        (source("dev: /dev/kvm"), "5:14", f"{S}.dev.pattern", "leave out the leading '/dev/'"),
-        (source("dev: a("), "5:14", f"{S}.dev.pattern", "'a(' is not an RE2 pattern: missing )"),
-        (source("dev: '*x'"), "5:14", f"{S}.dev.pattern", "not a glob: write .*x"),
-        (source("dev: a(?!b)"), "5:14", f"{S}.dev.pattern", "RE2 has no look-around"),
-        (source("dev: (?P<n>a)(?P<n>b)"), "5:14", f"{S}.dev.pattern", "several groups of the name 'n'"),
-        (source("dev: " + "a" * 1001), "5:14", f"{S}.dev.pattern", "at most 1000 are allowed"),
+        (source("dev: /dev/kvm"), "5:14", f"{S}.dev", "leave out the leading '/dev/'"),
+        (source("dev: a("), "5:14", f"{S}.dev", "'a(' is not an RE2 pattern: missing )"),
+        (source("dev: '*x'"), "5:14", f"{S}.dev", "not a glob: write .*x"),
+        (source("dev: a(?!b)"), "5:14", f"{S}.dev", "RE2 has no look-around"),
+        (source("dev: (?P<n>a)(?P<n>b)"), "5:14", f"{S}.dev", "several groups of the name 'n'"),
+        (source("dev: " + "a" * 1001), "5:14", f"{S}.dev", "at most 1000 are allowed"),
         (source("dev: {pattern: a, exclude: [b, '[']}"), "5:40", f"{S}.dev.exclude[1]", "not an RE2 pattern"),
-        (source("directory: {path: /x, include: '('}"), "5:40", f"{S}.directory.include[0]", "not an RE2 pattern"),
-        (source("glob: /" + "[" * 1000), "5:15", f"{S}.glob.paths[0]", "a glob of 1001 characters: at most 1000"),
-        (source("glob: /**" + "/a" * 100), "5:15", f"{S}.glob.paths[0]", "a path of 102 parts: at most 100"),
-        (source("glob: /**/a/**/**/**"), "5:15", f"{S}.glob.paths[0]", "'**' stands more than 3 times"),
+        (source("directory: {path: /x, include: '('}"), "5:40", f"{S}.directory.include", "not an RE2 pattern"),
+        (source("glob: /" + "[" * 1000), "5:15", f"{S}.glob", "a glob of 1001 characters: at most 1000"),
+        (source("glob: /**" + "/a" * 100), "5:15", f"{S}.glob", "a path of 102 parts: at most 100"),
+        (source("glob: /**/a/**/**/**"), "5:15", f"{S}.glob", "'**' stands more than 3 times"),
         (KVM + "    nodeNames: [a, '" + "[" * 1001 + "']", "5:20", f"{A}.nodeNames[1]", "a glob of 1001 characters"),
         (source("directory: {path: /x, types: [fil]}"), "5:39", f"{S}.directory.types[0]", "did you mean 'file'?"),
-        (source("dev: x(?P<index>.)"), "5:14", f"{S}.dev.pattern", "'index' bears the name of a built-in"),
-        (source("dev: x(?P<nodeName>.)"), "5:14", f"{S}.dev.pattern", "'nodeName' bears the name"),
+        (source("dev: x(?P<index>.)"), "5:14", f"{S}.dev", "'index' bears the name of a built-in"),
+        (source("dev: x(?P<nodeName>.)"), "5:14", f"{S}.dev", "'nodeName' bears the name"),
+        (source("static: [a, a]"), "5:21", f"{S}.static[1]", "'a' stands twice"),
+        (source("/x/**/**/**/**"), "5:9", S, "'**' stands more than 3 times"),
         (source("static: {count: 1, ids: [a]}"), "5:17", f"{S}.static", "either count or ids"),
         (source("static: -1"), "5:17", f"{S}.static", "greater than or equal to 0"),
         (source("static: {ids: [a, b, a]}"), "5:30", f"{S}.static.ids[2]", "'a' stands twice"),
         (source("static: {ids: ['a::b']}"), "5:24", f"{S}.static.ids[0]", "'::' is reserved"),
         (source("static: {ids: ['']}"), "5:24", f"{S}.static.ids[0]", "cannot be empty"),
         # templates
-        (env("A: ${idd}"), "7:12", f"{ENV}.A.value", "unknown variable ${idd}; did you mean 'id'? (known"),
+        (env("A: ${idd}"), "7:12", f"{ENV}.A", "unknown variable ${idd}; did you mean 'id'? (known"),
         (env("A: ab $x"), "7:15", f"{ENV}.A", "write ${x}, or '$$x'"),
         (env("A: 'ab $x'"), "7:16", f"{ENV}.A", "write ${x}, or '$$x'"),
         (env("A: ab\n           c $x"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
@@ -141,14 +172,14 @@ DEVICES: Final = f"{A}.allocate.devices"
         (env("A: 'a,${id}'"), "7:12", f"{ENV}.A", "contains the separator ','"),
         (env('A: "a\\0b"'), "7:12", f"{ENV}.A", "control character"),
         (env("B: {A: ${id}}"), "7:17", "", 'a template must be quoted: write "${…}"'),
-        (SLOTS + "    allocate: {env: {A: '${path}'}}", "5:25", f"{ENV}.A.value", "${path} is not given by every source"),
-        (SLOTS + "    id: ${realpath}", "5:9", f"{A}.id[0]", "${realpath} is not given by every source"),
-        (KVM + "    id: ${id}", "5:9", f"{A}.id[0]", "${id} is not known yet"),
+        (SLOTS + "    allocate: {env: {A: '${path}'}}", "5:25", f"{ENV}.A", "${path} is not given by every source"),
+        (SLOTS + "    id: ${realpath}", "5:9", f"{A}.id", "${realpath} is not given by every source"),
+        (KVM + "    id: ${id}", "5:9", f"{A}.id", "${id} is not known yet"),
         (KVM + "    id: ['${name}', '${index}']", "5:21", f"{A}.id[1]", "${index} is not known yet"),
-        (KVM + "    id: fixed", "5:9", f"{A}.id[0]", "gives every device the same ID"),
+        (KVM + "    id: fixed", "5:9", f"{A}.id", "gives every device the same ID"),
         # what a container receives
-        (devices("dev/x"), "7:11", f"{DEVICES}[0].hostPath", "begin it with '/'"),
-        (devices("/dev/../x"), "7:11", f"{DEVICES}[0].hostPath", "has a '..'"),
+        (devices("dev/x"), "7:11", f"{DEVICES}[0]", "begin it with '/'"),
+        (devices("/dev/../x"), "7:11", f"{DEVICES}[0]", "has a '..'"),
         (devices("{hostPath: /dev/a, containerPath: b}"), "7:45", f"{DEVICES}[0].containerPath", "begin it with '/'"),
         (devices("{hostPath: /dev/a, containerPath: /c}", "{hostPath: /dev/b, containerPath: /c}"), "8:11", f"{DEVICES}[1]", "two things at /c in the container: the other is allocate.devices[0]"),
         (devices("x", section="cdi"), "7:11", f"{A}.allocate.cdi[0]", "vendor.com/class=device"),
@@ -182,6 +213,13 @@ def test_each_mistake_has_its_place_and_its_fix(text: str, at: str, path: str, s
         KVM + "    replica: 2",
         SLOTS.replace("2", "-1"),
         env("A: $x"),
+        env("A: {id}"),
+        devices("/a", "{hostPath: {path}}"),
+        devices("{name: A, value: x}", section="env"),
+        KVM + "    health: {checks: [readble]}",
+        KVM + "    health: {file: {path: /x, matches: y}, interval: 1s}",
+        KVM + "    health: {checks: {fil: {path: /x}}}",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: }",
     ],
 )
 def test_one_mistake_is_one_problem(text: str) -> None:
@@ -359,6 +397,16 @@ def test_require_raises_every_problem() -> None:
 # ── what is legal ──
 
 
+@pytest.mark.parametrize(
+    ("text", "count"), [("0", 0), ("00", 0), ("10", 10), ("+10", 10), ("0x1F", 31)]
+)
+def test_numbers_that_every_yaml_reads_alike(text: str, count: int) -> None:
+    """What YAML 1.1 and 1.2 agree on is a number."""
+    (resource,) = loads(source(f"static: {text}")).require().resources
+    assert resource.sources[0].static is not None
+    assert resource.sources[0].static.count == count
+
+
 def test_extension_keys_are_ignored() -> None:
     """Top-level keys that begin with x- may hold anything, and are a place for anchors."""
     text = f"x-a: &a {{env: {{A: b}}}}\nx-b: ~\nx-c: [{{d: ~}}]\n{KVM}    allocate:\n      <<: *a\n"
@@ -408,6 +456,12 @@ def test_overriding_a_merged_key_is_no_duplicate() -> None:
             {"allocate": {"devices": ["/dev/a"]}},
             {"allocate": {"devices": [{"hostPath": "/dev/a"}]}},
         ),
+        ({"health": "readable"}, {"health": {"checks": ["readable"]}}),
+        ({"health": {"exec": ["x"]}}, {"health": {"checks": [{"exec": ["x"]}]}}),
+        (
+            {"health": {"checks": {"file": {"path": "/x", "matches": "y"}}}},
+            {"health": {"checks": [{"file": {"path": "/x", "matches": "y"}}]}},
+        ),
         ({"allocate": {"mounts": ["/a"]}}, {"allocate": {"mounts": [{"hostPath": "/a"}]}}),
     ],
 )
@@ -423,25 +477,66 @@ def test_a_shorthand_equals_its_long_form(short: dict[str, Any], long: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("text", "enumerated"),
+    ("text", "name"),
     [
-        ("dev: ttyUSB.*", True),
-        ("dev: 'ttyUSB[0-9]+'", True),
-        ("dev: sda", True),
-        ("dev: 'sd[a-z]'", True),
-        ("/dev/video*", True),
-        ("/dev/ttyACM0", True),
-        ("dev: kvm", False),
-        ("dev: videocard", False),
-        ("/dev/serial/by-id/*", False),
-        ("static: 1", False),
+        ("dev: ttyUSB.*", "ttyUSB0"),
+        ("dev: 'ttyUSB[0-9]+'", "ttyUSB0"),
+        ("dev: 'hidraw[1-9]'", "hidraw1"),
+        ("dev: 'tty(USB|ACM)[0-9]+'", "ttyUSB0"),
+        (r"dev: 'video\d*'", "video0"),
+        ("dev: sda", "sda"),
+        ("dev: 'sd[a-z]'", "sda"),
+        ("dev: 'nvme[0-9]+n1'", "nvme0n1"),
+        ("dev: 'gpiochip[0-9]+'", "gpiochip0"),
+        ("dev: dri/renderD.*", "dri/renderD128"),
+        ("/dev/video*", "video0"),
+        ("/dev/input/**", "input/event0"),
+        ("/dev/ttyACM3", "ttyACM3"),
+        ("dev: kvm", None),
+        ("dev: video", None),
+        ("dev: videocard", None),
+        ("dev: 'ttyUSB*'", None),
+        ("dev: 'sd*'", None),
+        ("/dev/serial/by-id/*", None),
+        ("/dev/inp*", None),
+        ("static: 1", None),
     ],
 )
-def test_ids_from_enumeration_are_a_warning(text: str, enumerated: bool) -> None:
-    """IDs that the kernel gives in the order of discovery are warned of, others are not."""
+def test_ids_from_enumeration_are_a_warning(text: str, name: str | None) -> None:
+    """Of IDs that the kernel counts up one is named that is really found."""
     found = [line for line in problems(source(text)) if "change over reboots" in line]
-    assert bool(found) == enumerated
-    assert all(": warning: " in line for line in found)
+    assert len(found) == (name is not None)
+    assert all(f": warning: {S}: IDs such as '{name}' follow" in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ttyUSB*", "matches ttyUS, ttyUSBB, … but not ttyUSB0: this is a regular expression, not a glob; write ttyUSB.*"),
+        ("ttyUSB?", "matches ttyUS, ttyUSB but not ttyUSB0: this is a regular expression, not a glob; write ttyUSB."),
+        ("sd*", "matches s, sdd, … but not sda: this is a regular expression, not a glob; write sd.*"),
+        ("snd/*", "matches snd, snd//, … but not snd/0: this is a regular expression, not a glob; write snd/.*"),
+        ("ttyUSB*|ttyACM*", "matches ttyUS, ttyUSBB, … but not ttyUSB0: this is a regular expression, not a glob; write ttyUSB.*|ttyACM.*"),
+        ("(?P<a>x*y*)", "matches xxyy, … but not x0y0: this is a regular expression, not a glob; write (?P<a>x.*y.*)"),
+    ],
+)  # fmt: skip
+def test_a_glob_for_a_pattern_is_a_warning(text: str, says: str) -> None:
+    """A pattern that looks like a glob, and does not match what the glob would."""
+    for form, place in (
+        ("dev: '{}'", f"5:14: warning: {S}.dev: "),
+        ("dev: {{pattern: x, exclude: ['{}']}}", f"5:37: warning: {S}.dev.exclude[0]: "),
+        ("directory: {{path: /x, include: '{}'}}", f"5:40: warning: {S}.directory.include: "),
+    ):
+        assert problems(source(form.format(text))) == [f"f.yaml:{place}{says}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"x\d*", "x[ab*]", "x.*", "(x)?", "x[0-9]?", "x[0-9]+p?[0-9]*", r"\Qx*\Ey", "a*" * 500, "xB*[0-9]"],
+)  # fmt: skip
+def test_a_pattern_that_matches_what_it_should_is_no_glob(text: str) -> None:
+    """A star or question mark that a regular expression has is left alone."""
+    assert problems(source(f"dev: '{text}'")) == []
 
 
 def test_resources_that_meet_in_a_container_are_a_warning() -> None:
@@ -479,6 +574,25 @@ def test_allowed_paths_are_no_problem() -> None:
     """What --allow-path names may be asked for."""
     policy = Policy(allow_paths=("/opt/*", "/srv/y"), enforced=True)
     assert loads(ASKING, policy=policy).problems == ()
+
+
+def test_usual_links_are_known() -> None:
+    """/var/run is /run on nearly every machine: to ask for both would contradict the scan."""
+    text = ASKING.replace("/opt/x", "/var/run/x").replace("/srv/y", "/var/lock/y")
+    for allowed, refused in (("/run/*", 0), ("/var/*", 0), ("/opt/*", 2)):
+        policy = Policy(allow_paths=(allowed,), enforced=True)
+        assert len(loads(text, policy=policy).problems) == refused
+
+
+@pytest.mark.parametrize("path", ["/dev/mem", "/dev/kmem", "/dev/port", "/dev//mem", "/dev/./mem"])
+def test_memory_needs_the_flag(path: str) -> None:
+    """Nodes of memory and ports are refused by their names, also when other paths are allowed."""
+    for allow in ((), ("/dev/sd*",)):
+        policy = Policy(allow_paths=allow, enforced=True)
+        [line] = problems(devices("{hostPath: %s, containerPath: /x}" % path), policy)  # noqa: UP031 (braces)
+        assert line.startswith(f"f.yaml:7:11: error: {DEVICES}[0]: access to memory and ports by ")
+        assert "needs --allow-path '/dev/" in line
+    assert problems(devices(path), Policy(allow_paths=("/dev/*",), enforced=True)) == []
 
 
 def test_block_devices_need_the_flag() -> None:

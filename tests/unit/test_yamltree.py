@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -249,6 +250,7 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
 # ── what is not one plain document ──
 
 
+@pytest.mark.parametrize("parser", [yaml.CSafeLoader, yaml.SafeLoader])
 @pytest.mark.parametrize(
     ("text", "at", "says"),
     [
@@ -270,14 +272,43 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a:\n\tb: 1", (2, 1), "indented with a tab"),
         ("a: b: c", (1, 5), "a text with ': ' in it must be quoted"),
         ("a: [b", (1, None), "flow sequence"),
-        ("a: 'b", (1, None), "not YAML"),
+        ("a: 'b\nc: d\n", (1, 4), "the quote is not closed"),
+        ('a:\n  - "b\n', (2, 5), "the quote is not closed"),
+        ("a: 'b\nc: 'd'", (2, 5), "behind a closing quote: quote the whole, or close an earlier"),
         ("a: {b: c", (1, None), "flow mapping"),
-        ("a: 1\n b: 2", (2, None), "mapping values are not allowed"),
-        ("a: 1\nb: é\x00\n\n\n", (2, 5), "control characters are not allowed"),
+        # indented too far, or too little
+        ("a: 1\n b: 2", (2, 2), "indented differently from `a` in line 1"),
+        ("- a: b c\n\n   d: [e]", (3, 4), "indented differently from `a` in line 1"),
+        ("- a: 'b'  # c\n   d: e", (2, 4), "indented differently from `a` in line 1"),
+        ("- a: b\n d: e", (2, 2), "indented differently from `a` in line 1"),
+        ("a:\n  b:\n    c: d\n   e: f", (4, 4), "indented differently from `c` in line 3"),
+        ("a:\n  - b: c\n - d: e", (3, 2), "indented differently from the '-' in line 2"),
+        ("  a: b\nc: d", (2, 1), "indented differently from `a` in line 1"),
+        ("a:\n  - b\n    c: d", (3, 5), "no key can follow the text in line 2: is a ':' missing"),
+        # no blank behind the colon
+        ("- a:b/c\n  d: e", (1, 4), "a blank is missing after ':'"),
+        ("a:v1\nb: c", (1, 2), "a blank is missing after ':'"),
+        ("a: b\nc:3\nd: e", (2, 2), "a blank is missing after ':'"),
+        ("a: b\nc:3\n", (2, 2), "a blank is missing after ':'"),
+        ("a: b\nc 3\nd: e", (2, 1), "a key needs a ':' behind it"),
+        # escapes and brackets
+        ('a: "b\\d+"', (1, 6), r"in double quotes write '\\d', or use single quotes"),
+        ("a: [0-9]+", (1, 4), "a text that begins with '[' must be quoted"),
+        ("a: [0-9]*\nb: c", (1, 4), "a text that begins with '[' must be quoted"),
+        ("a: [0-9]?", (1, 4), "a text that begins with '[' must be quoted"),
+        ("a: [[b]c]{2}", (1, 5), "a text that begins with '[' must be quoted"),
+        ("a: {b}c", (1, 4), "a text that begins with '{' must be quoted"),
+        ("a: [b: [0-9]+]", (1, 8), "a text that begins with '[' must be quoted"),
+        ("a: [[:b:]]+", (1, None), "quote texts with { } [ ] or , in them"),
+        ("a: [{b: c} {d: e}]", (1, 12), "flow sequence"),
+        ("a: 1\nb: é\x00\n\n\n", (2, 5), "characters are not allowed"),
     ],
 )
-def test_mistakes_are_named(text: str, at: tuple[int, int | None], says: str) -> None:
+def test_mistakes_are_named(
+    monkeypatch: pytest.MonkeyPatch, parser: Any, text: str, at: tuple[int, int | None], says: str
+) -> None:
     """What is no plain YAML is an error with its line, that says what would be right."""
+    monkeypatch.setattr("devhost.loading.nodes._Parser", parser)
     error = error_of(text)
     assert says in str(error)
     assert error.line == at[0] or (at[1] is None and error.line == at[0] + 1)

@@ -1,0 +1,92 @@
+"""What patterns and globs find of the names that the kernel gives to devices."""
+
+import fnmatch
+import re
+from itertools import chain
+from typing import Final
+
+from devhost import pattern
+from devhost.pattern import PatternError
+
+# Names that the kernel counts up in the order of discovery: another device's after a reboot.
+# Of each the first few, so that a pattern that leaves one out is known by another.
+_COUNTED: Final = tuple(
+    name.format(number)
+    for name in (
+        *("ttyUSB{}", "ttyACM{}", "usb/lp{}", "hidraw{}", "gpiochip{}", "i2c-{}", "iio:device{}"),
+        *("input/event{}", "input/js{}", "input/mouse{}", "video{}", "media{}", "v4l-subdev{}"),
+        *("nvme{}", "nvme{}n1", "nvme{}n1p1", "sr{}", "sg{}", "st{}", "nst{}"),
+        *("dri/card{}", "dri/renderD{}", "snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"),
+    )
+    for number in (range(128, 138) if "render" in name else range(10))
+) + tuple(chain.from_iterable((f"sd{letter}", f"sd{letter}1") for letter in "abcdefghij"))
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9/_-]*")
+# What begins with a backslash, or is a set of characters; else what looks like a glob.
+_LOOKS: Final = re.compile(
+    r"\\Q.*?(?:\\E|\Z)|\\[pP]?.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]"
+    r"|(?P<before>[A-Za-z0-9/_-])(?P<mark>[*?])",
+    re.DOTALL,
+)
+_WORD: Final = re.compile(r"[A-Za-z0-9/_.-]*[A-Za-z0-9/_-][*?][A-Za-z0-9/_.*?-]*")
+
+
+def counted_by_pattern(text: str) -> str | None:
+    """Return a counted name that a pattern on the path below /dev matches."""
+    beginning = _PLAIN.match(text)
+    prefix = beginning[0][:-1] if beginning and "|" not in text else ""
+    names = (name for name in _COUNTED if name.startswith(prefix))
+    return next((name for name in names if _matches(text, name)), None)
+
+
+def counted_by_glob(text: str) -> str | None:
+    """Return a counted name whose path a glob matches."""
+    prefix = re.split(r"[*?[]", text, maxsplit=1)[0]
+    parts = text.split("/")
+    for name in _COUNTED:
+        path = f"/dev/{name}"
+        if not path.startswith(prefix):
+            continue
+        if "**" in parts:
+            if fnmatch.fnmatchcase(path, text):
+                return name
+        elif len(names := path.split("/")) == len(parts) and all(
+            map(fnmatch.fnmatchcase, names, parts)
+        ):
+            return name
+    return None
+
+
+def glob_problem(text: str) -> str | None:
+    """Say what a pattern matches that looks like a glob: a letter that is repeated or left out.
+
+    Only where it does not match what the glob would.
+    """
+    if not any(look["mark"] for look in _LOOKS.finditer(text)) or not (word := _WORD.search(text)):
+        return None
+    regex = _rewritten(text, {"*": ".*", "?": "."})
+    end = "a" if word[0].startswith("sd") else "0"
+    meant = re.sub(r"[*?]", end, word[0])
+    if _matches(text, meant) or not _matches(regex, meant):
+        return None
+    fewer = re.sub(r".[*?]", "", word[0])
+    more = re.sub(r"(.)\*", r"\1\1", word[0]).replace("?", "")
+    found = [name for name in (fewer, more) if name and _matches(text, name)]
+    found += ["…"] if "*" in word[0] else []
+    return (
+        f"matches {', '.join(found)} but not {meant}: this is a regular expression, not a glob; "
+        f"write {regex}"
+    )
+
+
+def _matches(text: str, name: str) -> bool:
+    try:
+        return pattern.fullmatch(text, name) is not None
+    except PatternError:  # which is reported by itself
+        return False
+
+
+def _rewritten(text: str, marks: dict[str, str]) -> str:
+    return _LOOKS.sub(
+        lambda look: look["before"] + marks[look["mark"]] if look["mark"] else look[0], text
+    )
