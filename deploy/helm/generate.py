@@ -27,9 +27,30 @@ _TABLE: Final = re.compile(r"(<!-- values: .*? -->\n).*(<!-- end of values -->)"
 _HOST_PATH: Final = {"type": "string", "pattern": "^/."}
 _TEXTS: Final = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = {"type": "string", "pattern": f"^({_LABEL})?$"}
+_STRINGS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
+# In what a profile merges into the chart's values, null removes a key.
+_REMOVABLE: Final = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
+_COUNT: Final = {"type": ["integer", "null"], "minimum": 1}
+_TIMES: Final = {
+    "initialDelaySeconds": _COUNT | {"minimum": 0},
+    **dict.fromkeys(("periodSeconds", "timeoutSeconds", "failureThreshold"), _COUNT),
+}
+
+
+def _map(properties: Mapping[str, Any], kind: str | list[str] = "object") -> dict[str, Any]:
+    return {"type": kind, "additionalProperties": False, "properties": properties}
+
+
+def _probe(more: str) -> dict[str, Any]:
+    return _map(_TIMES | {more: _COUNT}, ["object", "null"])
+
+
 _TOLD: Final[dict[str, dict[str, Any]]] = {
     "hostPaths": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
-    "allow.paths": {"type": "array", "items": {"type": "string", "pattern": "^[/*?\\[]"}},
+    # The variable that they become is split at blanks.
+    "allow.paths": {"type": "array", "items": {"type": "string", "pattern": r"^[/*?\[]\S*$"}},
     "cdi.dir": _HOST_PATH,
     "kubelet.rootDir": _HOST_PATH,
     "log.level": {"enum": ["debug", "info", "warning", "error"]},
@@ -38,15 +59,40 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "imagePullSecrets": _OBJECTS,
+    "nameOverride": _NAME,
+    "fullnameOverride": _NAME,
+    "serviceAccount.name": {"type": "string", "pattern": rf"^({_LABEL}(\.{_LABEL})*)?$"},
+    "serviceAccount.annotations": _STRINGS,
+    "podAnnotations": _REMOVABLE,
+    "podLabels": _REMOVABLE,
     "tolerations": _OBJECTS,
+    "nodeSelector": _REMOVABLE,
+    "updateStrategy": _map(
+        {
+            "type": {"enum": ["RollingUpdate", "OnDelete"]},
+            "rollingUpdate": {"type": ["object", "null"]},
+        }
+    ),
     "terminationGracePeriodSeconds": {"type": "integer", "minimum": 1},
+    "probes": _map(
+        {
+            "startup": _probe("terminationGracePeriodSeconds"),
+            "liveness": _probe("terminationGracePeriodSeconds"),
+            "readiness": _probe("successThreshold"),
+        }
+    ),
     "extraArgs": _TEXTS,
     "extraEnv": _OBJECTS,
     "extraVolumes": _OBJECTS,
     "extraVolumeMounts": _OBJECTS,
     "http.port": {"type": "integer", "minimum": 1024, "maximum": 65535},
     "metrics.podMonitor.interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
+    "metrics.podMonitor.labels": _STRINGS,
     "metrics.podMonitor.relabelings": _OBJECTS,
+    "metrics.prometheusRule.labels": _STRINGS,
+    "metrics.prometheusRule.alertLabels": _STRINGS,
+    "metrics.dashboard.labels": _STRINGS,
+    "metrics.dashboard.annotations": _STRINGS,
     "networkPolicy.from": _OBJECTS,
 }
 # Which values a profile may have of its own: those of one DaemonSet.
@@ -145,11 +191,7 @@ def _schema_of(value: Value) -> dict[str, Any]:
         return described | _TOLD[value.path]
     if value.children:
         properties = {child.path.rpartition(".")[2]: _schema_of(child) for child in value.children}
-        return described | {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": properties,
-        }
+        return described | _map(properties)
     kinds = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
     return described | {"type": kinds[type(value.default)]}
 
@@ -170,14 +212,11 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
         "config": {"allOf": [{"$ref": "#/$defs/Config"}, whole]},
     }
     own |= {name: properties[name] for name in _OF_A_PROFILE}
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": own,
+    chosen = {"minProperties": 1, "not": {"additionalProperties": {"type": "null"}}}
+    return _map(own) | {
         "required": ["name", "config"],
         "anyOf": [
-            {"required": [key], "properties": {key: {"minProperties": 1}}}
-            for key in ("nodeSelector", "affinity")
+            {"required": [key], "properties": {key: chosen}} for key in ("nodeSelector", "affinity")
         ],
     }
 

@@ -41,6 +41,16 @@ output_option = click.option(
 )
 
 
+def _absolute(
+    _context: click.Context, _option: click.Parameter, globs: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse what matches no absolute path."""
+    for glob in globs:
+        if not glob.startswith(("/", "*", "?", "[")):
+            raise click.BadParameter(f"{glob!r} matches no path: begin it with '/'")
+    return globs
+
+
 def trust_options(command: Command) -> Command:
     """Add ``--allow-path`` and ``--allow-exec``."""
     paths = click.option(
@@ -50,7 +60,9 @@ def trust_options(command: Command) -> Command:
         envvar="DEVHOST_ALLOW_PATH",
         show_envvar=True,
         metavar="GLOB",
-        help="Host paths that answers may name, beside character devices below /dev.",
+        callback=_absolute,
+        help="Host paths that answers may name, beside character devices below /dev. Repeat it; "
+        "the variable is split at blanks ('?' in a path stands for one).",
     )
     execs = click.option(
         "--allow-exec",

@@ -12,11 +12,17 @@ from devhost.memory import lasting
 @click.command("validate", epilog="Exit status: 0 valid, 1 not valid, 2 usage.")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
+@click.option(
+    "--enforce",
+    is_flag=True,
+    help="What needs --allow-path or --allow-exec is an error, as for `run`.",
+)
 @options.output_option
 @options.trust_options
 def command(
     configs: tuple[str, ...],
     strict: bool,
+    enforce: bool,
     output: str,
     allow_paths: tuple[str, ...],
     allow_exec: bool,
@@ -29,7 +35,7 @@ def command(
         from devhost.loading.loader import load
         from devhost.trust import Policy
 
-    policy = Policy(allow_paths, allow_exec, enforced=False)
+    policy = Policy(allow_paths, allow_exec, enforced=enforce)
     problems = [problem for config in configs for problem in load(config, policy).problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":

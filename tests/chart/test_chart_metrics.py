@@ -115,6 +115,13 @@ def test_the_monitor_finds_the_port(helm: Helm) -> None:
     assert endpoint["honorLabels"] is True
 
 
+def test_the_monitor_names_the_labels_that_it_honors() -> None:
+    text = (CHART / "templates" / "podmonitor.yaml").read_text()
+    (named,) = re.findall(r"# The labels (.*) of our series", text)
+    ours = set.union(*METRICS.values()) & {*TARGET, "container"}
+    assert set(re.split(r", | and ", named)) == ours == {"namespace", "pod"}
+
+
 def test_the_dashboard_arrives_as_it_is(each_helm: Helm) -> None:
     made = each_helm.render(SWITCHED_ON).one("ConfigMap", "test-devhost-dashboard")
     assert json.loads(made["data"]["devhost.json"]) == dashboard()

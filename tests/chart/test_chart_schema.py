@@ -19,6 +19,7 @@ from tests.chart.values import SETS, TOKENS, Values
 
 SCHEMA = generate.schema()
 BASE = TOKENS["resources"][0]
+PROFILE: Values = {"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}
 
 
 def test_the_schema_is_current() -> None:
@@ -156,6 +157,35 @@ def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
         ({"hostPaths": ["/"]}, "/hostPaths/0': '/' does not match"),
         ({"hostPaths": ["etc"]}, "/hostPaths/0': 'etc' does not match"),
         ({"log": {"level": "loud"}}, "/log/level': value must be one of"),
+        ({"allow": {"paths": ["/opt/a b"]}}, "/allow/paths/0': '/opt/a b' does not match"),
+        ({"allow": {"paths": ["/a", "/b\t"]}}, "/allow/paths/1'"),
+        ({"allow": {"paths": ["opt"]}}, "/allow/paths/0': 'opt' does not match"),
+        ({"probes": {"live": {}}}, "/probes': additional properties 'live' not allowed"),
+        (
+            {"probes": {"liveness": {"httpGet": {}}}},
+            "/probes/liveness': additional properties 'httpGet' not allowed",
+        ),
+        (
+            {"probes": {"liveness": {"successThreshold": 2}}},
+            "additional properties 'successThreshold' not allowed",
+        ),
+        ({"probes": {"startup": {"periodSeconds": 0}}}, "minimum: got 0, want 1"),
+        ({"probes": {"readiness": {"timeoutSeconds": "5"}}}, "got string, want null or integer"),
+        ({"nodeSelector": {"a": True}}, "/nodeSelector/a': got boolean, want null or string"),
+        ({"podAnnotations": {"a": 1}}, "/podAnnotations/a': got number, want null or string"),
+        ({"podLabels": {"a": ["b"]}}, "/podLabels/a': got array, want null or string"),
+        ({"serviceAccount": {"annotations": {"a": 1}}}, "got number, want string"),
+        ({"metrics": {"dashboard": {"labels": {"grafana_dashboard": 1}}}}, "got number"),
+        ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type': value must be one of"),
+        ({"updateStrategy": {"maxSurge": 1}}, "additional properties 'maxSurge' not allowed"),
+        ({"nameOverride": "Own"}, "/nameOverride': 'Own' does not match"),
+        ({"fullnameOverride": "a.b"}, "/fullnameOverride': 'a.b' does not match"),
+        ({"fullnameOverride": "a-"}, "/fullnameOverride': 'a-' does not match"),
+        ({"serviceAccount": {"name": "own_one"}}, "/serviceAccount/name'"),
+        ({"profiles": [PROFILE | {"podLabels": {"a": 1}}]}, "/profiles/0/podLabels/a'"),
+        ({"profiles": [PROFILE | {"nodeSelector": {"a": 1}}]}, "/profiles/0/nodeSelector/a'"),
+        ({"profiles": [PROFILE | {"nodeSelector": {"a": None}}]}, "/profiles/0/nodeSelector'"),
+        ({"profiles": [PROFILE | {"probes": {"live": {}}}]}, "/profiles/0/probes'"),
         ({"podResources": {"enabled": "yes"}}, "/podResources/enabled': got string, want boolean"),
         ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
         ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),

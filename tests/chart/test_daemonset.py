@@ -79,6 +79,8 @@ def test_devhost_knows_every_flag_that_it_is_given(helm: Helm, values: str) -> N
         first, *flags, config = container["args"]
         assert (first, config) == ("validate", "/etc/devhost/config.yaml")
         assert {flag.partition("=")[0] for flag in flags} <= known(validate_command)
+        variables = {one.envvar for one in validate_command.params}
+        assert variables >= {one["name"] for one in container.get("env", [])}
 
 
 def known(of: Any) -> set[str]:
@@ -98,11 +100,22 @@ def test_flags_say_what_the_mounts_offer(helm: Helm) -> None:
         "--pod-resources=/data/kubelet/pod-resources/kubelet.sock",
         "--metrics-devices",
         "--cdi-dir=/etc/cdi",
-        "--allow-path=/dev/disk/*",
-        "--allow-path=/opt/tools",
-        "--allow-exec",
         "--log-level=error",
     ]
+
+
+def test_what_is_allowed_stands_in_the_environment(helm: Helm) -> None:
+    """So all that is run in the pod knows it, and the pod of `helm test` does."""
+    allowed = [
+        {"name": "DEVHOST_ALLOW_PATH", "value": "/dev/disk/* /opt/tools"},
+        {"name": "DEVHOST_ALLOW_EXEC", "value": "true"},
+    ]
+    values: Values = {"allow": {"paths": ["/dev/disk/*", "/opt/tools"], "exec": True}}
+    assert container_of(helm, values)["env"][-2:] == allowed
+    (tested,) = helm.render(values).one("Pod")["spec"]["containers"]
+    assert tested["env"] == allowed
+    (tested,) = helm.render({}).one("Pod")["spec"]["containers"]
+    assert "env" not in tested
 
 
 @pytest.mark.parametrize(
@@ -158,7 +171,7 @@ def test_names_and_labels_are_short_enough(helm: Helm, values: str) -> None:
         assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
 
 
-def test_a_profile_replaces_values_key_by_key(helm: Helm) -> None:
+def test_a_profile_is_merged_into_the_values(helm: Helm) -> None:
     values: Values = {
         "allow": {"paths": ["/dev/x"], "exec": True},
         "nodeSelector": {"a": "b"},
@@ -175,9 +188,88 @@ def test_a_profile_replaces_values_key_by_key(helm: Helm) -> None:
     pod = pod_of(helm, values, "test-devhost-one")
     assert pod["nodeSelector"] == {"a": "b", "c": "d"}
     (container,) = pod["containers"]
-    assert "--allow-path=/dev/x" in container["args"]
-    assert "--allow-exec" not in container["args"]
+    assert {"name": "DEVHOST_ALLOW_PATH", "value": "/dev/x"} in container["env"]
+    assert "DEVHOST_ALLOW_EXEC" not in [one["name"] for one in container["env"]]
     assert "/srv" in mounts_of(helm, values, "test-devhost-one")
+
+
+def profile(**more: Any) -> Values:
+    return {"name": "one", "nodeSelector": {"c": "d"}, "config": TOKENS} | more
+
+
+def test_a_profile_is_merged_at_every_level(each_helm: Helm) -> None:
+    own = profile(
+        probes={"liveness": {"periodSeconds": 3}},
+        resources={"limits": {"cpu": 1}},
+        securityContext={"capabilities": {"add": ["X"]}},
+        tolerations=[],
+    )
+    pod = pod_of(each_helm, {"config": TOKENS, "profiles": [own]}, "test-devhost-one")
+    (container,) = pod["containers"]
+    assert container["livenessProbe"] == {
+        "httpGet": {"path": "/healthz", "port": "http"},
+        "periodSeconds": 3,
+        "timeoutSeconds": 5,
+        "failureThreshold": 6,
+    }
+    assert container["resources"] == {
+        "requests": {"cpu": "10m", "memory": "64Mi"},
+        "limits": {"cpu": 1, "memory": "128Mi"},
+    }
+    assert container["securityContext"]["capabilities"] == {"add": ["X"], "drop": ["ALL"]}
+    assert "tolerations" not in pod
+    # The others stay as they are.
+    assert container_of(each_helm, {"config": TOKENS, "profiles": [own]}) == container_of(
+        each_helm, {"config": TOKENS}
+    )
+
+
+def test_null_removes_what_a_profile_would_inherit(each_helm: Helm) -> None:
+    own = profile(
+        probes={"startup": None, "liveness": {"timeoutSeconds": None}},
+        resources={"limits": None},
+        nodeSelector={"a": None, "c": "d"},
+        podLabels={"a": None},
+        updateStrategy={"type": "OnDelete", "rollingUpdate": None},
+    )
+    values: Values = {"config": TOKENS, "nodeSelector": {"a": "b"}, "podLabels": {"a": "b"}}
+    rendered = each_helm.render(values | {"profiles": [own]})
+    spec = rendered.one("DaemonSet", "test-devhost-one")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert spec["template"]["spec"]["nodeSelector"] == {"c": "d"}
+    assert "a" not in spec["template"]["metadata"]["labels"]
+    assert "startupProbe" not in container
+    assert "timeoutSeconds" not in container["livenessProbe"]
+    assert set(container["resources"]) == {"requests"}
+    (term,) = rendered.one("DaemonSet", "test-devhost")["spec"]["template"]["spec"]["affinity"][
+        "nodeAffinity"
+    ]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [away("c", "d")]}
+
+
+def test_null_removes_from_the_values_too(each_helm: Helm) -> None:
+    """Helm itself takes away only what the chart's own values have."""
+    values: Values = {
+        "podLabels": {"a": None},
+        "nodeSelector": {"a": None},
+        "probes": {"startup": None, "liveness": {"initialDelaySeconds": None}},
+    }
+    pod = pod_of(each_helm, values)
+    assert "nodeSelector" not in pod
+    assert "startupProbe" not in pod["containers"][0]
+    assert "initialDelaySeconds" not in pod["containers"][0]["livenessProbe"]
+    template = each_helm.render(values).one("DaemonSet")["spec"]["template"]
+    assert "a" not in template["metadata"]["labels"]
+
+
+def test_a_profiles_affinity_replaces_the_whole(helm: Helm) -> None:
+    values: Values = {
+        "affinity": {"podAffinity": {"a": 1}, "nodeAffinity": {"a": 1}},
+        "profiles": [profile(affinity={"nodeAffinity": {"b": 2}})],
+    }
+    pod = pod_of(helm, values, "test-devhost-one")
+    assert pod["affinity"] == {"nodeAffinity": {"b": 2}}
 
 
 def test_without_resources_of_its_own_the_chart_has_only_profiles(helm: Helm) -> None:

@@ -98,6 +98,8 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
     [
         ({"preStart": [{"run": ["a"], "every": "start"}]}, {"allow": {"exec": True}}, "allow.exec"),
         ({"health": [{"exec": ["a"]}]}, {"allow": {"exec": True}}, "allow.exec"),
+        ({"health": {"exec": ["a"]}}, {"allow": {"exec": True}}, "allow.exec"),
+        ({"health": {"checks": {"exec": ["a"]}}}, {"allow": {"exec": True}}, "allow.exec"),
         ({"health": "readable"}, {"deviceAccess": {"privileged": True}}, "deviceAccess.privileged"),
         (
             {"health": {"checks": ["writable"]}},
@@ -126,6 +128,31 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
         ),
         ({"inject": "cdi"}, {"cdi": {"enabled": True}}, "cdi.enabled"),
         ({"allocate": {"mounts": ["/opt"]}}, {"allow": {"paths": ["/opt"]}}, "allow.paths"),
+        (
+            {"allocate": {"devices": ["/dev/y", "/opt/x"]}},
+            {"allow": {"paths": ["/opt/x"]}},
+            "not below /dev, so devhost refuses it: name them in allow.paths",
+        ),
+        (
+            {"allocate": {"devices": [{"hostPath": "/dev/../opt/x"}]}},
+            {"allow": {"paths": ["/opt/x"]}},
+            "not below /dev, so devhost refuses it: name them in allow.paths",
+        ),
+        (
+            {"sources": [{"directory": {"path": "/dev/disk", "types": "block"}}]},
+            {"allow": {"paths": ["/dev/*"]}},
+            "asks for block devices",
+        ),
+        (
+            {"sources": [{"glob": {"paths": "/dev/sd*", "types": ["block"]}}]},
+            {"allow": {"paths": ["/dev/*"]}},
+            "asks for block devices",
+        ),
+        (
+            {"sources": [{"dev": {"pattern": "x", "types": ["char", "block"]}, "as": "node"}]},
+            {"allow": {"paths": ["/dev/*"]}},
+            "asks for block devices",
+        ),
     ],
 )
 def test_they_name_what_the_values_do_not_allow(
@@ -135,6 +162,30 @@ def test_they_name_what_the_values_do_not_allow(
     assert said in warning
     left = warnings(helm.notes(resource(**more) | allowed))
     assert [one for one in left if "is privileged" not in one] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"allocate": {"devices": ["${path}", {"hostPath": "/dev/y"}, {"hostPath": "${realpath}"}]}},
+        {"allocate": {"devices": []}},
+        {"sources": [{"dev": {"pattern": "x", "types": "char"}}]},
+        {"sources": [{"dev": {"pattern": "block"}}, {"glob": "/dev/x"}, {"static": ["block"]}]},
+    ],
+)
+def test_what_needs_no_leave_is_not_warned_of(helm: Helm, more: Values) -> None:
+    assert warnings(helm.notes(resource(**more))) == []
+
+
+def test_they_warn_of_series_that_need_holders(helm: Helm) -> None:
+    values: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
+    said = warnings(helm.notes(values))
+    assert len(said) == 2
+    assert all("metrics.devices needs podResources.enabled" in one for one in said)
+    holders = {"podResources": {"enabled": True}}
+    (warning,) = warnings(helm.notes(values | {"profiles": [PROFILE | holders]}))
+    assert "test-devhost does not know" in warning
+    assert warnings(helm.notes(values | holders)) == []
 
 
 def test_they_warn_of_the_namespace_default(helm: Helm) -> None:

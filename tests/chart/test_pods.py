@@ -7,7 +7,7 @@ import pytest
 
 from tests.chart.helm import Helm
 from tests.chart.pods import PLUGINS, container_of, mounts_of
-from tests.chart.values import SETS, Values
+from tests.chart.values import SETS, TOKENS, Values
 
 # ── rights ───────────────────────────────────────────────────────────────────
 
@@ -50,6 +50,31 @@ def test_a_privileged_pod_has_nothing_that_the_api_refuses_beside_it(helm: Helm)
 def test_null_removes_the_selinux_type(each_helm: Helm) -> None:
     context = container_of(each_helm, {"securityContext": {"seLinuxOptions": None}})
     assert "seLinuxOptions" not in context["securityContext"]
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        (None, None),
+        ({"type": None}, {}),
+        ({"level": "s0"}, {"type": "spc_t", "level": "s0"}),
+    ],
+)
+def test_a_profile_may_be_privileged_without_the_selinux_type(
+    each_helm: Helm, options: Values | None, made: Values | None
+) -> None:
+    profile = {
+        "name": "one",
+        "nodeSelector": {"a": "b"},
+        "config": TOKENS,
+        "deviceAccess": {"privileged": True},
+        "securityContext": {"seLinuxOptions": options},
+    }
+    context = container_of(each_helm, {"profiles": [profile]}, "test-devhost-one")[
+        "securityContext"
+    ]
+    assert context["privileged"] is True
+    assert context.get("seLinuxOptions") == made
 
 
 @pytest.mark.parametrize("values", SETS)
@@ -152,6 +177,19 @@ def test_each_switch_mounts_one_thing_more(helm: Helm, values: Values, more: Any
 def test_a_mount_stays_within_its_part_of_the_pod(helm: Helm) -> None:
     mounts = mounts_of(helm, {"hostPaths": ["/a/../../b", "/c//d/."]})
     assert {mount[1] for mount in mounts.values()} >= {"/host/b", "/host/c/d"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hostPaths": ["/proc"]},
+        {"hostPaths": ["/dev/x/..", "/etc", "/etc/"], "hostRoot": {"enabled": True}},
+        {"hostPaths": ["/etc", "/etc/colas", "/dev/disk"], "allow": {"paths": ["*"]}},
+    ],
+)
+def test_no_two_mounts_have_one_place(helm: Helm, values: Values) -> None:
+    places = [mount["mountPath"] for mount in container_of(helm, values)["volumeMounts"]]
+    assert len(set(places)) == len(places)
 
 
 @pytest.mark.parametrize("values", SETS)

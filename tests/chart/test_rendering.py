@@ -135,6 +135,41 @@ def test_older_kubernetes_is_refused(each_helm: Helm) -> None:
             'the name "default" is taken',
             id="a profile of the chart's own name",
         ),
+        pytest.param(
+            {"hostPaths": ["/etc", "/etc/"]},
+            'hostPaths of test-devhost: "/etc/" is /etc, which is mounted already; remove it',
+            id="a host path twice",
+        ),
+        pytest.param(
+            {"hostPaths": ["/etc/../dev"]},
+            '"/etc/../dev" is /dev, which is mounted already',
+            id="the host's /dev as a host path",
+        ),
+        pytest.param({"hostPaths": ["/sys"]}, '"/sys" is /sys, which', id="/sys as a host path"),
+        pytest.param(
+            {"hostPaths": ["/proc/"], "allow": {"paths": ["/dev/*"]}},
+            '"/proc/" is /proc, which is mounted already',
+            id="/proc as a host path beside allow.paths",
+        ),
+        pytest.param(
+            {"hostPaths": ["/a/.."]},
+            '"/a/.." is the whole host; set hostRoot.enabled',
+            id="the whole host as a host path",
+        ),
+        pytest.param(
+            {
+                "profiles": [
+                    {
+                        "name": "a",
+                        "nodeSelector": {"a": "b"},
+                        "hostPaths": ["/dev/"],
+                        "config": TOKENS,
+                    }
+                ]
+            },
+            'hostPaths of test-devhost-a: "/dev/" is /dev',
+            id="a profile's host path",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(helm: Helm, values: Any, said: str) -> None:

@@ -60,6 +60,11 @@ EVERYTHING: Values = {
         }
     },
     "updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    "probes": {
+        "startup": {"initialDelaySeconds": 0},
+        "liveness": {"terminationGracePeriodSeconds": 5},
+        "readiness": {"successThreshold": 2},
+    },
     "extraArgs": ["--log-level=error"],
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "extraVolumes": [{"name": "tmp", "emptyDir": {}}],
@@ -84,6 +89,8 @@ EVERYTHING: Values = {
             "hostRoot": {"enabled": True},
             "deviceAccess": {"privileged": False},
             "allow": {"exec": False},
+            "probes": {"startup": None, "liveness": {"failureThreshold": None}},
+            "updateStrategy": {"type": "OnDelete", "rollingUpdate": None},
             "config": TOKENS,
         },
         {

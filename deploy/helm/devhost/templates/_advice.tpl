@@ -13,7 +13,23 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- if dig "allocate" "mounts" list $resource }}
 {{- $_ := set $needs "mounts" true }}
 {{- end }}
+{{- range dig "allocate" "devices" list $resource }}
+{{- $host := . }}
+{{- if kindIs "map" . }}
+{{- $host = .hostPath }}
+{{- end }}
+{{- if not (or (contains "${" $host) (hasPrefix "/dev/" (clean $host))) }}
+{{- $_ := set $needs "paths" true }}
+{{- end }}
+{{- end }}
 {{- range $source := $resource.sources }}
+{{- range kindIs "map" $source | ternary $source dict }}
+{{- if kindIs "map" . }}
+{{- if has "block" (kindIs "string" .types | ternary (list .types) .types) }}
+{{- $_ := set $needs "block" true }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if kindIs "string" $source }}
 {{- $globs = append $globs $source }}
 {{- else if kindIs "map" $source.directory }}
@@ -43,10 +59,10 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- end }}
 {{- end }}
 {{- $checks := default list $resource.health }}
-{{- if kindIs "map" $checks }}
+{{- if and (kindIs "map" $checks) (not (or (hasKey $checks "exec") (hasKey $checks "file"))) }}
 {{- $checks = default list $checks.checks }}
 {{- end }}
-{{- range $check := kindIs "string" $checks | ternary (list $checks) $checks }}
+{{- range $check := kindIs "slice" $checks | ternary $checks (list $checks) }}
 {{- if kindIs "string" $check }}
 {{- $_ := set $needs "open" true }}
 {{- else if $check.exec }}
@@ -67,7 +83,7 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- $path = clean (default "/" $path) }}
 {{- $mounted := $values.hostRoot.enabled }}
 {{- range concat (list "/dev" "/sys") $values.hostPaths }}
-{{- $mounted = or $mounted (hasPrefix (printf "%s/" (clean .)) (printf "%s/" $path)) }}
+{{- $mounted = or $mounted (hasPrefix (printf "%s/" .) (printf "%s/" $path)) }}
 {{- end }}
 {{- if not $mounted }}
 {{- $missing = append $missing $path }}
@@ -82,6 +98,12 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- end }}
 {{- if and $needs.mounts (not $values.allow.paths) }}
 {{- $advice = append $advice (printf "The configuration of %s mounts host paths, so devhost refuses it: name them in allow.paths." .name) }}
+{{- end }}
+{{- if and $needs.paths (not $values.allow.paths) }}
+{{- $advice = append $advice (printf "The configuration of %s hands out devices that are not below /dev, so devhost refuses it: name them in allow.paths." .name) }}
+{{- end }}
+{{- if and $needs.block (not $values.allow.paths) }}
+{{- $advice = append $advice (printf "The configuration of %s asks for block devices, which devhost does not hand out unless allow.paths names them." .name) }}
 {{- end }}
 {{- if and $needs.cdi (not $values.cdi.enabled) }}
 {{- $advice = append $advice (printf "The configuration of %s injects by CDI: that needs cdi.enabled." .name) }}

@@ -55,10 +55,12 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 {{- define "devhost.instances" -}}
 {{- $fullname := include "devhost.fullname" . }}
 {{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "podResources" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
-{{- $values := dict }}
+{{- $given := dict }}
 {{- range $keys }}
-{{- $_ := set $values . (index $.Values .) }}
+{{- $_ := set $given . (index $.Values .) }}
 {{- end }}
+{{- $values := dict }}
+{{- include "devhost.merge" (dict "own" $values "given" $given) }}
 {{- $instances := list }}
 {{- if or (not .Values.profiles) .Values.config.resources .Values.config.existingConfigMap }}
 {{- $base := deepCopy $values }}
@@ -72,17 +74,9 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 {{- end }}
 {{- $seen = append $seen $profile.name }}
 {{- $own := deepCopy $values }}
-{{- range $key := $keys }}
-{{- if hasKey $profile $key }}
-{{- $given := index $profile $key }}
-{{- if and (kindIs "map" $given) (kindIs "map" (index $own $key)) (ne $key "affinity") }}
-{{- range $inner, $value := $given }}
-{{- $_ := set (index $own $key) $inner $value }}
-{{- end }}
-{{- else }}
-{{- $_ := set $own $key $given }}
-{{- end }}
-{{- end }}
+{{- include "devhost.merge" (dict "own" $own "given" (omit $profile "name" "config" "affinity")) }}
+{{- if hasKey $profile "affinity" }}
+{{- $_ := set $own "affinity" $profile.affinity }}
 {{- end }}
 {{- $instances = append $instances (dict "name" (printf "%s-%s" $fullname $profile.name) "component" $profile.name "values" $own "config" $profile.config "profile" $profile.name) }}
 {{- end }}
@@ -90,8 +84,52 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 {{- if and .config.existingConfigMap .config.resources }}
 {{- fail (printf "%s: config.resources would be ignored beside config.existingConfigMap %s; remove one of them" .name .config.existingConfigMap) }}
 {{- end }}
+{{- $_ := set .values "hostPaths" (include "devhost.hostPaths" . | fromJsonArray) }}
 {{- end }}
 {{- toJson $instances }}
+{{- end }}
+
+{{- /*
+Merges a map into another, at every level, in place; null removes, and everything else but maps is
+taken as a whole.
+*/}}
+{{- define "devhost.merge" -}}
+{{- $own := .own }}
+{{- range $key, $value := .given }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $own $key }}
+{{- else if kindIs "map" $value }}
+{{- if not (kindIs "map" (index $own $key)) }}
+{{- $_ := set $own $key dict }}
+{{- end }}
+{{- include "devhost.merge" (dict "own" (index $own $key) "given" $value) }}
+{{- else }}
+{{- $_ := set $own $key $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* An instance's hostPaths, clean, as JSON: each has a mount of its own beside the chart's. */}}
+{{- define "devhost.hostPaths" -}}
+{{- $name := .name }}
+{{- $mounted := list "/dev" "/sys" }}
+{{- if .values.allow.paths }}
+{{- $mounted = append $mounted "/proc" }}
+{{- end }}
+{{- $paths := list }}
+{{- if not .values.hostRoot.enabled }}
+{{- range $given := .values.hostPaths }}
+{{- $path := clean $given }}
+{{- if eq $path "/" }}
+{{- fail (printf "hostPaths of %s: %q is the whole host; set hostRoot.enabled instead" $name $given) }}
+{{- end }}
+{{- if has $path (concat $mounted $paths) }}
+{{- fail (printf "hostPaths of %s: %q is %s, which is mounted already; remove it" $name $given $path) }}
+{{- end }}
+{{- $paths = append $paths $path }}
+{{- end }}
+{{- end }}
+{{- toJson $paths }}
 {{- end }}
 
 {{- /*
@@ -106,11 +144,13 @@ each of them makes a term of its own from every term so far.
 {{- $terms := default (list dict) $required.nodeSelectorTerms }}
 {{- $excluding := false }}
 {{- range $profile := .Values.profiles }}
-{{- if and $profile.nodeSelector (not $profile.affinity) }}
+{{- $selector := dict }}
+{{- include "devhost.merge" (dict "own" $selector "given" $profile.nodeSelector) }}
+{{- if and $selector (not $profile.affinity) }}
 {{- $excluding = true }}
 {{- $next := list }}
 {{- range $term := $terms }}
-{{- range $key, $value := $profile.nodeSelector }}
+{{- range $key, $value := $selector }}
 {{- $away := dict "key" $key "operator" "NotIn" "values" (list $value) }}
 {{- $expressions := append (default list $term.matchExpressions) $away }}
 {{- $next = append $next (set (deepCopy $term) "matchExpressions" $expressions) }}
@@ -130,13 +170,15 @@ each of them makes a term of its own from every term so far.
 {{- default .name .config.existingConfigMap }}
 {{- end }}
 
-{{- /* The trust flags, one to a line; `validate` takes them as `run` does. */}}
-{{- define "devhost.trustArgs" -}}
-{{- range .allow.paths }}
-- {{ printf "--allow-path=%s" . | quote }}
+{{- /* What is allowed, as variables; `validate` takes them as `run` does. */}}
+{{- define "devhost.trustEnv" -}}
+{{- with .allow.paths }}
+- name: DEVHOST_ALLOW_PATH
+  value: {{ join " " . | quote }}
 {{- end }}
 {{- if .allow.exec }}
-- --allow-exec
+- name: DEVHOST_ALLOW_EXEC
+  value: "true"
 {{- end }}
 {{- end }}
 
@@ -157,8 +199,9 @@ recursiveReadOnly: IfPossible
 {{- if .deviceAccess.privileged }}
 {{- $context = omit $context "allowPrivilegeEscalation" "capabilities" "seccompProfile" }}
 {{- $_ := set $context "privileged" true }}
-{{- if eq (dig "seLinuxOptions" "type" "" $context) "container_device_plugin_t" }}
-{{- $_ := set $context "seLinuxOptions" (merge (dict "type" "spc_t") $context.seLinuxOptions) }}
+{{- $selinux := default dict $context.seLinuxOptions }}
+{{- if eq (default "" $selinux.type) "container_device_plugin_t" }}
+{{- $_ := set $context "seLinuxOptions" (merge (dict "type" "spc_t") $selinux) }}
 {{- end }}
 {{- end }}
 {{- toYaml $context }}
