@@ -33,7 +33,7 @@ class Change:
     Attributes:
         name: The resource's name.
         action: What the host does.
-        reasons: Why, and what follows, for people; none for ``keep``.
+        reasons: Why, and what follows, for people; for ``keep`` only another place in the file.
         resource: The new declaration; ``None`` for ``drain``.
     """
 
@@ -60,9 +60,10 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     renamed = _renamed(gone, come)
     successors = {origin.name: name for name, origin in renamed.items()}
     had, has = _declared(old), _declared(new)
+    moved = _moved(before, after)
     return (
         *(
-            _changed(before[name], resource)
+            _changed(before[name], resource, moved.get(name, ()))
             if name in before
             else _started(resource, renamed.get(name), declared_before=name in had)
             for name, resource in after.items()
@@ -144,17 +145,38 @@ def _physical(resource: Resource) -> bool:
 # ── stays, and changes ─────────────────────────────────────────────────────────────────
 
 
-def _changed(old: Resource, new: Resource) -> Change:
+def _changed(old: Resource, new: Resource, moved: tuple[str, ...]) -> Change:
     differing = _differing(old, new) if old is not new else set[str]()
     if differing <= {"node_names"}:  # it applied before and does now: nothing to do
-        return Change(new.name, Action.KEEP, (), new)
+        return Change(new.name, Action.KEEP, moved, new)
     reasons = tuple(
         to_camel(field) + effect(getattr(old, field), getattr(new, field))
         for field, effect in EFFECTS.items()
         if field in differing
     )
     registers = bool(old.pre_start) != bool(new.pre_start)
-    return Change(new.name, Action.REREGISTER if registers else Action.UPDATE, reasons, new)
+    return Change(new.name, Action.REREGISTER if registers else Action.UPDATE, reasons + moved, new)
+
+
+def _moved(
+    before: Mapping[str, Resource], after: Mapping[str, Resource]
+) -> dict[str, tuple[str, ...]]:
+    """Say which resources have gone past another that may find the same nodes, by any path."""
+    was = {name: place for place, name in enumerate(before)}
+    kept = [name for name, resource in after.items() if name in was and _physical(resource)]
+    found: dict[str, tuple[str, ...]] = {}
+    for way, names, sign in (("after", kept, 1), ("before", kept[::-1], -1)):
+        furthest = next(iter(names), "")
+        for name in names:
+            if (was[furthest] - was[name]) * sign <= 0:
+                furthest = name
+            elif after[name].overlap == "deny":
+                reason = f"its place in the file changed (now {way} {furthest}): {_TO_THE_FIRST}"
+                found.setdefault(name, (reason,))
+    return found
+
+
+_TO_THE_FIRST: Final = "nodes that another resource finds too go to the first of them"
 
 
 def _differing(old: Resource, new: Resource) -> set[str]:

@@ -22,6 +22,7 @@ from devhost.pre_start import PlannedStep, planned
 from devhost.trust import Policy
 
 _CHECKS_AT_ONCE: Final = 8
+_DIGITS_MAX: Final = 18  # more than any number that can be had; Python reads no more than 4300
 
 
 @immutable
@@ -36,6 +37,8 @@ class ResourceReport:
         allocation_error: Why it would receive nothing.
         pre_start: What would be done before the container starts.
         cdi_spec: What the names of CDI devices in the allocation would stand for.
+        listed: Of how many IDs the kubelet is told, and of how many that they are healthy; all of
+            the snapshot's unless told.
     """
 
     resource: Resource
@@ -45,6 +48,7 @@ class ResourceReport:
     allocation_error: str | None = None
     pre_start: Sequence[PlannedStep] = ()
     cdi_spec: Mapping[str, object] | None = None
+    listed: tuple[int, int] | None = None
 
     @property
     def failed(self) -> bool:
@@ -54,11 +58,12 @@ class ResourceReport:
     def as_json(self) -> dict[str, Any]:
         """Return the shape of ``plan -o json``, which is a contract."""
         devices = self.snapshot.devices.values()
-        replicas = self.resource.replicas
+        replicas, healthy = self.resource.replicas, sum(device.healthy for device in devices)
+        capacity, allocatable = self.listed or (len(devices) * replicas, healthy * replicas)
         shown: dict[str, Any] = {
             "name": self.resource.name,
-            "capacity": len(devices) * replicas,
-            "allocatable": sum(device.healthy for device in devices) * replicas,
+            "capacity": capacity,
+            "allocatable": allocatable,
             "error": self.snapshot.error,
             "warnings": list(self.warnings),
             "devices": [_device_json(device) for device in devices],
@@ -252,6 +257,9 @@ def choose(scanner: Scanner, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
         for share in share_ids(device.id, resource.replicas)
     }
     if wish.isdecimal():  # always a number; a device called 3 is written "3,"
+        if len(wish) > _DIGITS_MAX:
+            wanted = f"a number of {len(wish)} digits requested"
+            raise AllocationError(f"{resource.name}: {wanted}, {len(healthy)} available")
         count = int(wish)
         if count > len(healthy):
             raise AllocationError(f"{resource.name}: {count} requested, {len(healthy)} available")

@@ -18,15 +18,30 @@ if TYPE_CHECKING:
     from devhost.report import ResourceReport
 
 
+def echo(text: str = "") -> None:
+    """Print a line, or say why that cannot be done and exit 1."""
+    if sys.stdout is None:
+        fail("standard output is closed")
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough: click ends in silence
+    except OSError as error:
+        # What is still in the buffer would fail once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fail(f"standard output cannot be written: {error.strerror}")
+
+
 def print_json(value: Any) -> None:
     """Print JSON, the form that programs read."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_problems(problems: Iterable[Problem], *, err: bool = True) -> None:
     """Print a line a problem, as compilers do."""
     for problem in problems:
-        click.echo(str(problem).encode("utf-8", "backslashreplace").decode(), err=err)
+        text = str(problem).encode("utf-8", "backslashreplace").decode()
+        click.echo(text, err=True) if err else echo(text)
 
 
 def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
@@ -48,7 +63,7 @@ def print_nothing(node_name: str) -> None:
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns: with rich where a person looks, plain where a program reads."""
-    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+    if sys.stdout and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -62,7 +77,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("   ".join(cells).rstrip())
+        echo("   ".join(cells).rstrip())
 
 
 def print_reports(reports: "Sequence[ResourceReport]", node_name: str) -> None:
@@ -71,17 +86,17 @@ def print_reports(reports: "Sequence[ResourceReport]", node_name: str) -> None:
         print_nothing(node_name)
     for number, report in enumerate(reports):
         if number:
-            click.echo()
+            echo()
         shown = report.as_json()
-        click.echo(f"{shown['name']}: {shown['allocatable']} of {shown['capacity']} allocatable")
+        echo(f"{shown['name']}: {shown['allocatable']} of {shown['capacity']} allocatable")
         if shown["error"]:
-            click.echo(f"  error: {shown['error']}")
+            echo(f"  error: {shown['error']}")
         for warning in shown["warnings"]:
-            click.echo(f"  warning: {warning}")
+            echo(f"  warning: {warning}")
         if shown["devices"]:
             _print_devices(shown["devices"])
         for skipped in shown["skipped"]:
-            click.echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
+            echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
         if "allocation" in shown:
             print_allocation(shown["allocation"])
 
@@ -102,27 +117,27 @@ def _print_devices(devices: Sequence[dict[str, Any]]) -> None:
 def print_allocation(allocation: dict[str, Any]) -> None:
     """Print what a container would receive."""
     if allocation["error"]:
-        click.echo(f"  allocation: {allocation['error']}")
+        echo(f"  allocation: {allocation['error']}")
         return
-    click.echo(f"  a container with {', '.join(allocation['deviceIds']) or 'nothing'} receives")
+    echo(f"  a container with {', '.join(allocation['deviceIds']) or 'nothing'} receives")
     for name, value in allocation["envs"].items():
-        click.echo(f"    env {name}={value}")
+        echo(f"    env {name}={value}")
     for device in allocation["devices"]:
         paths = f"{device['hostPath']} as {device['containerPath']}"
-        click.echo(f"    device {paths} ({device['permissions']})")
+        echo(f"    device {paths} ({device['permissions']})")
     for mount in allocation["mounts"]:
         mode = "read-only" if mount["readOnly"] else "read-write"
-        click.echo(f"    mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
+        echo(f"    mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
     for key, value in allocation["annotations"].items():
-        click.echo(f"    annotation {key}={value}")
+        echo(f"    annotation {key}={value}")
     for name in allocation["cdiDevices"]:
-        click.echo(f"    cdi {name}")
+        echo(f"    cdi {name}")
     if "cdiSpec" in allocation:
         _print_cdi(allocation["cdiSpec"])
     for step in allocation["preStart"]:
         how = "once for the pod" if step["every"] == "holder" else "at each start"
         value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])
-        click.echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
+        echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
 
 
 def _print_cdi(spec: dict[str, Any]) -> None:
@@ -130,16 +145,14 @@ def _print_cdi(spec: dict[str, Any]) -> None:
     for device in spec["devices"]:
         edits = device["containerEdits"]
         for text in edits.get("env", ()):
-            click.echo(f"      {device['name']}: env {text}")
+            echo(f"      {device['name']}: env {text}")
         for node in edits.get("deviceNodes", ()):
             host = node.get("hostPath", node["path"])
-            click.echo(
-                f"      {device['name']}: device {host} as {node['path']} ({node['permissions']})"
-            )
+            echo(f"      {device['name']}: device {host} as {node['path']} ({node['permissions']})")
         for mount in edits.get("mounts", ()):
             mode = "read-only" if "ro" in mount["options"] else "read-write"
             paths = f"{mount['hostPath']} at {mount['containerPath']}"
-            click.echo(f"      {device['name']}: mount {paths} ({mode})")
+            echo(f"      {device['name']}: mount {paths} ({mode})")
 
 
 def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:

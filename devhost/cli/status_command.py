@@ -81,41 +81,41 @@ def _nobody(address: Address, reason: str) -> NoReturn:
 
 def _print(shown: Json) -> None:
     ready = "ready" if shown["ready"] else "not ready"
-    click.echo(
+    printer.echo(
         f"devhost {shown['version']} on {shown['nodeName']}, since {shown['startedAt']}: {ready}"
     )
     if config := shown["config"]:
-        click.echo(
+        printer.echo(
             f"configuration {config['file']}, in force since {config['appliedAt']} "
             f"({config['reloads']} reloaded, {config['failures']} refused)"
         )
         for one in config["problems"]:
             where = f"{one['file']}:{one['line']}:{one['column']}: {one['severity']}: "
             place = f"{one['path']}: " if one["path"] else ""
-            click.echo("  " + printable(f"{where}{place}{one['message']}"))
+            printer.echo("  " + printable(f"{where}{place}{one['message']}"))
     if (holders := shown["kubelet"]["podResources"]) != "known":
-        click.echo(f"who holds what is not known: {printable(holders)}")
+        printer.echo(f"who holds what is not known: {printable(holders)}")
     for resource in shown["resources"]:
-        click.echo()
+        printer.echo()
         _print_resource(resource)
     if shown["troubles"]:
-        click.echo("\nnot well:")
+        printer.echo("\nnot well:")
         for trouble in shown["troubles"]:
-            click.echo(f"  {printable(trouble)}")
+            printer.echo(f"  {printable(trouble)}")
 
 
 def _print_resource(resource: Json) -> None:
     counts = f"{resource['allocatable']} of {resource['capacity']} allocatable"
-    click.echo(f"{resource['name']}: {resource['state']} since {resource['since']}, {counts}")
+    printer.echo(f"{resource['name']}: {resource['state']} since {resource['since']}, {counts}")
     for heading in ("reason", "error"):
         if resource[heading]:
-            click.echo(f"  {heading}: {printable(resource[heading])}")
+            printer.echo(f"  {heading}: {printable(resource[heading])}")
     for warning in resource["warnings"]:
-        click.echo(f"  warning: {printable(warning)}")
+        printer.echo(f"  warning: {printable(warning)}")
     if resource["devices"]:
         _print_devices(resource["devices"], resource["holders"])
     for skipped in resource["skipped"]:
-        click.echo(f"  skipped {printable(skipped['candidate'])}: {printable(skipped['reason'])}")
+        printer.echo(f"  skipped {printable(skipped['candidate'])}: {printable(skipped['reason'])}")
 
 
 def _print_devices(devices: Sequence[Json], holders: Mapping[str, Sequence[str]]) -> None:

@@ -5,6 +5,7 @@ SIGHUP all lead to one function, which compares the content. What is not valid c
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -31,9 +32,11 @@ _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write anothe
 _SETTLES_MAX: Final = 20
 _HASH_LENGTH: Final = 16
 _LINKS_MAX: Final = 40  # as the kernel
+_READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _LOG: Final = logging.getLogger(__name__)
 
 Apply = Callable[[Config], None]
+Content = tuple[bytes | None, str]  # where there is none, why
 
 
 @immutable
@@ -66,7 +69,7 @@ class ConfigSource:
         self.file, self._last_good = file, last_good
         self._loader = Loader(policy)
         self._due = asyncio.Event()
-        self._seen: bytes | None = None  # the content that was judged last
+        self._seen: Content = None, ""  # what was judged last
         self._unsaved: bytes | None = None
         self.status = ConfigStatus(file, datetime.now(UTC))
 
@@ -76,8 +79,7 @@ class ConfigSource:
         Returns:
             What the file held and, where that is not valid, what the last good copy holds.
         """
-        raw, reason = self._read()
-        self._seen = raw
+        raw, reason = self._seen = self._read()
         loaded = self._judged(raw, reason)
         if loaded.config is not None:
             self._unsaved = raw
@@ -97,31 +99,33 @@ class ConfigSource:
 
     async def run(self, watcher: Watcher, apply: Apply) -> None:
         """Apply each new valid content, until cancelled."""
-        await self._save()
-        while self.file == "-":  # what was read once is gone
-            await self._due.wait()
-            self._due.clear()
-            _LOG.warning("the configuration came from standard input: it cannot be read again")
         while True:
-            # Looked at each time once it is watched, so no change is missed in between.
             try:
-                spots = await in_thread("find config", lambda: _spots(self.file))
-                await watcher.watch(self, spots, self.look_again)
-                await self._reload(apply)
+                if self.file != "-":  # what was read once is gone
+                    await self._watch(watcher)
+                    # Looked at each time once it is watched, so no change is missed in between.
+                    await self._reload(apply)
+                await self._save()
             except Exception:  # noqa: BLE001 (logged; the host goes on)
                 _LOG.exception("reading the configuration failed")
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._due.wait()
-            except TimeoutError:
-                await self._save()
+                if self.file == "-":
+                    _LOG.warning(_READ_ONCE)
             self._due.clear()
 
+    async def _watch(self, watcher: Watcher) -> None:
+        """Watch where the file may be exchanged; if that cannot be told, as before."""
+        with contextlib.suppress(OSError):
+            spots = await in_thread("find config", lambda: _spots(self.file))
+            await watcher.watch(self, spots, self.look_again)
+
     async def _reload(self, apply: Apply) -> None:
-        raw, reason = await self._settled()
-        if raw == self._seen:
+        found = await self._settled()
+        if found == self._seen:
             return
-        self._seen = raw
+        raw, reason = self._seen = found
         loaded = await in_thread("load config", lambda: self._judged(raw, reason))
         log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
@@ -141,22 +145,21 @@ class ConfigSource:
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
         self._unsaved = raw
-        await self._save()
 
-    async def _settled(self) -> tuple[bytes | None, str]:
+    async def _settled(self) -> Content:
         """Read the file until it says the same twice: a writer may be in the middle of it."""
-        raw, reason = await in_thread("read config", self._read)
-        if raw == self._seen:
-            return raw, reason
+        found = await in_thread("read config", self._read)
+        if found == self._seen:
+            return found
         for _ in range(_SETTLES_MAX):
-            before = raw
-            await asyncio.sleep(_SETTLE_GONE_S if raw is None else _SETTLE_S)
-            raw, reason = await in_thread("read config", self._read)
-            if raw == before:
+            before = found
+            await asyncio.sleep(_SETTLE_GONE_S if found[0] is None else _SETTLE_S)
+            found = await in_thread("read config", self._read)
+            if found == before:
                 break
-        return raw, reason
+        return found
 
-    def _read(self) -> tuple[bytes | None, str]:
+    def _read(self) -> Content:
         try:
             if _may_wait(self.file):
                 return None, "is no regular file; standard input is -"
@@ -213,7 +216,11 @@ def _may_wait(file: str) -> bool:
 
 
 def _spots(file: str) -> frozenset[Spot]:
-    """Return the directories in which the file, or a link on the way to it, may be exchanged."""
+    """Return the directories in which the file, or a link on the way to it, may be exchanged.
+
+    Raises:
+        OSError: A link on the way cannot be read.
+    """
     place, rest = Path("/"), list(reversed(Path(file).absolute().parts))
     found, links = set(), 0
     while rest:
@@ -221,7 +228,7 @@ def _spots(file: str) -> frozenset[Spot]:
         path = place / part  # a target that begins with / leads to the top
         if part == "..":
             place = place.parent
-        elif links < _LINKS_MAX and path.is_symlink():
+        elif links < _LINKS_MAX and os.path.islink(path):
             links += 1
             found.add(place)
             rest += reversed(path.readlink().parts)

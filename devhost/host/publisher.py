@@ -42,7 +42,6 @@ class Publisher:
         self.scanner, self.listing = scanner, listing
         self._claims, self._claim, self._judges = claims, claim, judges
         self.found = self.snapshot = Snapshot()
-        self._left_out = 0
         self._skipped: frozenset[str] = frozenset()
         self._in_hand: advertising.InHand = {}
 
@@ -91,7 +90,7 @@ class Publisher:
             Whether that could be done; else nothing was.
         """
         resource, listing = self.scanner.resource, self.listing
-        if self.found is not part.before or self._left_out:
+        if self.found is not part.before or listing.left_out:
             return False
         if part.after is part.before:
             return True
@@ -142,9 +141,10 @@ class Publisher:
         return True
 
     def _fitting(self, wanted: dict[str, Advertised]) -> dict[str, Advertised]:
-        listed = wire.truncated(wanted, self.listing)
-        left_out, self._left_out = self._left_out, len(wanted) - len(listed)
-        if self._left_out and self._left_out != left_out:
-            fields = {"resource": self.scanner.resource.name, "left_out": self._left_out}
+        listing = self.listing
+        listed = wire.truncated(wanted, listing)
+        before, listing.left_out = listing.left_out, len(wanted) - len(listed)
+        if listing.left_out and listing.left_out != before:
+            fields = {"resource": self.scanner.resource.name, "left_out": listing.left_out}
             _LOG.warning("list truncated", extra={"fields": fields})
         return listed

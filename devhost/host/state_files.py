@@ -1,8 +1,13 @@
 """Files in the state directory: replaced whole, and on the disk when that is said."""
 
+import contextlib
 import os
 import tempfile
+import time
 from pathlib import Path
+from typing import Final
+
+_LEFT_S: Final = 60.0  # no writer takes that long; another instance may be about to write
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
@@ -14,7 +19,9 @@ def write_atomically(path: Path, raw: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed
-        left.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if left.lstat().st_mtime < time.time() - _LEFT_S:
+                left.unlink()
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -92,10 +92,9 @@ def _registered(runner: Runner) -> bool:
 
 
 def _resource(runner: Runner, holders: Mapping[str, frozenset[str]]) -> Json:
-    snapshot = _checked_last(runner)
     state = runner.status
     return {
-        **ResourceReport(runner.resource, snapshot, snapshot.notes).as_json(),
+        **reported(runner, _checked_last(runner)).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
@@ -103,6 +102,16 @@ def _resource(runner: Runner, holders: Mapping[str, frozenset[str]]) -> Json:
         "streams": runner.listing.streams,
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
+
+
+def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
+    """Return what the kubelet is told of a resource, by what is advertised."""
+    listing, warnings = runner.listing, snapshot.notes
+    if listing.left_out:
+        warnings = (*warnings, f"{listing.left_out} IDs left out: the kubelet takes 4 MiB")
+    healthy = sum(entry.healthy for entry in listing.entries.values())
+    listed = len(listing.entries), healthy
+    return ResourceReport(runner.resource, snapshot, warnings, listed=listed)
 
 
 def _checked_last(runner: Runner) -> Snapshot:

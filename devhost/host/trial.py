@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from devhost.host.config_source import ConfigSource
 from devhost.host.shared import CodeResource
+from devhost.host.status import reported
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.config import Config
-from devhost.report import ResourceReport
 
 _ONCE_TIMEOUT_S: Final = 30.0
 
@@ -59,7 +59,7 @@ class Trial:
             capacity = await self.kubelet.capacity()
             shown = []
             for runner in self.host.runners:
-                one = ResourceReport(runner.resource, runner.snapshot).as_json()
+                one = reported(runner, runner.snapshot).as_json()
                 one["registered"] = runner.name in capacity
                 shown.append(one)
             return {"resources": shown}

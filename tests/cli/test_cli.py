@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import shutil
 import signal
 import stat
@@ -15,10 +16,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import jsonschema
 import pytest
 
 import devhost
+from devhost.cli import run_command, validate_command
 from devhost.kubelet.simulator import SimulatedKubelet
 
 Done = subprocess.CompletedProcess[str]
@@ -194,6 +197,8 @@ def test_each_command_explains_itself(command: str) -> None:
         ("plan", "--allocate", "example.com/token"),
         ("plan", "--allocate", "example.com/token="),
         ("run", "--log-level", "loud"),
+        ("run", "--allow-path", "opt/*"),
+        ("validate", "f", "--allow-path", "/opt/*", "--allow-path", ""),
     ],
     ids=" ".join,
 )
@@ -295,6 +300,50 @@ def test_a_flag_that_would_allow_it_silences_the_warning(mount: Path) -> None:
     """With run's --allow-path, validate says nothing of the mount."""
     done = run("validate", "--strict", "--allow-path", "/opt/*", mount)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("more", "needed"),
+    [
+        ("sources: [{dev: {pattern: sdz, types: block}}]", "--allow-path"),
+        ("sources: [static: 1]\n    allocate: {devices: [{hostPath: /opt/x}]}", "--allow-path"),
+        ("sources: [static: 1]\n    preStart: [{run: [a], every: start}]", "--allow-exec"),
+    ],
+)
+def test_what_run_refuses_is_an_error_when_enforced(
+    more: str, needed: str, tmp_path: Path, plugins: Path
+) -> None:
+    """With --enforce, what needs a flag of `run` is an error; without, `run` alone refuses it."""
+    text = f"version: v1\nresources:\n  - name: example.com/x\n    {more}\n"
+    config = written(tmp_path / "c.yaml", text)
+    assert run("validate", config).returncode == 0
+    for done in run("validate", "--enforce", config), run("run", config, "--plugin-dir", plugins):
+        assert done.returncode == 1
+        assert any(needed in line for line in (done.stdout + done.stderr).splitlines())
+    told = run("validate", "--enforce", "-o", "json", config)
+    assert json.loads(told.stdout)["valid"] is False
+    allowed = ("--allow-path", "*", "--allow-exec")
+    assert run("validate", "--enforce", *allowed, config).returncode == 0
+
+
+def test_other_warnings_stay_warnings_when_enforced(tmp_path: Path) -> None:
+    """--enforce is about trust alone; --strict is for the rest."""
+    text = "version: v1\nresources:\n  - {name: example.com/x, sources: [dev: ttyUSB0]}\n"
+    config = written(tmp_path / "c.yaml", text)
+    done = run("validate", "--enforce", config)
+    assert done.returncode == 0
+    assert ": warning: " in done.stdout
+
+
+@pytest.mark.parametrize("command", [validate_command.command, run_command.command])
+def test_the_variable_of_allowed_paths_is_split_at_blanks(
+    command: click.Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DEVHOST_ALLOW_PATH is a list, and the option's help says so."""
+    monkeypatch.setenv("DEVHOST_ALLOW_PATH", "/a /opt/*")
+    with command.make_context("devhost", ["c.yaml"]) as context:
+        assert context.params["allow_paths"] == ("/a", "/opt/*")
+        assert "split at blanks" in " ".join(command.get_help(context).split())
 
 
 def test_several_files_are_all_checked(tokens: Path, bad: Path, tmp_path: Path) -> None:
@@ -489,7 +538,7 @@ def test_ids_are_allocated_as_named(tmp_path: Path) -> None:
     assert answer["envs"] == {"TOKENS": "north,west"}
 
 
-@pytest.mark.parametrize("wish", ["4", "nobody,0"])
+@pytest.mark.parametrize("wish", ["4", "9" * 18, "9" * 19, "9" * 5000, "nobody,0"])
 def test_an_impossible_allocation(tokens: Path, wish: str) -> None:
     """More than there are, or an unknown ID: exit 1, the reason in the allocation."""
     done = run("plan", tokens, "-o", "json", "--allocate", f"example.com/token={wish}")
@@ -612,6 +661,42 @@ def test_a_table_on_a_terminal(tokens: Path) -> None:
     assert "Healthy" in shown
 
 
+# ── an output that takes nothing ──
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [(">&-", "is closed"), (">/dev/full", "cannot be written: No space left on device")],
+)
+@pytest.mark.parametrize(
+    "args",
+    [("schema",), ("plan",), ("plan", "-o", "json"), ("plan", "--against"), ("try", "--once")],
+    ids=" ".join,
+)
+def test_an_output_that_cannot_be_written(
+    tokens: Path, args: tuple[str, ...], where: str, says: str, buffered: str
+) -> None:
+    """One line says so, and the exit status that something failed."""
+    files = {"schema": [], "plan --against": [tokens, tokens]}.get(" ".join(args), [tokens])
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {where}', "sh", *PROGRAM, *args, *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env=environment(PYTHONUNBUFFERED=buffered),
+    )
+    assert refused_in_one_line(done) == f"devhost: standard output {says}\n"
+
+
+def test_an_output_that_is_read_no_further(tokens: Path) -> None:
+    """As by `head`: nothing is said."""
+    command = f"{shlex.join([*PROGRAM, 'plan', str(tokens)])} | true; exit 0"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 # ── try ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -640,6 +725,14 @@ resources:
     (planned,) = json.loads(run("plan", "-o", "json", config).stdout)["resources"]
     assert shown == planned
     assert shown["allocatable"] == 1
+
+
+def test_try_once_says_what_plan_says(tmp_path: Path) -> None:
+    """Why there are no devices is no less said."""
+    config = written(tmp_path / "c.yaml", TOKENS.replace("static: 3", f"directory: {tmp_path}/no"))
+    (shown,) = json.loads(run("try", "--once", config).stdout)["resources"]
+    assert shown["warnings"] == [f"{tmp_path}/no does not exist yet"]
+    assert shown["warnings"] == plan(config)["warnings"]
 
 
 ELSEWHERE: Final = TOKENS.replace("    sources:", "    nodeNames: [other]\n    sources:")

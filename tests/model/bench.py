@@ -277,7 +277,7 @@ class Bench:
         if self.host._config != loads(text).require():
             raise Problem("another configuration is in force")
         raw = self.config.read_bytes()
-        if source._seen != raw:
+        if source._seen != (raw, ""):
             raise Problem("the file was not read again")
         good = raw == text.encode()
         if good != (not source.status.problems):

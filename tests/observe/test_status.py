@@ -77,6 +77,22 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
     assert "not found" in device["reason"]
 
 
+async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
+    """What the kubelet has is counted, and what it has not is said."""
+    daemon.prelude += "devhost.kubelet.listing.LIST_BYTES_MAX = 100\n"
+    await daemon.start(tokens(a=20))
+    port = await port_of(daemon)
+    one = resource(await until(port, lambda it: resource(it).get("registered")))
+    listed = one["capacity"]
+    assert 0 < listed < 20
+    assert one["allocatable"] == listed
+    assert one["warnings"] == [f"{20 - listed} IDs left out: the kubelet takes 4 MiB"]
+    await started.wait(A, listed, listed)
+    daemon.write(tokens(a=listed))
+    one = resource(await until(port, lambda it: not resource(it)["warnings"]))
+    assert (one["capacity"], one["allocatable"]) == (listed, listed)
+
+
 async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=2))
     await started.wait(B, 2, 2)

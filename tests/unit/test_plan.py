@@ -116,12 +116,69 @@ def test_what_becomes_of_a_resource(old: Section, new: Section, action: str) -> 
     assert bool(change.reasons) == (action != "keep")
 
 
-def test_another_place_in_the_file_is_no_change() -> None:
-    """The host orders claims itself."""
-    assert between(
-        [resource("a"), resource("b")],
-        [resource("b"), resource("a")],
-    ) == [("b", "keep"), ("a", "keep")]
+def moved(found: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Where resources are now, of those that have gone past another one."""
+    return {
+        name: reason.split("(now ")[1].split(")")[0].replace("example.com/", "")
+        for name, several in found.items()
+        for reason in several
+        if "its place in the file changed" in reason
+    }
+
+
+def test_another_place_in_the_file_is_no_change_but_is_said() -> None:
+    """The host orders claims itself, and what both find goes from one to the other."""
+    old, new = [resource("a"), resource("b")], [resource("b"), resource("a")]
+    assert between(old, new) == [("b", "keep"), ("a", "keep")]
+    first = "nodes that another resource finds too go to the first of them"
+    assert reasons(old, new) == {
+        "a": (f"its place in the file changed (now after example.com/b): {first}",),
+        "b": (f"its place in the file changed (now before example.com/a): {first}",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("abc", "abc", {}),
+        ("abc", "xaybcz", {}),
+        ("abc", "ac", {}),
+        ("abc", "cab", {"c": "before a", "a": "after c", "b": "after c"}),
+        ("abc", "bca", {"a": "after c", "b": "before a", "c": "before a"}),
+        ("abcd", "abdc", {"d": "before c", "c": "after d"}),
+        ("abc", "cxa", {"c": "before a", "a": "after c"}),
+        ("", "ab", {}),
+    ],
+)
+def test_who_has_gone_past_another(old: str, new: str, found: Mapping[str, str]) -> None:
+    """What comes or goes changes no place; whoever is passed is said too."""
+    sources = {name: [f"/dev/{name}*"] for name in "abcdxyz"}
+    before, after = (
+        [resource(name, sources=sources[name]) for name in names] for names in (old, new)
+    )
+    assert moved(reasons(before, after)) == found
+
+
+@pytest.mark.parametrize(
+    ("section", "found"),
+    [
+        ({"overlap": "allow"}, {"b": "before a"}),
+        ({"sources": [{"static": 1}]}, {}),
+        (ELSEWHERE, {}),
+    ],
+)
+def test_whose_place_does_not_matter(section: Section, found: Mapping[str, str]) -> None:
+    """What shares its nodes takes all, tokens are no nodes, and other nodes have other files."""
+    old = [resource("a", **section), resource("b")]
+    assert moved(reasons(old, old[::-1])) == found
+
+
+def test_another_place_is_said_beside_other_changes() -> None:
+    """At the end of the reasons."""
+    old, new = [resource("a"), resource("b")], [resource("b"), resource("a", replicas=2)]
+    first, last = reasons(old, new)["a"]
+    assert first.startswith("replicas")
+    assert last.startswith("its place in the file changed")
 
 
 @pytest.mark.parametrize(
@@ -349,7 +406,8 @@ def test_changes_lead_from_the_old_to_the_new(old: Config | None, new: Config) -
     for change in found:
         known = change.name in before
         assert known == (change.action is not Action.START)
-        assert bool(change.reasons) == (change.action is not Action.KEEP)
+        other = [one for one in change.reasons if "its place in the file" not in one]
+        assert bool(other) == (change.action is not Action.KEEP)
         if change.resource is not None and known:
             registers = bool(change.resource.pre_start) != bool(before[change.name].pre_start)
             assert registers == (change.action is Action.REREGISTER)

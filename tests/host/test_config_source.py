@@ -1,0 +1,138 @@
+"""A configuration file that cannot be read, while it is followed."""
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.host import config_source
+from devhost.host.config_source import ConfigSource
+from devhost.host.last_good import LastGood
+from devhost.trust import Policy
+from devhost.watch import Watcher
+
+GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigSource:
+    """A source whose file was good when it was read for the first time."""
+    monkeypatch.setattr(config_source, "_SETTLE_GONE_S", 0.01)
+    place = tmp_path / "etc"
+    place.mkdir()
+    (place / "config.yaml").write_text(GOOD)
+    found = ConfigSource(str(place / "config.yaml"), Policy(), LastGood(tmp_path / "state"))
+    assert found.first()[0].config is not None
+    return found
+
+
+def write(source: ConfigSource, text: str) -> None:
+    Path(source.file).write_text(text)
+
+
+def remove(source: ConfigSource) -> None:
+    Path(source.file).unlink()
+
+
+@contextlib.asynccontextmanager
+async def followed(source: ConfigSource) -> AsyncIterator[asyncio.Task[None]]:
+    async with Watcher() as watcher:
+        task = asyncio.create_task(source.run(watcher, lambda _config: None))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def until(source: ConfigSource, says: str) -> None:
+    """Wait until the status gives one reason why the file cannot be used."""
+    async with asyncio.timeout(10):
+        while [says in one.message for one in source.status.problems] != [True]:
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
+async def test_a_directory_that_cannot_be_looked_at(
+    source: ConfigSource,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    """The status says so, the log in a line; and it heals."""
+    place = os.path.dirname(source.file) + "/"
+
+    def sick(real: Callable[..., Any]) -> Callable[..., Any]:
+        def look(path: Any, *args: Any, **options: Any) -> Any:
+            if str(path).startswith(place):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, *args, **options)
+
+        return look
+
+    async with followed(source):
+        with monkeypatch.context() as broken:
+            for name in ("lstat", "stat"):
+                broken.setattr(os, name, sick(getattr(os, name)))
+            source.look_again()
+            await until(source, f"cannot be read: {os.strerror(number)}")
+        source.look_again()
+        async with asyncio.timeout(10):
+            while source.status.problems:
+                await asyncio.sleep(0.005)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+async def test_a_link_that_cannot_be_read(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where to watch is not known then; the file is read nevertheless."""
+
+    def unknown(_file: str) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(config_source, "_spots", unknown)
+    async with followed(source):
+        write(source, "version: v2\n")
+        source.look_again()
+        async with asyncio.timeout(10):
+            while not source.status.problems:
+                await asyncio.sleep(0.005)
+    assert not any(record.exc_info for record in caplog.records)
+
+
+async def test_another_reason_is_told(source: ConfigSource) -> None:
+    """A file that is gone, and then a pipe: two failures, each with its own reason."""
+    async with followed(source):
+        remove(source)
+        await until(source, "cannot be read: No such file or directory")
+        os.mkfifo(source.file)
+        await until(source, "is no regular file")
+    assert source.status.failures == 2
+
+
+async def test_no_thread_can_be_had(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The host goes on, and the copy is kept as soon as it can be."""
+    monkeypatch.setattr(config_source, "POLL_S", 0.005)
+    asked = asyncio.Event()
+
+    def none(_name: str, _work: Callable[[], Any]) -> Any:
+        asked.set()
+        raise RuntimeError("can't start new thread")
+
+    copy = tmp_path / "state" / "last-good.yaml"
+    async with followed(source) as task, asyncio.timeout(10):
+        with monkeypatch.context() as exhausted:
+            exhausted.setattr(config_source, "in_thread", none)
+            await asked.wait()
+        while not copy.exists():
+            assert not task.done()
+            await asyncio.sleep(0.005)

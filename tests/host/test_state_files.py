@@ -1,0 +1,36 @@
+"""Files that are replaced whole, also where two instances write them at once."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+from devhost.host.last_good import LastGood
+from devhost.host.state_files import write_atomically
+
+
+def test_two_instances_keep_the_same_at_the_same_time(tmp_path: Path) -> None:
+    """Neither takes the other's unfinished file away."""
+    together = Barrier(2)
+
+    def keep(number: int) -> None:
+        together.wait()
+        LastGood(tmp_path).write(f"version: {number}".encode())
+
+    with ThreadPoolExecutor(2) as instances:
+        for number in range(50):
+            for work in [instances.submit(keep, number) for _ in range(2)]:
+                work.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["last-good.yaml"]
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    """Once it is so old that nobody writes it any more, and nothing else."""
+    old, young, other = (tmp_path / name for name in (".c.yaml.old", ".c.yaml.new", ".other"))
+    for path in (old, young, other):
+        path.touch()
+        then = time.time() - (0 if path is young else 61)
+        os.utime(path, (then, then))
+    write_atomically(tmp_path / "c.yaml", b"x")
+    assert {path.name for path in tmp_path.iterdir()} == {"c.yaml", young.name, other.name}
