@@ -1,42 +1,57 @@
 """Which block devices the machine itself uses: mounted, swapped on, or held by another."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from devhost.discovery.host_files import HostFiles
-
-Number = tuple[int, int]
+from devhost.discovery.mounts import Number, mounts, number_of, swapped
 
 
 def in_use(files: HostFiles) -> frozenset[Number]:
     """Return the device numbers that are mounted or swapped on."""
-    return frozenset(_mounted(files)) | frozenset(_swapped(files))
+    return frozenset((*_mounted(files), *_swapped(files), *_joined(files)))
 
 
 def use_of(number: Number, used: frozenset[Number], files: HostFiles) -> str | None:
     """Return why a block device is in use, itself or by a partition; ``None`` if it is not."""
     if number in used:
         return "mounted or swapped on"
-    sysfs = _sysfs(files) / f"{number[0]}:{number[1]}"
+    sysfs = _sysfs(files, "dev/block") / f"{number[0]}:{number[1]}"
     if _held(sysfs):
         return "held by another block device"
-    for partition in sysfs.glob("*/partition"):
-        numbers = (partition.parent / "dev").read_text().strip()
-        if _number(numbers) in used:
+    for partition in _found(sysfs, "*/partition"):
+        if _number(partition.parent) in used:
             return f"its partition {partition.parent.name} is mounted or swapped on"
         if _held(partition.parent):
             return f"its partition {partition.parent.name} is held by another block device"
     return None
 
 
-def _sysfs(files: HostFiles) -> Path:
-    below = Path(files.here("/sys/dev/block"))
-    return below if below.is_dir() else Path("/sys/dev/block")
+def _sysfs(files: HostFiles, place: str) -> Path:
+    below = Path(files.here(f"/sys/{place}"))
+    return below if below.is_dir() else Path("/sys", place)
 
 
 def _held(sysfs: Path) -> bool:
-    holders = sysfs / "holders"
-    return holders.is_dir() and any(holders.iterdir())
+    try:
+        return any((sysfs / "holders").iterdir())
+    except OSError:
+        return False
+
+
+def _found(sysfs: Path, pattern: str) -> list[Path]:
+    """Return what is there; nothing of a device that is being unplugged."""
+    try:
+        return list(sysfs.glob(pattern))
+    except OSError:
+        return []
+
+
+def _number(sysfs: Path) -> Number | None:
+    with contextlib.suppress(OSError, ValueError):
+        return number_of((sysfs / "dev").read_text())
+    return None
 
 
 def _mounted(files: HostFiles) -> Iterator[Number]:
@@ -44,34 +59,27 @@ def _mounted(files: HostFiles) -> Iterator[Number]:
     # mounts of a container still show the disks that they come from.
     views = [(files.here("/proc/1/mountinfo"), files), ("/proc/self/mountinfo", HostFiles())]
     for path, seen in views:
-        for line in _lines(path):
-            fields = line.split(" ")
-            if len(fields) > 2:
-                yield _number(fields[2])
-            source = fields[fields.index("-") + 2] if "-" in fields else ""
-            if source.startswith("/dev/"):
-                yield from _node(source, seen)
+        for mount in mounts(path):
+            yield mount.number
+            if mount.source.startswith("/dev/"):
+                yield from _node(mount.source, seen)
 
 
 def _swapped(files: HostFiles) -> Iterator[Number]:
     for path, seen in [(files.here("/proc/swaps"), files), ("/proc/swaps", HostFiles())]:
-        for line in _lines(path)[1:]:
-            yield from _node(line.split()[0], seen)
+        for name in swapped(path):
+            yield from _node(name, seen)
+
+
+def _joined(files: HostFiles) -> Iterator[Number]:
+    """Yield what a mounted btrfs consists of: its mount has no device's number, and names one."""
+    for device in _found(_sysfs(files, "fs/btrfs"), "*/devices/*"):
+        if (number := _number(device)) is not None:
+            yield number
 
 
 def _node(path: str, files: HostFiles) -> Iterator[Number]:
-    state = files.look(path)
-    if state and state.number:
-        yield state.number
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _number(text: str) -> Number:
-    major, _, minor = text.partition(":")
-    return int(major), int(minor)
+    with contextlib.suppress(OSError):
+        state = files.look(path)
+        if state and state.number:
+            yield state.number

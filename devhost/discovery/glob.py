@@ -64,7 +64,7 @@ class GlobFinder:
         for text in self.options.paths:
             prefix = _literal_prefix(text)
             roots.append(WatchRoot(prefix or "/", "/" in text[len(prefix) + 1 :]))
-        return tuple(roots)
+        return tuple(dict.fromkeys(roots))
 
 
 def _is_wild(part: str) -> bool:
@@ -81,37 +81,32 @@ def _literal_prefix(text: str) -> str:
 
 
 def _expand(files: HostFiles, text: str) -> Iterator[str]:
-    prefix = _literal_prefix(text)
-    return _below(files, prefix, text[len(prefix) + 1 :].split("/"))
-
-
-def _below(files: HostFiles, base: str, parts: list[str]) -> Iterator[str]:
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        yield from _any_depth(files, base, rest or ["*"])
-        return
-    if not _is_wild(part):
-        yield from _continued(files, f"{base}/{part}", rest)
-        return
-    for entry in files.entries(base or "/") or ():
-        if _fits(entry.name, part):
-            yield from _continued(files, f"{base}/{entry.name}", rest)
+    """Yield the paths that match; not by recursion: a tree may be deeper than that can go."""
+    prefix, looks = _literal_prefix(text), files.looks()
+    pending = [(prefix, text[len(prefix) + 1 :].split("/"))]
+    while pending:
+        base, (part, *rest) = pending.pop()
+        if part == "**":
+            rest = rest or ["*"]
+            pending.append((base, rest))
+            wanted = [
+                (entry.name, ["**", *rest])
+                for entry in looks.entries(base or "/", below=prefix) or ()
+                if entry.is_directory and not entry.name.startswith(".")
+            ]
+        elif _is_wild(part):
+            names = (entry.name for entry in looks.entries(base or "/", below=prefix) or ())
+            wanted = [(name, rest) for name in names if _fits(name, part)]
+        else:
+            wanted = [(part, rest)]
+        for name, further in wanted:
+            path = f"{base}/{name}"
+            if further:
+                pending.append((path, further))
+            elif looks.exists(path):
+                yield path
 
 
 def _fits(name: str, part: str) -> bool:
     hidden = name.startswith(".") and not part.startswith(".")
     return not hidden and fnmatch.fnmatchcase(name, part)
-
-
-def _continued(files: HostFiles, path: str, rest: list[str]) -> Iterator[str]:
-    if rest:
-        yield from _below(files, path, rest)
-    elif files.is_link(path) or files.look(path) is not None:
-        yield path
-
-
-def _any_depth(files: HostFiles, base: str, rest: list[str]) -> Iterator[str]:
-    yield from _below(files, base, rest)
-    for entry in files.entries(base or "/") or ():
-        if entry.is_directory and not entry.name.startswith("."):
-            yield from _any_depth(files, f"{base}/{entry.name}", rest)

@@ -17,6 +17,7 @@ from typing import Final, Literal
 from devhost import pattern, rendering
 from devhost.discovery import command
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.mounts import mounts
 from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
@@ -223,10 +224,9 @@ def _connect(path: str) -> None:
 def _is_read_only(path: str) -> bool:
     """Whether the filesystem is read-only for everybody, not only by the mount seen here."""
     device = os.stat(path).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:  # noqa: PTH123
-        fields = [line.split() for line in mounts]
-    return any(of[2] == number and "ro" in of[-1].split(",") for of in fields)
+    number = os.major(device), os.minor(device)
+    found = mounts("/proc/self/mountinfo")
+    return any(mount.number == number and "ro" in mount.options for mount in found)
 
 
 # ── contents ───────────────────────────────────────────────────────────────────────────

@@ -10,12 +10,14 @@ from devhost.discovery.candidates import Candidate, Moment, candidates, label
 from devhost.discovery.survey import DANGLING, Survey
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import Device, Skipped, Snapshot
+from devhost.model.device import Device, FileState, Skipped, Snapshot
 
 NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
 # Who gets an ID and a seat first: the same node again, a node that comes back under an ID on
 # offer (a replug, also elsewhere), a new one.
 _SAME, _OFFERED, _NEW = range(3)
+
+File = tuple[int, int, tuple[int, int] | int]
 
 
 @dataclass(slots=True)
@@ -103,12 +105,9 @@ def vanished(
     there but not offered any more, or under another ID, is marked as replaced;
     any other, also one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
     """
-    stamps = {
-        node.state.stamp
-        for device in present.devices.values()
-        for node in device.nodes
-        if node.state
-    }
+    if previous.devices.keys() <= present.devices.keys():
+        return {}
+    moved = _moved(present, previous)
     seen = {node.path or node.name for node in survey.nodes}
     seen |= {skipped.candidate for skipped in survey.skipped if skipped.reason != DANGLING}
     present_keys = frozenset(node.key for node in survey.nodes)
@@ -128,7 +127,7 @@ def vanished(
         elif (
             _orphan(device)
             or any(label(node) in seen for node in device.nodes)
-            or any(node.state and node.state.stamp in stamps for node in device.nodes)
+            or not moved.isdisjoint(files_of(device))
         ):
             reason, withdrawn = "not offered any more, or under another ID", True
         else:
@@ -142,6 +141,39 @@ def vanished(
                 remaining=remaining,
             )
     return gone
+
+
+def file_of(state: FileState) -> File:
+    """Return what stays of a file under another name, and what no other file has.
+
+    A filesystem may give an inode anew at once, but what the new file holds is of another time.
+    """
+    return (*state.identity, state.number or state.modified)
+
+
+def files_of(device: Device) -> set[File]:
+    """Return `file_of` each of a device's files."""
+    return {file_of(node.state) for node in device.nodes if node.state}
+
+
+def _moved(present: Identified, previous: Snapshot) -> set[File]:
+    """Return the files of devices that are found no more which others have now, or may have.
+
+    A device that has had the file all the time is none of them: it is another name of it, a hard
+    link. But while the former ID of one that has moved is in the list, it counts as moved.
+    """
+    lost: dict[File, bool] = {}
+    for device_id, device in previous.devices.items():
+        if device_id not in present.devices:
+            for file in files_of(device):
+                lost[file] = device.replaced or lost.get(file, False)
+    moved: set[File] = set()
+    for device_id, device in present.devices.items():
+        for file in files_of(device) & lost.keys():
+            before = previous.devices.get(device_id)
+            if before is None or lost[file] or file not in files_of(before):
+                moved.add(file)
+    return moved
 
 
 def _orphan(device: Device) -> bool:

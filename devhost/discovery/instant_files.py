@@ -9,11 +9,11 @@ import errno
 import functools
 import os
 import stat
-from pathlib import Path
 from struct import Struct
 from typing import Final, NoReturn
 
 from devhost.discovery.host_files import Entry, HostFiles, Looks
+from devhost.discovery.mounts import mounts
 from devhost.immutable import immutable
 from devhost.model.device import FileKind, FileState
 
@@ -23,8 +23,9 @@ _AT_FDCWD: Final = -100
 _AT_EMPTY_PATH, _DONT_SYNC = 0x1000, 0x4000  # AT_* of linux/fcntl.h
 _BASIC: Final = 0x7FF  # STATX_BASIC_STATS
 _GONE: Final = " (deleted)"
-# Of struct statx: mask; mode, inode; change time; numbers of the node and of its filesystem.
-_STATX: Final = Struct("=I24xH2xQ56xqI20xIIII112x")
+# Of struct statx: mask; mode, inode; times of the last change of the inode and of what the file
+# holds; numbers of the node and of its filesystem.
+_STATX: Final = Struct("=I24xH2xQ56xqI4xqI4xIIII112x")
 _KINDS: Final = {
     stat.S_IFREG: FileKind.FILE,
     stat.S_IFDIR: FileKind.DIRECTORY,
@@ -64,6 +65,7 @@ if _statx is not None:
         ctypes.c_void_p,
     )
 _Buffer = ctypes.c_char * _STATX.size
+_S: Final = 1_000_000_000  # ns
 _FLAGS: Final = os.O_PATH | os.O_CLOEXEC
 _ANYWHERE: Final = _How(_FLAGS, 0, _CACHED | _NO_MAGICLINKS)
 _BELOW: Final = _How(_FLAGS, 0, _CACHED | _NO_MAGICLINKS | _IN_ROOT)
@@ -133,6 +135,9 @@ class _Looks(Looks):
     def look(self, path: str) -> FileState | None:
         return self._files.look(path)
 
+    def entries(self, path: str, *, below: str | None = None) -> list[Entry] | None:  # noqa: ARG002 (not told at once)
+        return self._files.entries(path)
+
 
 def _look(start: int, path: str, how: _How, root: str) -> FileState | None:
     """Look at a path below an open root, which is at ``root``."""
@@ -143,7 +148,7 @@ def _look(start: int, path: str, how: _How, root: str) -> FileState | None:
         return None
     try:
         realpath = _where(found)
-        mask, mode, inode, seconds, ns, major, minor, *device = _stated(found)
+        mask, mode, inode, s, ns, modified_s, modified_ns, major, minor, *device = _stated(found)
     finally:
         os.close(found)
     kind = _KINDS.get(stat.S_IFMT(mode))
@@ -156,8 +161,9 @@ def _look(start: int, path: str, how: _How, root: str) -> FileState | None:
     if realpath.startswith("/proc/"):  # some of its links lead each process elsewhere
         raise WouldWait(path)
     number = (major, minor) if kind.is_node else None
-    stamp = (os.makedev(*device), inode, seconds * 1_000_000_000 + ns)
-    return FileState(realpath, kind, number, stamp, stat.S_IMODE(mode))
+    modified = 0 if kind.is_node else modified_s * _S + modified_ns
+    stamp = (os.makedev(*device), inode, s * _S + ns)
+    return FileState(realpath, kind, number, stamp, stat.S_IMODE(mode), modified)
 
 
 def _stated(descriptor: int) -> tuple[int, ...]:
@@ -215,15 +221,9 @@ def _is_missing(start: int, path: str, how: _How) -> bool:
 @functools.cache
 def _devtmpfs() -> int | None:
     """Return the number of the filesystem of device nodes: there is one, as long as the kernel."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    for mount in mounts.splitlines():
-        place, _, kind = mount.partition(" - ")
-        if kind.startswith("devtmpfs "):
-            major, _, minor = place.split()[2].partition(":")
-            return os.makedev(int(major), int(minor))
+    for mount in mounts("/proc/self/mountinfo"):
+        if mount.kind == "devtmpfs":
+            return os.makedev(*mount.number)
     return None
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from devhost import rendering
-from devhost.discovery import topology
+from devhost.discovery import identity, topology
 from devhost.discovery.candidates import Claimed, Moment
 from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.roots import Root, entangled, roots_of
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import DANGLING, Judge, Survey, finder
+from devhost.discovery.survey import DANGLING, IN_USE, Judge, Survey, finder
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.device import Device, Node, Skipped, Snapshot
+from devhost.model.device import Device, FileKind, Node, Skipped, Snapshot
 
 NAMES_MAX: Final = 256  # more are no part any more
 AT_ONCE_MAX: Final = 8  # on the event loop
@@ -187,8 +187,9 @@ def _looked(
     if not (found.nodes or found.skipped or ids) and len(kept) == len(before.skipped):
         return Part(before, before, {}, frozenset())  # of another resource's directory, say
     affected = {device_id: before.devices[device_id] for device_id in ids}
-    stamps = {node.state.stamp for node in found.nodes if node.state}
-    if any(key not in ids and not stamps.isdisjoint(one.stamps) for key, one in passing.items()):
+    files = {identity.file_of(node.state) for node in found.nodes if node.state}
+    others = (device for device_id, device in passing.items() if device_id not in ids)
+    if not all(files.isdisjoint(identity.files_of(device)) for device in others):
         return None  # a device that is missing goes on under another name, perhaps
     moment = Moment(Snapshot(affected), claimed, now, scanner.hold_s, scanner.constants)
     present, judged = scanner.judged(found, moment)
@@ -234,17 +235,22 @@ def _host_paths(known: _Known, changed: Collection[str]) -> set[str]:
 
 
 def _surveyed(scanner: Scanner, known: _Known, paths: Collection[str]) -> Survey | None:
-    """Look at these paths as a survey does; ``None`` if links or failures come into it."""
+    """Look at these paths as a survey does; ``None`` if that is not all that matters.
+
+    Links and failures come into it, or a block device: no event tells what uses it.
+    """
     nodes: list[Node] = []
     skipped: list[Skipped] = []
     ordered = names.natural(paths)
     for index, source in enumerate(scanner.resource.sources):
-        judge = Judge(index, source, scanner.files)
+        judge = Judge(index, source, scanner.files, uses=False)
+        seen: set[str] = set()  # one may be below several roots
         for root in (root for root in known.roots if root.index == index):
             for path in (path for path in ordered if path.startswith(root.path + "/")):
-                match = root.finder.one(path)
+                match = None if path in seen else root.finder.one(path)
                 if match is None:
                     continue
+                seen.add(path)
                 real = root.real + path[len(root.path) :]
                 try:
                     result = judge.judge(match)
@@ -256,11 +262,15 @@ def _surveyed(scanner: Scanner, known: _Known, paths: Collection[str]) -> Survey
                     skipped.append(result)
                 else:
                     nodes.append(result)
-    if any(one.reason == DANGLING for one in skipped) or any(
-        entangled(known.roots, one) for one in nodes
-    ):
+    if any(one.reason == DANGLING or one.reason.startswith(IN_USE) for one in skipped):
+        return None
+    if any(_is_block(one) or entangled(known.roots, one) for one in nodes):
         return None
     return Survey(tuple(nodes), tuple(skipped))
+
+
+def _is_block(node: Node) -> bool:
+    return node.state is not None and node.state.kind is FileKind.BLOCK
 
 
 def _alike(devices: Mapping[str, Device], before: Snapshot, ids: AbstractSet[str]) -> bool:

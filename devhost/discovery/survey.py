@@ -1,5 +1,6 @@
 """What a resource's sources find on the host, judged one by one; the reading half of a scan."""
 
+import errno
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
@@ -10,6 +11,7 @@ from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Finder, Match, WatchRoot
+from devhost.discovery.mounts import Number
 from devhost.discovery.static import StaticFinder
 from devhost.immutable import immutable
 from devhost.model import names
@@ -19,6 +21,7 @@ from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
 DANGLING: Final = "dangling link"
 IN_USE: Final = "in use: "
+_TOO_LONG: Final = "its path is too long for the kernel"
 
 
 @immutable
@@ -85,30 +88,40 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
 
 
 class Judge:
-    """Decides which matches of a source are candidates."""
+    """Decides which matches of a source are candidates.
 
-    def __init__(self, index: int, source: Source, files: HostFiles) -> None:
+    Without `uses` it does not find out what uses block devices: all count as in use.
+    """
+
+    def __init__(self, index: int, source: Source, files: HostFiles, *, uses: bool = True) -> None:
         kind = source.kind
         self._index, self._source, self._files = index, source, files
         self._looks = files.looks()
         self._types = None if isinstance(kind, Static) else kind.types
         self._in_use = isinstance(kind, Static) or kind.in_use
-        self._used: frozenset[block_use.Number] | None = None
+        self._used: frozenset[Number] | None = None
+        self._uses = uses
 
     def judge(self, match: Match) -> Node | Skipped:
         """Return the candidate, or why it is none."""
         problem, state = _unusable(match.path, match.name) or match.excluded, None
         if problem is None and match.path:
-            state = self._looks.look(match.path)
-            if state is None:
-                problem = DANGLING
+            try:
+                state = self._looks.look(match.path)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                problem = _TOO_LONG
             else:
-                problem = self._wrong_type(match.path, state) or self._busy(state)
-                problem = problem or _unusable(state.realpath)
+                problem = DANGLING if state is None else self._unfit(match.path, state)
         if problem is not None:
             return Skipped(names.printable(match.path or match.name), problem)
         role = self._source.role
         return Node(match.path, state, self._index, match.name, match.variables, role)
+
+    def _unfit(self, path: str, state: FileState) -> str | None:
+        problem = self._wrong_type(path, state) or self._busy(state)
+        return problem or _unusable(state.realpath)
 
     def _wrong_type(self, path: str, state: FileState) -> str | None:
         if self._types is None or state.kind.value in self._types:
@@ -120,6 +133,8 @@ class Judge:
     def _busy(self, state: FileState) -> str | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
+        if not self._uses:
+            return IN_USE
         if self._used is None:
             self._used = block_use.in_use(self._files)
         use = block_use.use_of(state.number, self._used, self._files)

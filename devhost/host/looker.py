@@ -1,7 +1,9 @@
 """Looks at the host for one resource, in its turn among those that may offer the same nodes."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
+from typing import Final
 
 from devhost.discovery.instant_files import WouldWait
 from devhost.discovery.partial import Part, PartialLook
@@ -13,6 +15,8 @@ from devhost.host.claims import Claims
 from devhost.host.surveyor import Surveyor
 from devhost.model.device import Snapshot
 from devhost.observe.recorder import Recorder
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Looker:
@@ -67,11 +71,17 @@ class Looker:
         began = clock()
         self._claims.look(self._claim)
         try:
-            part = self._partial.look_at_once(changed, self._claimed, began)
-        except WouldWait:
-            part = await self._surveyor.part(
-                lambda: self._partial.look(changed, self._claimed, began)
-            )
+            try:
+                part = self._partial.look_at_once(changed, self._claimed, began)
+            except WouldWait:
+                part = await self._surveyor.part(
+                    lambda: self._partial.look(changed, self._claimed, began)
+                )
+        except Exception:  # noqa: BLE001 (logged; a whole look says what is wrong, if anything is)
+            fields = {"resource": self._claim.name}
+            _LOG.exception("looking at a part failed", extra={"fields": fields})
+            self._partial = PartialLook()
+            return None
         if part is not None:
             self._recorder.looked(self._claim.name, clock() - began, failed=False)
             nodes = (node for device in part.devices.values() for node in device.nodes)

@@ -36,6 +36,7 @@ class FileState:
         number: A device node's major and minor.
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
+        modified: When what it holds was changed (ns); 0 for a device node, where it tells its use.
     """
 
     realpath: str
@@ -43,6 +44,7 @@ class FileState:
     number: tuple[int, int] | None
     stamp: tuple[int, int, int]
     mode: int = 0
+    modified: int = 0
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -132,11 +134,6 @@ class Device:
         return {
             node.path: node.state.number for node in self.nodes if node.state and node.state.number
         }
-
-    @property
-    def stamps(self) -> tuple[tuple[int, int, int], ...]:
-        """What tells its files from others that may come to be at their paths."""
-        return tuple(node.state.stamp for node in self.nodes if node.state)
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +18,9 @@ from devhost.kubelet.server import PluginServer
 from devhost.model.answer import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.trust import Policy
 from tests.scenarios.test_reload import A, B, reloading
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Hosting, Kubelet
 
 
 async def test_a_device_that_comes_back_takes_nobodys_seat(
@@ -200,3 +202,65 @@ resources:
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
         assert list(running.runner(A).listing.entries) == ["new-x"]
+
+
+async def test_a_mistake_in_a_partial_look_is_left_to_the_whole_one(
+    started: Kubelet,
+    hosting: Hosting,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is logged, and the resource goes on with the same socket."""
+
+    def mistaken(*_arguments: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    (directory / "colas" / "a").touch()
+    hosting.start(
+        f"version: v1\nresources: [{{name: {A}, sources: [directory: {directory}/colas]}}]"
+    )
+    await started.wait(A, 1, 1)
+    runner = hosting.hosts[-1].runners[0]
+    monkeypatch.setattr("devhost.discovery.partial._looked", mistaken)
+    (directory / "colas" / "b").touch()
+    await started.wait(A, 2, 2)
+    assert hosting.hosts[-1].runners == [runner]
+    told = [one.message for one in caplog.records if one.exc_info]
+    assert told
+    assert set(told) == {"looking at a part failed"}
+
+
+async def test_a_file_under_another_name_is_not_in_two_hands(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """A pod was just given it under the former."""
+    hosting.leave_after = 60.0
+    (directory / "colas" / "a").touch()
+    hosting.start(
+        f"version: v1\nresources: [{{name: {A}, sources: [directory: {directory}/colas]}}]"
+    )
+    await started.wait(A, 1, 1)
+    (directory / "colas" / "a").rename(directory / "colas" / "b")
+    (directory / "colas" / "c").touch()
+    await started.wait(A, 3, 1)
+    assert hosting.reason(A, "b") == "waits until its ID a has left the list"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+async def test_a_disk_that_came_is_looked_at_again_for_who_uses_it(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """No event tells that it was mounted."""
+    root = directory / "root"
+    (root / "dev").mkdir(parents=True)
+    os.mknod(root / "dev/tty0", 0o020660, os.makedev(1, 3))
+    policy = Policy(("/dev/*",), enforced=True)
+    config = f"version: v1\nresources: [{{name: {A}, sources: [dev: '(vd|tty).']}}]"
+    hosting.start(config, root=root, policy=policy)
+    await started.wait(A, 1, 1)
+    runner = hosting.hosts[-1].runners[0]
+    assert runner._looker.told_all
+    os.mknod(root / "dev/vda", 0o060660, os.makedev(240, 0))
+    await started.wait(A, 2, 2)
+    assert not runner._looker.told_all

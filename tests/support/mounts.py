@@ -68,17 +68,24 @@ def hung(place: Path, options: str = "") -> Iterator[HungMount]:
 
 
 @contextlib.contextmanager
-def tmpfs(place: Path, options: str = "size=1m") -> Iterator[None]:
-    """Mount a filesystem of its own."""
+def mounted(kind: str, place: Path, options: str = "") -> Iterator[None]:
+    """Mount a filesystem of a kind that needs no device."""
     place.mkdir(exist_ok=True)
     try:
-        _mount("tmpfs", place, "tmpfs", 0, options)
+        _mount(kind, place, kind, 0, options)
     except OSError as error:
         pytest.skip(f"cannot mount: {error}")
     try:
         yield
     finally:
         _unmount(place)
+
+
+@contextlib.contextmanager
+def tmpfs(place: Path, options: str = "size=1m") -> Iterator[None]:
+    """Mount a filesystem of its own."""
+    with mounted("tmpfs", place, options):
+        yield
 
 
 @contextlib.contextmanager

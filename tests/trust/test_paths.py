@@ -10,6 +10,7 @@ import pytest
 
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import AllocationError
+from tests.support.mounts import bound, mounted
 from tests.trust.attack import NULL, Victim, allocated, as_root, edits, written
 
 SHADOW: dict[str, Any] = {"sources": [{"directory": "/in"}]}
@@ -53,6 +54,18 @@ def test_a_link_in_the_middle_of_a_path_counts(node: Victim) -> None:
     for path in ("/in/sub/shadow", "/in/sub", "/in/./sub", "/in//sub/", "/in/sub/."):
         for outcome in node.by_both_ways(asks(path, "mounts"), "/in/*"):
             outcome.nothing("--allow-path '/etc")
+
+
+@as_root
+@pytest.mark.parametrize("section", ["mounts", "devices"])
+def test_a_constant_path_counts_by_where_it_leads(node: Victim, section: str) -> None:
+    """As `/var/run`, a link to `/run`: what is allowed is what it leads to, and only that."""
+    node.link("/var/run", "/run")
+    node.node("/run/x")
+    for outcome in node.by_both_ways(asks("/var/run/x", section), "/run/*"):
+        assert "0" in (outcome.answers or {}), outcome
+    for outcome in node.by_both_ways(asks("/var/run/x", section), "/var/run/*"):
+        outcome.nothing("--allow-path '/run/x'")
 
 
 def test_a_link_of_links_counts_by_its_end(node: Victim) -> None:
@@ -334,6 +347,35 @@ def test_a_link_through_another_process_s_view_is_refused(node: Victim) -> None:
         outcome.nothing("/dev/mine")
     for outcome in node.by_both_ways(asks("/data/x", "mounts"), "/data/*"):
         outcome.nothing("/data/x")
+
+
+@as_root
+@pytest.mark.parametrize("door", ["{pid}/root", "self/root", "self/task/{pid}/root"])
+@pytest.mark.parametrize("part", ["", "{pid}", "{pid}/task"])
+def test_a_procfs_elsewhere_is_no_way_out_either(tmp_path: Path, door: str, part: str) -> None:
+    """As a chroot has one, or a part of one bound somewhere."""
+    host, place, source = Victim(None), tmp_path / "place", tmp_path / "source"
+    place.mkdir()
+    if part:  # that of this process, or its threads
+        door = door.rpartition("/")[2] if part == "{pid}" else "{pid}/root"
+    with mounted("proc", source), bound(source / part.format(pid=os.getpid()), place):
+        shown = f"{place}/{door.format(pid=os.getpid())}/dev/null"
+        assert Path(shown).is_char_device()
+        for outcome in host.by_both_ways({"sources": [shown]}):
+            assert not outcome.answers
+            assert not outcome.spec
+        token = {"static": {"ids": [shown]}}
+        resource = {"sources": [token], "allocate": {"devices": ["${id}"]}}
+        for outcome in host.by_both_ways(resource):
+            outcome.nothing()
+
+
+def test_links_with_names_as_in_a_procfs_are_links(node: Victim) -> None:
+    """It is not the name that makes them what they are."""
+    for name in ("root", "1", "0-a", "cwd", "1234/exe"):
+        node.link(f"/in/{name}", "/data/x")
+        node.file("/data/x", mode=0o644)
+        assert node.files.located(f"/in/{name}") == "/data/x"
 
 
 @as_root

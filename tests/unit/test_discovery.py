@@ -3,6 +3,8 @@
 import errno
 import os
 import socket
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -322,3 +324,67 @@ def test_static_devices_are_tokens(tmp_path: Path, source: str, expected: list[s
     result = look(tmp_path, source)
     assert [node.name for node in result.nodes] == expected
     assert all(node.path == "" and node.state is None for node in result.nodes)
+
+
+# ── trees that are too deep ──
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A directory that is emptied: `shutil.rmtree` does not go as deep."""
+    yield tmp_path
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def descend(root: Path, name: str, levels: int) -> None:
+    """Make directories in one another, and a file in each."""
+    at = os.open(root, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = below
+        os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=at))
+    os.close(at)
+
+
+@pytest.mark.parametrize("source", ["/d/**/x", "/d/**", "directory: {path: /d, recursive: true}"])
+def test_a_tree_that_is_deep_is_found(deep: Path, source: str) -> None:
+    """Deeper than functions can call each other."""
+    (deep / "d").mkdir()
+    descend(deep / "d", "e", 1200)
+    assert sum(1 for name in found(deep, source) if name.endswith("x")) == 1200
+
+
+@pytest.mark.parametrize(
+    "source", ["/d/**/x", "/d/**", "/d/*/*", "directory: {path: /d, recursive: true}"]
+)
+def test_a_tree_that_is_too_deep_fails_nothing(deep: Path, source: str) -> None:
+    """The kernel takes no path of more than 4096 bytes; what is above is found."""
+    files(deep, "d/e/x")
+    (deep / "d/y").mkdir()
+    descend(deep / "d/y", "e" * 200, 25)
+    survey = look(deep, source)
+    assert not survey.failed
+    assert "e/x" in [node.name for node in survey.nodes]
+
+
+def test_a_name_that_just_does_not_fit_is_skipped(deep: Path) -> None:
+    """Its directory can be listed, and its own path is too long."""
+    (deep / "d").mkdir()
+    levels = (4090 - len(f"{deep}/d/")) // 201
+    descend(deep / "d", "e" * 200, levels)
+    deepest = os.open("/".join([str(deep / "d"), *["e" * 200] * levels]), os.O_RDONLY)
+    os.close(os.open("z" * 250, os.O_CREAT | os.O_WRONLY, dir_fd=deepest))
+    os.close(deepest)
+    reasons = skipped(deep, "directory: {path: /d, recursive: true}")
+    assert [why for path, why in reasons.items() if path.endswith("z")] == [
+        "its path is too long for the kernel"
+    ]
+    assert len(found(deep, "/d/**/?")) == levels
+
+
+def test_a_directory_whose_path_is_too_long_is_a_failure(deep: Path) -> None:
+    """If it is the source's own: that is a mistake, and no state."""
+    for source in (f"directory: /{'d' * 300}", f"/{'d' * 300}/*"):
+        assert look(deep, source).failed[0].startswith("File name too long")

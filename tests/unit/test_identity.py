@@ -1,6 +1,7 @@
 """Which device has which ID, and which has a seat."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,46 @@ def test_a_vanished_device_is_not_replaced(tmp_path: Path) -> None:
     assert not host.scan().devices["a"].replaced
 
 
+def test_a_file_under_another_name_marks_the_old_one(tmp_path: Path) -> None:
+    """A rename changes the change time of a file, and nothing else; so it goes on."""
+    host = Host(tmp_path, X)
+    host.make("x/a", "x/other")
+    host.scan()
+    (tmp_path / "x/a").rename(tmp_path / "x/b")
+    for _ in range(2):
+        devices = host.scan(after=1).devices
+        assert devices["a"].replaced
+        assert not devices["b"].replaced
+        assert not devices["other"].replaced
+    (tmp_path / "x/b").rename(tmp_path / "x/c")
+    for _ in range(2):
+        devices = host.scan(after=1).devices
+        assert {key for key, one in devices.items() if one.replaced} == {"a", "b"}
+    host.remove("x/c")
+    assert not any(one.replaced for one in host.scan(after=1).devices.values())
+
+
+def test_a_file_in_place_of_another_marks_the_old_one(tmp_path: Path) -> None:
+    """The ID of the one that was there goes on; whose file it was has to go."""
+    host = Host(tmp_path, X)
+    host.make("x/a", "x/b")
+    host.scan()
+    (tmp_path / "x/a").rename(tmp_path / "x/b")
+    devices = host.scan(after=1).devices
+    assert {key: one.replaced for key, one in devices.items()} == {"a": True, "b": False}
+
+
+def test_a_hard_link_that_goes_is_another_device(tmp_path: Path) -> None:
+    """The device that is left has had its file all the time, and need not wait for anything."""
+    host = Host(tmp_path, X)
+    host.make("x/a")
+    (tmp_path / "x/b").hardlink_to(tmp_path / "x/a")
+    assert host.healthy() == ["a", "b"]
+    host.remove("x/b")
+    assert host.healthy(after=1) == ["a"]
+    assert not host.last.devices["b"].replaced
+
+
 def test_claimed_nodes_are_skipped(tmp_path: Path) -> None:
     """A node that another resource offers is skipped, and the reason names that one."""
     host = Host(tmp_path, X)
@@ -294,3 +335,25 @@ def test_the_mark_of_shares_is_refused_in_an_id(tmp_path: Path) -> None:
     host.make("x/a::0", "x/a:b")
     assert host.healthy() == ["a:b"]
     assert "'::'" in host.reason("/x/a::0")
+
+
+def test_a_new_file_with_an_inode_of_before_is_another(tmp_path: Path) -> None:
+    """A filesystem may give the inode of a file that was removed to the next one."""
+    host = Host(tmp_path, X)
+    host.make("x/a", "x/other")
+    former = host.scan().devices["a"].nodes[0].state
+    assert former is not None
+    host.remove("x/a")
+    host.scan(after=1)
+    host.make("x/b")
+    survey = host.survey()
+    for modified, replaced in ((former.modified + 1, set()), (former.modified, {"a"})):
+        nodes = tuple(
+            replace(one, state=replace(one.state, stamp=(*former.identity, 99), modified=modified))
+            if one.state and one.name == "b"
+            else one
+            for one in survey.nodes
+        )
+        devices = host.scan(after=1, found=replace(survey, nodes=nodes)).devices
+        assert {key for key, one in devices.items() if one.replaced} == replaced
+        assert {key for key, one in devices.items() if one.healthy} == {"b", "other"}

@@ -1,5 +1,6 @@
 """A look at a few names gives what a whole look gives, or leaves it to one."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ SOURCES = (
     "- directory: {{path: {a}, recursive: true}}",
     "- glob: {a}/*1",
     "- glob: ['{a}/a*', '{a}/*']",
+    "- glob: {{paths: ['{a}/a*', '{a}/d/*', '{a}/*'], exclude: '*1', types: file}}",
     "- glob: {a}/**",
     "- directory: {a}\n  - directory: {b}",
     "- directory: {{path: {a}, include: ['a.*']}}\n  - directory: {a}",
@@ -252,3 +254,52 @@ def test_below_a_root_the_hosts_paths_count() -> None:
         assert part is not None
         assert comparable(part.after) == comparable(at.whole())
         assert part.devices["a1"].paths == ("/dev/a1",)
+
+
+def test_what_two_patterns_skip_is_told_once() -> None:
+    with tree(
+        "- glob: {{paths: ['{a}/a*', '{a}/d/*', '{a}/*'], exclude: '*1', types: file}}"
+    ) as at:
+        (at.base / "a/d").mkdir()
+        at.look()
+        at.apply("a/a1", "touch")
+        at.apply("a/d/a1", "touch")
+        part = at.part("a/a1", "a/d/a1")
+        assert part is not None
+        assert comparable(part.after) == comparable(at.whole())
+
+
+@pytest.mark.parametrize("first", ["gone", "there"])
+def test_a_file_under_another_name_is_left_to_the_whole_look(first: str) -> None:
+    """Told at once with its former name, or after it."""
+    with tree("- directory: {a}") as at:
+        at.apply("a/a1", "touch")
+        at.look()
+        (at.base / "a/a1").rename(at.base / "a/a2")
+        if first == "gone":
+            part = at.part("a/a1")
+            assert part is not None
+            at.snapshot = part.after
+            assert at.part("a/a2") is None
+        else:
+            assert at.part("a/a1", "a/a2") is None
+        assert at.whole().devices["a1"].replaced
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+@pytest.mark.parametrize("options", ["", ", inUse: true"])
+def test_a_block_device_is_left_to_the_whole_look(
+    options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That says that no event tells what uses it; it is not found out before."""
+    with tree(f"- directory: {{{{path: '{{a}}', types: [block, char]{options}}}}}") as at:
+        os.mknod(at.base / "a/a1", 0o020600, os.makedev(1, 3))
+        at.look()
+        monkeypatch.setattr("devhost.discovery.block_use.in_use", lambda _files: pytest.fail("no"))
+        os.mknod(at.base / "a/a2", 0o060600, os.makedev(240, 77))
+        assert at.part("a/a2") is None
+        (at.base / "a/a2").unlink()
+        os.mknod(at.base / "a/c", 0o020600, os.makedev(1, 3))
+        part = at.part("a/a2", "a/c")
+        assert part is not None
+        assert part.devices.keys() == {"c"}
