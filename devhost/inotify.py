@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -65,6 +66,9 @@ class Inotify:
         self._descriptor: int = _init(os.O_CLOEXEC | os.O_NONBLOCK)  # watchdog's are wrong
         if self._descriptor == -1:
             raise _failure()
+        self._lock = threading.Lock()
+        self._users = 1  # whoever owns it, and each thread that adds a watch
+        self._closed = False
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable when there are events."""
@@ -73,14 +77,24 @@ class Inotify:
     def add(self, path: str, *, writes: bool) -> int:
         """Watch a directory; return its number, which is the same as long as it is the same.
 
+        It waits for the directory's filesystem, so it may be called in any thread.
+
         Raises:
-            OSError: It is not there, or must not be read, or there are too many watches.
+            OSError: It is not there, or must not be read, or there are too many watches; or all
+                watches were ended.
         """
-        mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
-        watch = inotify_add_watch(self._descriptor, os.fsencode(path), mask)
-        if watch == -1:
-            raise _failure()
-        return watch
+        with self._lock:
+            if self._closed:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+            self._users += 1
+        try:
+            mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
+            watch = inotify_add_watch(self._descriptor, os.fsencode(path), mask)
+            if watch == -1:
+                raise _failure()
+            return watch
+        finally:
+            self._leave()
 
     def remove(self, watch: int) -> None:
         """End a watch. It may have ended by itself."""
@@ -94,8 +108,15 @@ class Inotify:
             return []
 
     def close(self) -> None:
-        """End all watches."""
-        os.close(self._descriptor)
+        """End all watches, but while one is still being added: then, when it was."""
+        self._closed = True
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                os.close(self._descriptor)
 
 
 def parsed(buffer: bytes) -> Iterator[Event]:

@@ -4,9 +4,9 @@ The kernel's events are read on the event loop, without a thread; what is under 
 can change. Its traps, and what is done about them: only directories are watched, no files (a
 ConfigMap swaps links); one that is not there is waited for at its nearest existing ancestor; a
 watch dies with its directory, so the ancestor's events set it up anew; what came before a watch
-has no event, so it is looked again after that; a filesystem may never answer, so it is asked in a
-thread; what has no event is found in rounds; and what inotify cannot give (limits) is left to
-the caller's slow rescan.
+has no event, so it is looked again after that; a filesystem may never answer, so it is asked, and
+watches are added, in a thread; what has no event is found in rounds; and what inotify cannot give
+(limits) is left to the caller's slow rescan.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Final, Self
 
 from devhost.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN
 from devhost.threads import in_thread
-from devhost.watch_directories import Directories, Directory
+from devhost.watch_directories import Directories, Directory, Look
 from devhost.watch_rounds import Rounds
-from devhost.watch_spots import Places, Spot, entry_towards, places
+from devhost.watch_spots import Spot, entry_towards
 from devhost.watch_wanted import LookAgain, Wanted
 
 _ROUNDS_MAX: Final = 50  # of looking and watching, until nothing new is found
@@ -119,17 +119,31 @@ class Watcher:
 
     def _ask(self, wanted: Wanted) -> None:
         try:
-            look = in_thread("watch", lambda: places(wanted.spot))
-        except RuntimeError as error:  # no thread is to be had
-            self._note(wanted, [(wanted.spot.path, str(error))])
+            directories = self._opened()
+            look = in_thread("watch", lambda: directories.look(wanted.spot))
+        except (OSError, RuntimeError) as error:  # no inotify, or no thread, is to be had
+            self._note(wanted, [(wanted.spot.path, _text(error))])
             wanted.settle()
             return
-        look.add_done_callback(lambda done: self._answered(wanted, done.result()))
+        directories.expect()
+        look.add_done_callback(lambda done: self._answered(wanted, directories, done.result()))
 
-    def _answered(self, wanted: Wanted, there: Places) -> None:
-        if self._wanted.get(wanted.spot) is not wanted:
-            return  # given up
-        missed = self._arrange(wanted, there)
+    def _opened(self) -> Directories:
+        if self._directories is None:
+            self._directories = Directories()
+            reader = self._directories.fileno()
+            asyncio.get_running_loop().add_reader(reader, self._read, self._directories)
+        return self._directories
+
+    def _answered(self, wanted: Wanted, directories: Directories, look: Look) -> None:
+        if directories is not self._directories:
+            return  # it has been left
+        if self._wanted.get(wanted.spot) is wanted:  # else it was given up
+            self._go_on(wanted, directories, look)
+        directories.conclude(look)
+
+    def _go_on(self, wanted: Wanted, directories: Directories, look: Look) -> None:
+        missed = self._arrange(wanted, directories, look)
         if wanted.arranged and wanted.changed:  # something may have come before the watch
             wanted.changed = False
             wanted.tell(None)
@@ -143,22 +157,23 @@ class Watcher:
         wanted.arranged, wanted.changed, wanted.rounds = True, False, 0
         wanted.settle()
 
-    def _arrange(self, wanted: Wanted, there: Places) -> bool:
-        """Watch each directory itself where it is there, and its nearest ancestor always.
+    def _arrange(self, wanted: Wanted, directories: Directories, look: Look) -> bool:
+        """Have each directory itself watched where it is there, and its nearest ancestor always.
 
         Returns:
             Whether something may have come meanwhile that has to be watched too.
         """
-        spot, errors = wanted.spot, list[tuple[str, str]]()
-        above, inside, missed = None, dict[str, Directory](), False
-        if there.above is not None:  # first, so that it tells of what comes and goes from now on
-            directory = self._directory(there.above, errors)
+        spot, there, errors = wanted.spot, look.there, list[tuple[str, str]]()
+        above, inside = None, dict[str, Directory]()
+        missed = directories.missed(look, wanted.directories)
+        if there.above is not None:
+            directory = self._directory(there.above, directories, look, errors)
             if directory is not None:
                 above = directory, entry_towards(there.above, spot.path)
             unknown = above != wanted.above
-            missed = (unknown and not there.inside) or (directory is None and not errors)
+            missed |= (unknown and not there.inside) or (directory is None and not errors)
         for path in there.inside:
-            directory = self._directory(path, errors, writes=spot.writes)
+            directory = self._directory(path, directories, look, errors)
             if directory is not None:
                 inside[path] = directory
         fresh = any(wanted.inside.get(path) is not one for path, one in inside.items())
@@ -168,21 +183,15 @@ class Watcher:
         return missed or (spot.recursive and fresh)
 
     def _directory(
-        self, path: str, errors: list[tuple[str, str]], *, writes: bool = False
+        self, path: str, directories: Directories, look: Look, errors: list[tuple[str, str]]
     ) -> Directory | None:
-        """Watch a directory; whoever needs the one that was there before has to look."""
-        try:
-            if self._directories is None:
-                self._directories = Directories()
-                reader = self._directories.fileno()
-                asyncio.get_running_loop().add_reader(reader, self._read, self._directories)
-            former = self._directories.at(path)
-            directory = self._directories.watch(path, writes=writes)
-        except (FileNotFoundError, NotADirectoryError):
+        """Enter a directory's watch; whoever needs the one that was there before has to look."""
+        watch, former = look.watches[path], directories.at(path)
+        if isinstance(watch, OSError):
+            if not isinstance(watch, FileNotFoundError | NotADirectoryError):
+                errors.append((path, _text(watch)))
             return None
-        except OSError as error:
-            errors.append((path, error.strerror or str(error)))
-            return None
+        directory = directories.enter(path, watch)
         if former is not None and former is not directory:
             self._lose(former)
         return directory
@@ -275,3 +284,7 @@ class Watcher:
         if self._directories is not None:
             self._directories.drop(directory)
         return spots
+
+
+def _text(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

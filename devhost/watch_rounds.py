@@ -43,9 +43,9 @@ class Rounds:
         looking = in_thread("round", lambda: _look([paths for _, _, paths in asked], now))
         done, _ = await asyncio.wait({looking}, timeout=patience)
         if not done:
-            stuck = asked[len(now)][0].spot
-            self._stuck.add(stuck)
-            looking.add_done_callback(lambda _: self._stuck.discard(stuck))
+            stuck = {one.spot for one, _, _ in asked[len(now) :][:1]}  # none, if it ends just now
+            self._stuck |= stuck
+            looking.add_done_callback(lambda _: self._stuck.difference_update(stuck))
         differing = []
         for (one, before, _), seen in zip(asked, tuple(now), strict=False):
             if one.seen is before:  # else something was told meanwhile

@@ -42,6 +42,12 @@ class Wanted:
     changed: bool = False
     seen: Seen | None = None
 
+    @property
+    def directories(self) -> list[Directory]:
+        """All that are watched for it."""
+        above = [] if self.above is None else [self.above[0]]
+        return [*above, *self.inside.values()]
+
     def tell(self, path: str | None) -> None:
         """Have the subscribers look again."""
         self.seen = None

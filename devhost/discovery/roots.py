@@ -1,5 +1,6 @@
 """Where a resource's sources look, and whether events from there tell all that may change."""
 
+import os
 from collections.abc import Iterable, Iterator
 
 from devhost.discovery.match import Finder
@@ -31,6 +32,11 @@ def roots_of(scanner: Scanner) -> Iterator[Root]:
             yield Root(shown, root.path.rstrip("/"), real.rstrip("/"), index, found)
 
 
+def is_silent(path: str) -> bool:
+    """Whether there are no events at a path: the kernel makes up what is there."""
+    return f"{path}/".startswith(("/sys/", "/proc/"))
+
+
 def entangled(roots: Iterable[Root], node: Node) -> bool:
     """Whether a node is not all its own: what happens to another path may change it."""
     state = node.state
@@ -50,16 +56,21 @@ def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
     They tell nothing of where links lead, of what uses a block device, of what else containers
     are given, and of whether a CDI spec can be written.
     """
-    roots = list(roots_of(scanner))
+    if found.failed:  # where the roots lead may not be answered either
+        return False
+    roots, files = list(roots_of(scanner)), scanner.files
     return (
         scanner.by_path
         and scanner.resource.inject != "cdi"
-        and not found.failed
         and snapshot.error is None
         and scanner.self_contained
-        and not any(root.path.startswith(("/sys", "/proc")) for root in roots)
+        and not any(root.real != root.path or is_silent(root.path) for root in roots)
+        and all(root.finder.by_path for root in roots)  # else links may be on the way
         and not any(
-            one.reason == DANGLING or one.reason.startswith(IN_USE) for one in found.skipped
+            one.reason == DANGLING
+            or one.reason.startswith(IN_USE)
+            or os.path.islink(files.here(one.candidate))
+            for one in found.skipped
         )
         and not any(
             node.state and (node.state.kind is FileKind.BLOCK or entangled(roots, node))

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from devhost.discovery.match import WatchRoot
+from devhost.discovery.roots import is_silent
 from devhost.discovery.scan import Scanner
 from devhost.threads import in_thread
 from devhost.watch import Watcher
@@ -19,6 +21,7 @@ class SourceWatch:
         self._watcher, self._look_again = watcher, look_again
         self._of: Scanner | None = None
         self._arranging: asyncio.Task[None] | None = None
+        self._roots: frozenset[WatchRoot] = frozenset()  # for which they are, or were, arranged
 
     def of(self, scanner: Scanner) -> bool:
         """Whether they are, or are becoming, those of a declaration."""
@@ -32,29 +35,42 @@ class SourceWatch:
         """Watch where the sources look, or see that the watches are still right.
 
         It is waited for, so that nothing is missed, but not for long: the filesystem may not
-        answer. Then that is noticed by the survey, and this is not tried twice at a time.
+        answer. Then that is noticed by the survey, this is not tried twice at a time, and in the
+        end it is looked again, for what came between the survey and the watch.
         """
         self._of = scanner
-        if self._arranging is None or self._arranging.done():
-            work = self._arrange(scanner)
+        roots = scanner.watch_roots()
+        if self._arranging is None or self._arranging.done() or self._roots != roots:
+            self._cancel()
+            self._roots = roots
+            work = self._arrange(scanner, roots)
             self._arranging = asyncio.create_task(work, name=f"watch {scanner.resource.name}")
-        await asyncio.wait({self._arranging}, timeout=_WAIT_S)
+        _, late = await asyncio.wait({self._arranging}, timeout=_WAIT_S)
+        for one in late:
+            one.add_done_callback(self._arranged_late)
 
-    async def _arrange(self, scanner: Scanner) -> None:
+    def _arranged_late(self, arranging: "asyncio.Task[None]") -> None:
+        if not arranging.cancelled():
+            self._look_again(None)
+
+    async def _arrange(self, scanner: Scanner, roots: frozenset[WatchRoot]) -> None:
         files = scanner.files
         spots = await in_thread(
             f"watch {scanner.resource.name}",
             lambda: frozenset(
                 Spot(files.here(files.resolve(root.path)), root.recursive)
-                for root in scanner.watch_roots()
-                if not root.path.startswith(("/sys", "/proc"))
+                for root in roots
+                if not is_silent(root.path)
             ),
         )
         await self._watcher.watch(self, spots, self._look_again)
 
     def end(self) -> None:
         """Watch nothing more."""
-        if self._arranging is not None:
-            self._arranging.cancel()
+        self._cancel()
         self._of = None
         self._watcher.unwatch(self)
+
+    def _cancel(self) -> None:
+        if self._arranging is not None:
+            self._arranging.cancel()

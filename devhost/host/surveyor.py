@@ -39,10 +39,11 @@ class Surveyor:
     async def survey(self, scanner: Scanner) -> Survey:
         """Return what is there; whatever goes wrong is the failure of all sources."""
         resource = scanner.resource
-        if self._looking is None or self._sources != resource.sources:
+        looking = self._looking if self._sources == resource.sources else None
+        begun_before = looking is not None
+        if looking is None:
             self._sources = resource.sources
-            self._looking = in_thread(f"look {resource.name}", scanner.survey)
-        looking = self._looking
+            looking = self._looking = in_thread(f"look {resource.name}", scanner.survey)
         try:
             async with asyncio.timeout(self._patience):
                 found = await asyncio.shield(looking)
@@ -55,25 +56,31 @@ class Surveyor:
             reason = f"looking failed: {error!r}"
         else:
             self._looking = None
+            if begun_before:  # it tells what was there some time ago
+                self._look_again()
             return found
         return _failed(scanner, reason)
 
     async def judged(
         self, scanner: Scanner, found: Survey, judge: Callable[[Survey], Snapshot]
     ) -> Snapshot:
-        """Return the snapshot of what was found; a path of an answer may not answer either."""
+        """Return the snapshot of what was found; a path of an answer may not answer either.
+
+        Where nothing was found there is no path to look at, so that judgement always comes.
+        """
         name = f"scan {scanner.resource.name}"
-        if self._judging is None or self._scanner is not scanner:
+        judging = self._judging if self._scanner is scanner else None
+        begun_before = judging is not None
+        if judging is None:
             self._scanner = scanner
-            self._judging = in_thread(name, lambda: judge(found))
-        judging = self._judging
+            judging = self._judging = in_thread(name, lambda: judge(found))
         done, _ = await asyncio.wait({judging}, timeout=self._patience)
         if not done:
             self._expect(judging)
             nothing = _failed(scanner, _UNANSWERED)
             return await in_thread(name, lambda: judge(nothing))
         self._judging = None
-        if judging is self._late:  # it judged what was there some time ago
+        if begun_before:  # it judged what was there some time ago
             self._look_again()
         return judging.result()
 

@@ -91,6 +91,34 @@ async def test_a_hang_that_begins_later(
     assert await daemon.stop() == 0
 
 
+async def test_a_mount_above_a_source_hangs(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """It is as if the source itself did: later, and from the start."""
+    below = place / "sick" / "below"
+    below.mkdir()
+    (below / "0").touch()
+    inside = os.open(below, os.O_RDONLY)
+    await daemon.start(
+        directories(place, "sick", "well").replace(
+            f"directory: {place}/sick", f"directory: {below}"
+        )
+    )
+    await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0"}})
+    with hung(place / "sick"):
+        os.close(os.open("1", os.O_CREAT, dir_fd=inside))
+        await daemon.logged("source failed", resource=SICK)
+        await standin.wait(SICK, 1, 0)
+        await is_well(standin, place, "one")
+        async with ends_well(daemon):
+            pass
+        await daemon.start()
+        await is_well(standin, place, "two")
+        await standin.wait(SICK, 0, 0)
+    os.close(inside)
+    await at_rest(standin, daemon, {SICK: {"0", "1"}, WELL: {"0", "one", "two"}})
+
+
 async def test_many_looks_at_what_hangs(
     standin: SimulatedKubelet, daemon: Daemon, place: Path
 ) -> None:

@@ -12,7 +12,7 @@ from devhost.host import surveyor
 from devhost.host.surveyor import Surveyor
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
-from devhost.model.device import Snapshot
+from devhost.model.device import Skipped, Snapshot
 from devhost.trust import Policy
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [static: 2]}]\n"
@@ -43,8 +43,14 @@ async def test_a_late_survey_is_the_next_one(
     release.set()
     async with asyncio.timeout(10):
         await again.wait()
+    again.clear()
     assert [node.name for node in (await looking.survey(scanner)).nodes] == ["0", "1"]
     assert looks == [1]
+    assert again.is_set()  # what came since it had begun is looked at by the one that follows
+    again.clear()
+    await looking.survey(scanner)
+    assert looks == [2]
+    assert not again.is_set()
 
 
 async def test_what_is_slow_and_not_dead_is_given_more_time(
@@ -74,3 +80,60 @@ async def test_what_is_slow_and_not_dead_is_given_more_time(
     assert again.is_set()
     assert looking._patience > 0.05 * 2
     assert given_up == [True]
+
+
+async def test_a_look_that_was_taken_over_is_followed_by_another(
+    scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload ended the wait for it, and what had been told before that counts too."""
+    release, begun, again = threading.Event(), threading.Event(), asyncio.Event()
+
+    def slow(resource: Resource, files: HostFiles) -> Survey:
+        begun.set()
+        release.wait(10)
+        return survey(resource, files)
+
+    monkeypatch.setattr("devhost.discovery.scan.survey", slow)
+    looking = Surveyor(again.set)
+    former = asyncio.create_task(looking.survey(scanner))
+    await asyncio.to_thread(begun.wait, 10)
+    former.cancel()
+    await asyncio.wait({former})
+    taking_over = asyncio.create_task(looking.survey(scanner))
+    await asyncio.sleep(0)
+    release.set()
+    assert not (await taking_over).failed
+    assert again.is_set()
+
+
+async def test_a_late_judgement_is_followed_by_a_look_whatever_else_was_late(
+    scanner: Scanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that was late in between does not make it a new one."""
+    monkeypatch.setattr(surveyor, "SCAN_TIMEOUT_S", 0.05)
+    judged, looked, again = threading.Event(), threading.Event(), asyncio.Event()
+
+    def judge(found: Survey) -> Snapshot:
+        if not found.failed:
+            judged.wait(10)
+        return Snapshot(skipped=found.skipped)
+
+    def slow(resource: Resource, files: HostFiles) -> Survey:
+        looked.wait(10)
+        return survey(resource, files)
+
+    monkeypatch.setattr("devhost.discovery.scan.survey", slow)
+    looking = Surveyor(again.set)
+    old, new = Survey(skipped=(Skipped("old", ""),)), Survey(skipped=(Skipped("new", ""),))
+    await looking.judged(scanner, old, judge)
+    assert (await looking.survey(scanner)).failed
+    looked.set()
+    judged.set()
+    looking._patience = 10.0
+    assert not (await looking.survey(scanner)).failed
+    again.clear()
+    assert (await looking.judged(scanner, new, judge)).skipped == old.skipped
+    assert again.is_set()
+    again.clear()
+    assert (await looking.judged(scanner, new, judge)).skipped == new.skipped
+    assert not again.is_set()

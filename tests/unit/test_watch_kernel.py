@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import devhost.watch
+import devhost.watch_directories
 from devhost.inotify import OVERFLOW, Event, Inotify, parsed
 from devhost.watch import Watcher
 from devhost.watch_spots import Places, Spot, places
@@ -150,7 +151,7 @@ async def test_a_filesystem_that_hangs_holds_up_only_its_spot(
             release.wait(30)
         return places(spot)
 
-    monkeypatch.setattr(devhost.watch, "places", slow)
+    monkeypatch.setattr(devhost.watch_directories, "places", slow)
     monkeypatch.setattr(devhost.watch, "_PROMPT_S", 0.0)
     for name in ("slow", "a", "b"):
         (tmp_path / name).mkdir()
@@ -185,7 +186,7 @@ async def test_left_while_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = descriptors()
     async with Watcher() as watcher:
         await told(watcher, tmp_path)
-        monkeypatch.setattr(devhost.watch, "places", slow)
+        monkeypatch.setattr(devhost.watch_directories, "places", slow)
         spots = frozenset({Spot(str(tmp_path / "d"))})
         task = asyncio.create_task(watcher.watch("late", spots, Told().look_again))
         await asyncio.to_thread(hangs.wait)

@@ -1,7 +1,9 @@
 """What no event tells of a watched directory is found in rounds."""
 
+import asyncio
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,26 @@ async def test_a_filesystem_that_hangs_holds_up_no_other(
     while at.rounds._stuck:
         await at.go()
     assert str(sick) in at.renewed or await at.go() == [str(sick)]
+
+
+async def test_the_look_ends_as_patience_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All was looked at, only that was not told yet: it counts, and nothing is stuck."""
+    told: list[asyncio.Future[None]] = []
+
+    def in_thread(name: str, work: Callable[[], None]) -> "asyncio.Future[None]":
+        work()
+        told.append(asyncio.get_running_loop().create_future())
+        return told[-1]
+
+    at = Gone(tmp_path)
+    monkeypatch.setattr("devhost.watch_rounds.in_thread", in_thread)
+    await at.rounds.go(0.001)
+    (tmp_path / "new").touch()
+    await at.rounds.go(0.001)
+    assert at.renewed == [str(tmp_path)]
+    for one in told:
+        one.set_result(None)
+    await asyncio.sleep(0)
+    assert not at.rounds._stuck
