@@ -37,10 +37,9 @@ class Watcher:
         self._rounds: asyncio.Task[None] | None = None
         self._open = False
 
-    @property
-    def degraded(self) -> bool:
-        """Whether something cannot be watched, so that it has to be looked at now and then."""
-        return bool(self._unwatched)
+    def degraded(self, key: Hashable) -> bool:
+        """Whether something under a key cannot be watched: it has to be looked at regularly."""
+        return not self._unwatched.isdisjoint(self._spots.get(key, ()))
 
     async def __aenter__(self) -> Self:
         self._open = True

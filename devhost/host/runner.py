@@ -246,7 +246,7 @@ class Runner:
         """
         clock = asyncio.get_running_loop().time
         pause = math.inf if self._looker.told_all else rescan.RESCAN_S
-        if self._shared.watcher.degraded:
+        if self._watch.degraded:
             pause = POLL_S
         if (again_at := self._publisher.found.again_at) is not None:
             pause = min(pause, max(0.0, again_at - clock()))

@@ -27,6 +27,11 @@ class SourceWatch:
         """Whether they are, or are becoming, those of a declaration."""
         return self._of is scanner
 
+    @property
+    def degraded(self) -> bool:
+        """Whether not all can be watched, so that it has to be looked at regularly."""
+        return self._watcher.degraded(self)
+
     def doubt(self) -> None:
         """Have `arrange` see that they are still right."""
         self._of = None

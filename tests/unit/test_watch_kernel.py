@@ -103,9 +103,10 @@ async def test_what_the_kernel_does_not_give(
                 limited.setattr(Inotify, "__init__" if which == "instance" else "add", refuse)
             await watcher.watch("k", spots, one.look_again)
             await watcher.watch("k", spots, one.look_again)
-            assert watcher.degraded
+            assert watcher.degraded("k")
+            assert not watcher.degraded("another")
         await watcher.watch("k", spots, one.look_again)
-        assert not watcher.degraded
+        assert not watcher.degraded("k")
         (tmp_path / "a").mkdir()
         await one.until(None)
     assert [record.getMessage() for record in caplog.records] == [
@@ -121,7 +122,7 @@ async def test_who_cannot_be_told_any_more_is_told_so(
     async with Watcher() as watcher:
 
         def look_again(_: str | None) -> None:
-            if watcher.degraded:
+            if watcher.degraded("k"):
                 warned.set()
 
         await watcher.watch("k", frozenset({Spot(str(tmp_path), recursive=True)}), look_again)
