@@ -6,21 +6,19 @@ never look like a device that was just handed out: that would be wiped.
 
 import asyncio
 import errno
-import fcntl
 import functools
 import hashlib
 import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from devhost.errors import PreStartError
 from devhost.host.holder_file import Fresh, Holder, Record, Records, dumped, load
-from devhost.host.state_files import write_atomically
+from devhost.host.state_files import locked, write_atomically
 from devhost.immutable import immutable
 from devhost.threads import in_thread
 
@@ -207,7 +205,7 @@ def _update(
     """Return the new records, and what is wrong with the file."""
     if only_if_there and not path.exists():
         return {}, None
-    with _locked(path.parent):
+    with locked(path.parent):
         # One that is late must not undo what another instance has written meanwhile.
         if time.monotonic() > until:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), str(path))
@@ -238,15 +236,3 @@ def _catch_up(records: dict[str, Record], one: str, unsaved: _Unsaved) -> None:
         records[one] = unsaved.fresh
     else:
         records.pop(one, None)  # which of the two came last cannot be told
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Keep other instances away, which may share the state directory."""
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from devhost.host.state_files import write_atomically
+from devhost.host.state_files import locked, write_atomically
 
 _NAME: Final = "last-good.yaml"
 
@@ -28,4 +28,5 @@ class LastGood:
             OSError: As of `write_atomically`.
         """
         if self.read() != raw:
-            write_atomically(self.path, raw)
+            with locked(self.path.parent):
+                write_atomically(self.path, raw)

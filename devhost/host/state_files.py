@@ -1,27 +1,34 @@
 """Files in the state directory: replaced whole, and on the disk when that is said."""
 
-import contextlib
+import fcntl
 import os
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
-_LEFT_S: Final = 60.0  # no writer takes that long; another instance may be about to write
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep other instances away, which may share the state directory; it is made if need be."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
-    """Replace a file, whole or not at all; missing directories are made.
+    """Replace a file, whole or not at all, in a directory that is `locked`.
 
     Raises:
         OSError: It cannot be written. The former file is still there, unless only the last
             flush failed; then the new one is.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed
-        with contextlib.suppress(FileNotFoundError):
-            if left.lstat().st_mtime < time.time() - _LEFT_S:
-                left.unlink()
+        left.unlink(missing_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -1,13 +1,11 @@
 """Files that are replaced whole, also where two instances write them at once."""
 
-import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 from devhost.host.last_good import LastGood
-from devhost.host.state_files import write_atomically
+from devhost.host.state_files import locked, write_atomically
 
 
 def test_two_instances_keep_the_same_at_the_same_time(tmp_path: Path) -> None:
@@ -26,11 +24,9 @@ def test_two_instances_keep_the_same_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    """Once it is so old that nobody writes it any more, and nothing else."""
-    old, young, other = (tmp_path / name for name in (".c.yaml.old", ".c.yaml.new", ".other"))
-    for path in (old, young, other):
-        path.touch()
-        then = time.time() - (0 if path is young else 61)
-        os.utime(path, (then, then))
-    write_atomically(tmp_path / "c.yaml", b"x")
-    assert {path.name for path in tmp_path.iterdir()} == {"c.yaml", young.name, other.name}
+    """Nobody writes it any more; and nothing else is."""
+    (tmp_path / ".c.yaml.left").touch()
+    (tmp_path / ".other").touch()
+    with locked(tmp_path):
+        write_atomically(tmp_path / "c.yaml", b"x")
+    assert {path.name for path in tmp_path.iterdir()} == {"c.yaml", ".other"}
