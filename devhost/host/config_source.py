@@ -101,11 +101,11 @@ class ConfigSource:
         """Apply each new valid content, until cancelled."""
         while True:
             try:
+                await self._save()  # also what could not be saved before
                 if self.file != "-":  # what was read once is gone
                     await self._watch(watcher)
                     # Looked at each time once it is watched, so no change is missed in between.
                     await self._reload(apply)
-                await self._save()
             except Exception:  # noqa: BLE001 (logged; the host goes on)
                 _LOG.exception("reading the configuration failed")
             with contextlib.suppress(TimeoutError):
@@ -145,6 +145,7 @@ class ConfigSource:
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
         self._unsaved = raw
+        await self._save()
 
     async def _settled(self) -> Content:
         """Read the file until it says the same twice: a writer may be in the middle of it."""
