@@ -17,7 +17,7 @@ NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
 # offer (a replug, also elsewhere), a new one.
 _SAME, _OFFERED, _NEW = range(3)
 
-File = tuple[int, int, tuple[int, int] | int]
+File = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -147,8 +147,9 @@ def file_of(state: FileState) -> File:
     """Return what stays of a file under another name, and what no other file has.
 
     A filesystem may give an inode anew at once, but what the new file holds is of another time.
+    Device nodes are not renamed, and that time tells when they were used.
     """
-    return (*state.identity, state.number or state.modified)
+    return state.stamp if state.number else (*state.identity, state.modified)
 
 
 def files_of(device: Device) -> set[File]:

@@ -1,5 +1,7 @@
 """Which device has which ID, and which has a seat."""
 
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from devhost.discovery.survey import Survey, survey
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.trust import Policy
+from tests.support.sysfs import as_root
 
 X, XY = "sources: [directory: /x]", "sources: [directory: /x, directory: /y]"
 
@@ -357,3 +360,20 @@ def test_a_new_file_with_an_inode_of_before_is_another(tmp_path: Path) -> None:
         devices = host.scan(after=1, found=replace(survey, nodes=nodes)).devices
         assert {key for key, one in devices.items() if one.replaced} == replaced
         assert {key for key, one in devices.items() if one.healthy} == {"b", "other"}
+
+
+@as_root
+def test_nodes_that_come_for_others_wait_for_nothing(tmp_path: Path) -> None:
+    """Also with the inodes of those that have gone, and of the same device."""
+    host = Host(tmp_path, X)
+    (tmp_path / "x").mkdir()
+    former = [f"x/a{number}" for number in range(20)]
+    for name in former:
+        os.mknod(tmp_path / name, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    host.scan()
+    host.remove(*former)
+    for number in range(20):
+        os.mknod(tmp_path / f"x/b{number}", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    devices = host.scan(after=1).devices
+    assert len(devices) == 40
+    assert not any(one.replaced for one in devices.values())
