@@ -365,7 +365,7 @@ def test_a_new_file_with_an_inode_of_before_is_another(tmp_path: Path) -> None:
 @as_root
 def test_nodes_that_come_for_others_wait_for_nothing(tmp_path: Path) -> None:
     """Also with the inodes of those that have gone, and of the same device."""
-    host = Host(tmp_path, X)
+    host = Host(tmp_path, "sources: [directory: {path: /x, types: char}]")
     (tmp_path / "x").mkdir()
     former = [f"x/a{number}" for number in range(20)]
     for name in former:
