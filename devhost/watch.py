@@ -199,11 +199,10 @@ class Watcher:
         self, wanted: Wanted, above: tuple[Directory, str] | None, inside: dict[str, Directory]
     ) -> None:
         """Use other directories than until now; drop those that nobody needs any more."""
-        spot, left = wanted.spot, [*wanted.inside.values()]
+        spot, left = wanted.spot, wanted.directories
         if wanted.above is not None:
             directory, name = wanted.above
             directory.mislead(name, spot)
-            left.append(directory)
         for directory in left:
             directory.inside.discard(spot)
         wanted.above, wanted.inside = above, inside

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,19 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     one.release.set()
 
 
-async def test_another_declaration_does_not_wait_for_the_former(tmp_path: Path, slow: Slow) -> None:
-    """The operator points the resource away from a directory that hangs."""
+@asynccontextmanager
+async def watching() -> AsyncIterator[tuple[SourceWatch, Told]]:
+    """The watches of a resource, and what it is told."""
     async with Watcher() as watcher:
         told = Told()
         watch = SourceWatch(watcher, told.look_again)
+        yield watch, told
+        watch.end()
+
+
+async def test_another_declaration_does_not_wait_for_the_former(tmp_path: Path, slow: Slow) -> None:
+    """The operator points the resource away from a directory that hangs."""
+    async with watching() as (watch, told):
         await watch.arrange(scanner_of(tmp_path / "slow"))
         await watch.arrange(scanner_of(tmp_path / "quick"))
         (tmp_path / "quick" / "a").touch()
@@ -67,14 +76,11 @@ async def test_another_declaration_does_not_wait_for_the_former(tmp_path: Path, 
         (tmp_path / "slow" / "a").touch()
         (tmp_path / "quick" / "b").touch()
         assert await told.until(tmp_path / "quick" / "b") == []
-        watch.end()
 
 
 async def test_the_same_directories_are_not_asked_for_twice(tmp_path: Path, slow: Slow) -> None:
     """However often the declaration changes otherwise, one thread waits."""
-    async with Watcher() as watcher:
-        told = Told()
-        watch = SourceWatch(watcher, told.look_again)
+    async with watching() as (watch, told):
         for number in range(3):
             await watch.arrange(scanner_of(tmp_path / "slow", env=f"x{number}"))
         assert slow.asked == 1
@@ -82,27 +88,21 @@ async def test_the_same_directories_are_not_asked_for_twice(tmp_path: Path, slow
         await told.until(None)
         (tmp_path / "slow" / "a").touch()
         await told.until(tmp_path / "slow" / "a")
-        watch.end()
 
 
 async def test_what_came_before_a_late_watch_is_looked_at(tmp_path: Path, slow: Slow) -> None:
     """The look had not waited for it; where it had, none follows."""
-    async with Watcher() as watcher:
-        told = Told()
-        watch = SourceWatch(watcher, told.look_again)
+    async with watching() as (watch, told):
         await watch.arrange(scanner_of(tmp_path / "slow"))
         slow.release.set()
         await told.until(None)
         await watch.arrange(scanner_of(tmp_path / "quick"))
         (tmp_path / "quick" / "a").touch()
         assert await told.until(tmp_path / "quick" / "a") == []
-        watch.end()
 
 
 async def test_what_ends_is_not_looked_at(tmp_path: Path, slow: Slow) -> None:
-    async with Watcher() as watcher:
-        told = Told()
-        watch = SourceWatch(watcher, told.look_again)
+    async with watching() as (watch, told):
         await watch.arrange(scanner_of(tmp_path / "slow"))
         watch.end()
         await asyncio.sleep(0)
@@ -110,7 +110,6 @@ async def test_what_ends_is_not_looked_at(tmp_path: Path, slow: Slow) -> None:
         await watch.arrange(scanner_of(tmp_path / "quick"))
         (tmp_path / "quick" / "a").touch()
         assert await told.until(tmp_path / "quick" / "a") == []
-        watch.end()
 
 
 async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None:
