@@ -1,5 +1,7 @@
 """An author's methods, as the rest calls them: bounded, checked, blamed by name."""
 
+import contextlib
+import threading
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
@@ -22,6 +24,7 @@ class Author:
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin, self._calls = plugin, Calls(plugin.name)
+        self._refresh_due = threading.Event()
         self.interval = plugin.interval
 
     @property
@@ -32,10 +35,20 @@ class Author:
     @property
     def waiting_for_devices(self) -> str | None:
         """What to say while a call of ``devices`` has not returned."""
-        return "devices() has not returned yet" if self._calls.running("devices") else None
+        running = (one for one in ("refresh", "devices") if self._calls.running(one))
+        method = next(running, None)
+        return f"{method}() has not returned yet" if method else None
+
+    def refresh_first(self) -> None:
+        """Call ``refresh`` before ``devices`` is called the next time, as at the start."""
+        self._refresh_due.set()
 
     def devices(self) -> list[Item]:
         """Return the devices, each with what is wrong with it; waits as long as it takes."""
+        if self._refresh_due.is_set():
+            self._refresh_due.clear()
+            with contextlib.suppress(CallError):  # logged
+                self._calls.here("refresh", self._plugin.refresh)
         return self._calls.here("devices", self._devices)
 
     def _devices(self) -> list[Item]:
@@ -76,10 +89,6 @@ class Author:
     def pre_start(self, devices: Sequence[Device], within: float) -> None:
         """Prepare a container's devices, in so many seconds."""
         self._calls.call("pre_start", lambda: self._plugin.pre_start(devices), within)
-
-    def refresh(self) -> None:
-        """Tell that the server is registered; waits as long as it takes."""
-        self._calls.here("refresh", self._plugin.refresh)
 
     def destroy(self) -> None:
         """Tell that the server has stopped."""

@@ -1,6 +1,7 @@
 """The class to subclass: a resource whose devices and answers come from code."""
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final, Unpack
 
 from devhost.library.device import Device
@@ -21,6 +22,8 @@ class DevicePlugin:
         resource: The declaration, as YAML would have it.
         interval: Seconds between two calls of ``devices``, if `changed` is not called before.
         warnings: What is doubtful about the options.
+        root: Where the host's files are seen, as ``--root`` says; set when the plugin is served.
+            The paths of devices and answers are the host's own, without it.
         on_changed: Set by whoever serves the plugin: what `changed` calls.
     """
 
@@ -42,6 +45,7 @@ class DevicePlugin:
             raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {interval}")
         self.interval = interval
         self.resource, self.warnings = declared(name, options)
+        self.root = Path("/")
         self.on_changed: Callable[[], None] = _nobody
 
     @property
@@ -101,10 +105,17 @@ class DevicePlugin:
         """
 
     def refresh(self) -> None:
-        """Called when the plugin's server has started, or started again, and is registered."""
+        """Called when the plugin's server starts, and when it is registered again.
+
+        That is before the first call of ``devices``, and after each restart of the kubelet, when
+        ``devices`` is called next. Both together may take 10 s.
+        """
 
     def destroy(self) -> None:
-        """Called once, when the plugin's server has stopped for good; may take 5 s."""
+        """Called once, when the plugin is served no longer; may take 5 s.
+
+        Not when the kubelet restarts: the devices stay, and only the registration is renewed.
+        """
 
     def changed(self) -> None:
         """Have ``devices`` called again now; may be called from any thread, at any time."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from devhost.discovery.host_files import HostFiles
@@ -27,12 +28,12 @@ class ServedPlugin:
     def __init__(self, plugin: DevicePlugin) -> None:
         self.resource = plugin.resource
         self._plugin, self._author = plugin, Author(plugin)
-        self._started = False
-        self._registered = asyncio.Event()
-        self._refreshing: asyncio.Task[None] | None = None
+        self._look_again: Callable[[], None] | None = None  # while it is served
+        self._registered = False
 
     def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
         """Compile the resource."""
+        self._plugin.root = Path(files.root)
         rules = bound(rules_of(self.resource), self.resource.name, node_name)
         return CodeScanner(
             self.resource, rules, files, TRUSTED, node_name, hold_s, author=self._author
@@ -40,7 +41,8 @@ class ServedPlugin:
 
     def started(self, look_again: Callable[[], None]) -> None:
         """The resource is served from now on; ``look_again`` is for this thread."""
-        self._started = True
+        self._look_again, self._registered = look_again, False
+        self._author.refresh_first()
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -52,17 +54,11 @@ class ServedPlugin:
             _LOG.warning("%s", warning)
 
     def registered(self) -> None:
-        """The server is registered: have ``refresh`` called, once more if it runs."""
-        self._registered.set()
-        if self._refreshing is None or self._refreshing.done():
-            work = self._refresh()
-            self._refreshing = asyncio.create_task(work, name=f"refresh {self.resource.name}")
-
-    async def _refresh(self) -> None:
-        while self._registered.is_set():
-            self._registered.clear()
-            with contextlib.suppress(CallError):  # logged
-                await in_own_thread(f"refresh {self.resource.name}", self._author.refresh)
+        """The server is registered: if not for the first time, ``refresh`` is due."""
+        if self._registered and self._look_again is not None:
+            self._author.refresh_first()
+            self._look_again()
+        self._registered = True
 
     async def pre_start(self, devices: Iterable[Device], within: float) -> None:
         """Have ``pre_start`` called, if it is overridden.
@@ -82,11 +78,9 @@ class ServedPlugin:
 
     async def ended(self) -> None:
         """The server has stopped: have ``destroy`` called, if it was ever started."""
-        if not self._started:
+        if self._look_again is None:
             return
-        self._started = False
-        if self._refreshing is not None:
-            self._refreshing.cancel()
+        self._look_again = None
         with contextlib.suppress(CallError):  # logged
             await in_own_thread(f"destroy {self.resource.name}", self._author.destroy)
 
@@ -95,7 +89,7 @@ def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
     """Return plugins as a host takes them.
 
     Raises:
-        TypeError: One is no plugin, or not set up.
+        TypeError: One is no plugin, is not set up, or has no ``devices``.
         ValueError: Two have the same name.
     """
     found: dict[str, ServedPlugin] = {}
@@ -105,6 +99,8 @@ def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
         if not hasattr(plugin, "resource"):
             kind = type(plugin).__name__
             raise TypeError(f"{kind}.__init__ has to call super().__init__(name)")
+        if getattr(plugin.devices, "__func__", None) is DevicePlugin.devices:
+            raise TypeError(f"{type(plugin).__name__} has to define devices()")
         if plugin.name in found:
             raise ValueError(f"there are two plugins of the name {plugin.name}")
         found[plugin.name] = ServedPlugin(plugin)

@@ -36,7 +36,7 @@ class SuperDisk(devhost.DevicePlugin):
     def watch(self) -> None:
         """Look for faults once a second; on a new one, say that something has changed."""
         while not self.stopped.wait(1.0):
-            found = {path.name: path.read_text() for path in FAULTS.glob("*")}
+            found = faults()
             if found != self.faults:
                 self.faults = found
                 self.changed()
@@ -70,13 +70,19 @@ class SuperDisk(devhost.DevicePlugin):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def refresh(self) -> None:
-        """The kubelet knows us (again)."""
-        LOG.info("registered")
+        """Read again what may be out of date: the server starts, or kubelet has restarted."""
+        self.faults = faults()
+        LOG.info("started")
 
     def destroy(self) -> None:
         """No more calls come: end what was started."""
         self.stopped.set()
         LOG.info("stopped")
+
+
+def faults() -> dict[str, str]:
+    """Return why disks are broken, by name."""
+    return {path.name: path.read_text() for path in FAULTS.glob("*")}
 
 
 if __name__ == "__main__":

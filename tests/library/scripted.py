@@ -16,6 +16,7 @@ class Scripted(DevicePlugin):
         now: What `devices` returns; a function is called.
         then: By method, what it does: a function is called with its arguments.
         calls: The methods that were called, `devices` apart, with their first arguments.
+        order: Of `devices` and `refresh`, which was called when.
     """
 
     def __init__(self, now: Any, name: str = NAME, **options: Any) -> None:
@@ -23,11 +24,13 @@ class Scripted(DevicePlugin):
         self.now = now
         self.then: dict[str, Callable[..., Any]] = {}
         self.calls: list[tuple[str, Any]] = []
+        self.order: list[str] = []
 
     def called(self, method: str) -> list[Any]:
         return [what for name, what in self.calls if name == method]
 
     def devices(self) -> Iterable[Device | str]:
+        self.order.append("devices")
         result: Iterable[Device | str] = self.now() if callable(self.now) else self.now
         return result
 
@@ -50,6 +53,7 @@ class Scripted(DevicePlugin):
         self._do("pre_start", devices)
 
     def refresh(self) -> None:
+        self.order.append("refresh")
         self._do("refresh")
 
     def destroy(self) -> None:

@@ -5,6 +5,7 @@ import contextlib
 from pathlib import Path
 
 from devhost import DevicePlugin
+from devhost.discovery.host_files import HostFiles
 from devhost.host.config_source import ConfigSource
 from devhost.host.runner import Runner
 from devhost.host.supervisor import Host, Settings
@@ -25,9 +26,14 @@ class Serving:
         self._host: Host | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, *plugins: DevicePlugin, config: str | None = None) -> None:
+    def start(
+        self, *plugins: DevicePlugin, config: str | None = None, root: Path = Path("/")
+    ) -> None:
         policy = Policy(enforced=True)
-        settings = Settings(self._plugins, "node-1", policy=policy, leave_after=0.3, hold_s=0.0)
+        files = HostFiles(str(root))
+        settings = Settings(
+            self._plugins, "node-1", files, policy=policy, leave_after=0.3, hold_s=0.0
+        )
         first, source = Config(version="v1", resources=()), None
         if config is not None:
             self.config.write_text(config)

@@ -204,17 +204,52 @@ async def test_steps_come_before_pre_start(
 
 
 async def test_refresh_and_destroy(started: Kubelet, serving: Serving) -> None:
-    """refresh() follows each registration, also with another kubelet; destroy() comes once."""
+    """refresh() comes before devices(), again for another kubelet; destroy() once, at the end."""
     plugin = Scripted(["a"])
     serving.start(plugin)
     await started.wait(NAME, 1, 1)
-    await until(lambda: len(plugin.called("refresh")) == 1, "refreshed")
+    assert plugin.order[0] == "refresh"
+    assert plugin.order.count("refresh") == 1
     await started.restart()
     await started.wait(NAME, 1, 1)
-    await until(lambda: len(plugin.called("refresh")) >= 2, "refreshed again")
+    await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") >= 2, "")
+    assert all(plugin.order[at + 1] == "devices" for at in places(plugin.order, "refresh"))
     assert not plugin.called("destroy")
     await serving.stop()
     assert [name for name, _ in plugin.calls if name != "refresh"] == ["destroy"]
+
+
+def places(order: list[str], method: str) -> list[int]:
+    return [at for at, one in enumerate(order) if one == method]
+
+
+async def test_a_plugin_served_again_starts_afresh(
+    standin: SimulatedKubelet, serving: Serving
+) -> None:
+    plugin = Scripted(["a"])
+    for _ in range(2):
+        plugin.order.clear()
+        serving.start(plugin)
+        await standin.wait(NAME, 1, 1)
+        assert plugin.order[0] == "refresh"
+        await serving.stop()
+
+
+async def test_a_plugin_knows_where_the_host_is_seen(
+    standin: SimulatedKubelet, serving: Serving, directory: Path
+) -> None:
+    """Its own looks go below the root; the paths of its devices are the host's."""
+    (directory / "root" / "dev").mkdir(parents=True)
+    (directory / "root" / "dev" / "x").touch()
+    plugin = Scripted(lambda: [Device("x", paths=f"/dev/{one.name}") for one in found()])
+
+    def found() -> list[Path]:
+        return sorted((plugin.root / "dev").iterdir())
+
+    assert plugin.root == Path("/")
+    serving.start(plugin, root=directory / "root")
+    await standin.wait(NAME, 1, 1)
+    assert plugin.root == directory / "root"
 
 
 async def test_numa_nodes(standin: SimulatedKubelet, serving: Serving) -> None:

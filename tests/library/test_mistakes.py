@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from devhost import Allocation, Device, DeviceSpec, MountSpec, serve
+from devhost import Allocation, Device, DevicePlugin, DeviceSpec, MountSpec, serve
 from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing, fields
 from tests.library.serving import Serving
@@ -373,13 +373,15 @@ async def test_refresh_and_destroy_hang(
 ) -> None:
     """One refresh at a time, however often the server starts; the end waits for neither."""
     plugin = Scripted(["a"])
-    plugin.then |= {"refresh": hang, "destroy": hang}
+    plugin.then["destroy"] = hang
     serving.start(plugin)
-    for _ in range(3):
-        await standin.wait(NAME, 1, 1)
-        await standin.restart()
     await standin.wait(NAME, 1, 1)
-    assert len(plugin.called("refresh")) == 1
+    plugin.then["refresh"] = hang
+    for _ in range(3):
+        await standin.restart()
+        await until(lambda: standin.devices(NAME), "registered again")
+    await serving.reasons(NAME, {"a": "refresh() has not returned yet"})
+    assert len(plugin.called("refresh")) == 2
     await serving.stop()
     assert len(plugin.called("destroy")) == 1
     reasons = [one["reason"] for one in fields(caplog.records, FAILED)]
@@ -400,6 +402,12 @@ def test_serve_says_what_it_takes() -> None:
         serve(Plain, argv=[])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"Forgetful.__init__ has to call super\(\).__init__"):
         serve(Forgetful(), argv=[])
+
+    class Empty(DevicePlugin):
+        """Finds nothing."""
+
+    with pytest.raises(TypeError, match=r"Empty has to define devices\(\)"):
+        serve(Empty(NAME), argv=[])
     with pytest.raises(ValueError, match=r"two plugins of the name example\.com/coded"):
         serve(Plain([]), Plain([]), argv=[])
     with pytest.raises(TypeError, match="replicas: options are the plugin's own"):

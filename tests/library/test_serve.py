@@ -135,9 +135,11 @@ async def test_superdisk(started: Kubelet, program: Program, directory: Path) ->
     assert [place.name for place in scratch.glob("*/*")] == []
     await started.restart()
     await started.wait(DISKS, 2, 2)
+    (faults / "sd-2").write_text("bad sectors again")
+    await started.wait(DISKS, 2, 1)
     status, _, logged = await program.stop()
     assert status == 0
-    assert logged.count('"registered"') >= 2
+    assert logged.count('"started"') >= 2
     assert logged.count('"stopped"') == 1
     assert "bad sectors" in logged
 
