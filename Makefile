@@ -24,7 +24,7 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets soak fuzz bench lint type format kubelet chart-schema image proto schema clean
+.PHONY: help setup demo test test-kubelets soak fuzz bench lint type format kubelet chart-schema manifest image proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -78,6 +78,10 @@ kubelet: setup ## Build the kubelets of the tests and print their paths (8 to 20
 
 chart-schema: setup ## Write the chart's values.schema.json and its README's table of values
 	@$(BIN)/python -m deploy.helm.generate
+
+manifest: chart-schema ## Write deploy/kubernetes/devhost.yaml from the chart (builds Helm the first time)
+	@$(BIN)/python -m tests.chart.helm >/dev/null
+	@$(BIN)/python -m tests.chart.manifest
 
 image: setup ## Build the image without a registry, below .tools/image
 	@$(BIN)/python -m tests.image.build

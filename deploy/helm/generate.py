@@ -81,6 +81,8 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
             "readiness": _probe("successThreshold"),
         }
     ),
+    "command": _TEXTS,
+    "args": _TEXTS,
     "extraArgs": _TEXTS,
     "extraEnv": _OBJECTS,
     "extraVolumes": _OBJECTS,
@@ -101,7 +103,7 @@ _OF_A_PROFILE: Final = (
     *("podAnnotations", "podLabels", "podSecurityContext", "securityContext", "resources"),
     *("priorityClassName", "tolerations", "nodeSelector", "affinity", "updateStrategy"),
     *("terminationGracePeriodSeconds", "probes"),
-    *("extraArgs", "extraEnv", "extraVolumes", "extraVolumeMounts"),
+    *("command", "args", "extraArgs", "extraEnv", "extraVolumes", "extraVolumeMounts"),
 )
 # A part of a path that is not "..".
 _PLAIN: Final = r"[^/\x00-\x1f\x7f]"

@@ -132,6 +132,21 @@ def test_an_image_has_a_tag_or_a_digest(helm: Helm, image: Values, reference: st
     assert [container_of(helm, {"image": image})["image"], tested["image"]] == [reference] * 2
 
 
+def test_a_plugin_in_python_takes_the_place_of_devhost(helm: Helm) -> None:
+    """It has devhost's flags without `run`; `helm test` validates with devhost itself."""
+    program = ["python3", "/plugins/vpcport.py"]
+    values: Values = {"command": program, "args": []}
+    usual, container = container_of(helm, {}), container_of(helm, values)
+    assert "command" not in usual
+    assert usual["args"][0] == "run"
+    assert container["command"] == program
+    assert container["args"] == usual["args"][1:]
+    differing = {key for key in container if container[key] != usual.get(key)}
+    assert differing == {"command", "args"}
+    (tested,) = helm.render(values).one("Pod")["spec"]["containers"]
+    assert tested["command"] == ["devhost"]
+
+
 # ── names, labels, profiles ──────────────────────────────────────────────────
 
 

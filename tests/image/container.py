@@ -56,10 +56,12 @@ class Containers:
         argv = self._command([*entry, *arguments], mounts or {}, rootfs or self.image.rootfs)
         return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=PATIENCE)
 
-    async def start(self, *arguments: str, mounts: Mounts) -> Process:
+    async def start(
+        self, *arguments: str, mounts: Mounts, entrypoint: Sequence[str] = ()
+    ) -> Process:
         """Start a container; signals to this process go to its process 1."""
         config = self.image.config["config"]
-        args = [*config["Entrypoint"], *(arguments or config["Cmd"])]
+        args = [*(entrypoint or config["Entrypoint"]), *(arguments or config["Cmd"])]
         argv = self._command(args, mounts, self.image.rootfs)
         process = await asyncio.create_subprocess_exec(*argv)
         self._started.append(process)

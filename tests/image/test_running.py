@@ -1,6 +1,8 @@
 """The image under runc with what the chart allows it, against a kubelet."""
 
 import asyncio
+import json
+import re
 import time
 from asyncio.subprocess import Process
 from pathlib import Path
@@ -10,6 +12,7 @@ from tests.image.container import PATIENCE, Containers
 from tests.image.machine import ROOT
 from tests.support.hosting import Kubelet
 
+LIBRARY: Final = ROOT / "docs" / "library.md"
 EXAMPLES: Final = ROOT / "config" / "examples"
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 COLA: Final = "myway5.com/cola"
@@ -116,6 +119,28 @@ async def test_it_has_no_more_rights_than_the_chart_gives(
     assert (first / "ns" / "net").readlink() != OUR_NETWORK.readlink()
     mounts = [line.split() for line in (first / "mounts").read_text().splitlines()]
     assert [options.split(",")[0] for _, place, _, options, *_ in mounts if place == "/"] == ["ro"]
+    await ended(process)
+
+
+async def test_a_plugin_in_python_runs_on_the_image(
+    containers: Containers, started: Kubelet, directory: Path
+) -> None:
+    """By the recipe of docs/library.md; a copy into the image is a mount here."""
+    (recipe,) = re.findall(r"```dockerfile\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
+    ((source, place),) = re.findall(r"COPY (\S+) (\S+)", recipe)
+    (entrypoint,) = re.findall(r"ENTRYPOINT (.*)", recipe)
+    assert (ROOT / "examples" / "python" / source).is_file()
+    process = await containers.start(
+        "--log-format=json",
+        entrypoint=json.loads(entrypoint),
+        mounts={
+            PLUGINS: directory / "plugins",
+            f"{Path(place).parent}:ro": ROOT / "examples" / "python",
+        },
+    )
+    await started.wait("netease/vpcport", 4, 4, timeout=PATIENCE)
+    answer = (await started.admit("pod", {"main": {"netease/vpcport": 4}}))["main"]
+    assert answer["envs"] == {"VPC_PORTS": "port-0,port-1,port-2,port-3"}
     await ended(process)
 
 

@@ -54,7 +54,7 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 */}}
 {{- define "devhost.instances" -}}
 {{- $fullname := include "devhost.fullname" . }}
-{{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "podResources" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
+{{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "podResources" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "command" "args" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
 {{- $given := dict }}
 {{- range $keys }}
 {{- $_ := set $given . (index $.Values .) }}

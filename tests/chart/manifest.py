@@ -1,0 +1,54 @@
+"""The manifest for those who do without Helm: what the chart renders, less Helm's own labels.
+
+    python -m tests.chart.manifest
+
+writes it.
+"""
+
+import re
+import textwrap
+from typing import Final
+
+import yaml
+
+from tests.chart.helm import CHART, ROOT, Helm
+
+MANIFEST: Final = ROOT / "deploy" / "kubernetes" / "devhost.yaml"
+EXAMPLE: Final = ROOT / "config" / "examples" / "serial.yaml"
+VALUES: Final = {"config": yaml.safe_load(EXAMPLE.read_text()), "tests": {"enabled": False}}
+HEADER: Final = """\
+# devhost without Helm, for Kubernetes 1.31 or newer: set `image`, edit the configuration in the
+# ConfigMap, and
+#
+#     kubectl apply -f devhost.yaml
+#
+# An edit of the ConfigMap is applied by the running pods within about a minute.
+# Made from the chart by `make manifest`; what the settings mean is said in its README.md.
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: devhost
+  labels:
+    # The pods mount directories of the host.
+    pod-security.kubernetes.io/enforce: privileged
+"""
+_OF_HELM: Final = ("# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:")
+
+
+def manifest() -> str:
+    """Return the manifest as the chart is now."""
+    rendered = Helm(4).run(
+        *("template", "devhost", str(CHART), "--namespace=devhost", "--kube-version=1.31.0"),
+        values=VALUES,
+    )
+    lines = (one for one in rendered.splitlines() if not one.lstrip().startswith(_OF_HELM))
+    # As it was written, with its comments.
+    config = textwrap.indent(EXAMPLE.read_text(), " " * 4)
+    text = re.sub(r"(?<=  config\.yaml: \|\n)(?:    .*\n)+", lambda _: config, "\n".join(lines))
+    return f"{HEADER}{text}\n"
+
+
+if __name__ == "__main__":
+    MANIFEST.parent.mkdir(exist_ok=True)
+    MANIFEST.write_text(manifest())
