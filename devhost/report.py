@@ -186,7 +186,12 @@ def _injected(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
 
 
 def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceReport:
-    warnings = (*snapshot.notes, *_unknown(snapshot), *_needed(scanner, snapshot))
+    warnings = (
+        *snapshot.notes,
+        *snapshot.unmatched,
+        *_unknown(snapshot),
+        *_needed(scanner, snapshot),
+    )
     found = ResourceReport(scanner.resource, snapshot, warnings)
     if wish is None:
         return found

@@ -5,7 +5,7 @@ from typing import Final
 
 from devhost import pattern
 from devhost.discovery.host_files import HostFiles
-from devhost.discovery.match import Match, WatchRoot, absent
+from devhost.discovery.match import Match, WatchRoot, absent, contents
 from devhost.immutable import immutable
 from devhost.model.sources import Dev
 
@@ -55,6 +55,10 @@ class DevFinder:
     def missing(self, files: HostFiles) -> str | None:
         """Say that /dev is not there."""
         return absent(files, "/dev")
+
+    def unmatched(self, files: HostFiles) -> str:
+        """Say that no path matches."""
+        return f"{contents(files, '/dev')}, nothing below it matches {self.options.pattern}"
 
     def watch_roots(self) -> tuple[WatchRoot, ...]:
         """Return /dev and all below."""

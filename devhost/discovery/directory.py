@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from devhost import pattern
 from devhost.discovery.host_files import HostFiles
-from devhost.discovery.match import Match, WatchRoot, absent
+from devhost.discovery.match import Match, WatchRoot, absent, contents
 from devhost.immutable import immutable
 from devhost.model.sources import Directory
 
@@ -67,6 +67,11 @@ class DirectoryFinder:
     def missing(self, files: HostFiles) -> str | None:
         """Say that the directory is not there."""
         return absent(files, self.options.path)
+
+    def unmatched(self, files: HostFiles) -> str:
+        """Say that the directory is empty, or that its entries are hidden."""
+        found = contents(files, self.options.path)
+        return found if found.endswith("empty") else f"{found}, none without a leading dot"
 
     def watch_roots(self) -> tuple[WatchRoot, ...]:
         """Return the directory."""

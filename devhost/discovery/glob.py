@@ -2,11 +2,14 @@
 
 import fnmatch
 from collections.abc import Iterator
+from typing import Final
 
 from devhost.discovery.host_files import HostFiles
-from devhost.discovery.match import Match, WatchRoot, absent
+from devhost.discovery.match import Match, WatchRoot, absent, contents
 from devhost.immutable import immutable
 from devhost.model.sources import Glob
+
+_SHOWN_MAX: Final = 3
 
 
 @immutable
@@ -57,6 +60,16 @@ class GlobFinder:
             if reason := absent(files, _literal_prefix(text) or "/"):
                 return reason
         return None
+
+    def unmatched(self, files: HostFiles) -> str:
+        """Say what is in the directories in front of the wildcards, by up to 3 patterns."""
+        found = [
+            f"{contents(files, (prefix := _literal_prefix(text)) or '/')}, "
+            f"none matches {text[len(prefix) + 1 :]}"
+            for text in self.options.paths[:_SHOWN_MAX]
+        ]
+        more = len(self.options.paths) - len(found)
+        return "; ".join(found) + (f"; and {more} more patterns" if more else "")
 
     def watch_roots(self) -> tuple[WatchRoot, ...]:
         """Return the directories in front of the wildcards."""

@@ -56,9 +56,21 @@ class Finder(Protocol):
         """Say what is not there yet, where that explains that nothing is found."""
         ...
 
+    def unmatched(self, files: HostFiles) -> str:
+        """Say why nothing is found where nothing is missing."""
+        ...
+
     def watch_roots(self) -> tuple[WatchRoot, ...]:
         """Return the directories to watch."""
         ...
+
+
+def contents(files: HostFiles, directory: str) -> str:
+    """Say how many entries a directory has."""
+    count = len(files.entries(directory) or ())
+    if count == 0:
+        return f"{directory} is empty"
+    return f"{directory} has {count} {'entry' if count == 1 else 'entries'}"
 
 
 def absent(files: HostFiles, directory: str) -> str | None:

@@ -217,6 +217,8 @@ def _looked(
     all_devices = {**before.devices, **devices}
     for device_id in gone:
         del all_devices[device_id]
+    if not (all_devices or kept or found.skipped):
+        return None  # to say why there are none takes a whole look
     passing = {device_id: all_devices[device_id] for device_id in known.passing}
     again_at = scanner.again_at(passing, present, now)
     after = Snapshot(all_devices, (*kept, *found.skipped), again_at=again_at)

@@ -113,6 +113,7 @@ class Scanner:
             skipped=tuple(present.skipped),
             error="; ".join(found.failed.values()) or None,
             notes=found.notes,
+            unmatched=() if devices else found.unmatched,
             held=present.held,
             again_at=self.again_at(devices, present, now),
             mixed=mixed,

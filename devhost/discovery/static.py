@@ -33,6 +33,10 @@ class StaticFinder:
         """Nothing can be missing."""
         return None
 
+    def unmatched(self, _files: HostFiles) -> str:
+        """Say that none are declared."""
+        return "static declares no devices"
+
     def watch_roots(self) -> tuple[WatchRoot, ...]:
         """There is nothing to watch."""
         return ()

@@ -33,12 +33,14 @@ class Survey:
         skipped: What is not to be offered.
         failed: By source, why it could not be read.
         notes: What is not there yet.
+        unmatched: Why nothing is found, where nothing is missing and no source finds anything.
     """
 
     nodes: tuple[Node, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
 
 def finder(kind: Kind) -> Finder:
@@ -67,6 +69,7 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
     skipped: list[Skipped] = []
     failed: dict[int, str] = {}
     notes: list[str] = []
+    unmatched: list[str] = []
     for index, source in enumerate(resource.sources):
         found = finder(source.kind)
         try:
@@ -81,10 +84,14 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
                     skipped.append(result)
             if not matches and (note := found.missing(files)):
                 notes.append(note)
+            elif not (nodes or skipped):
+                unmatched.append(found.unmatched(files))
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             failed[index] = f"{error.strerror or error}{where}"
-    return Survey(tuple(nodes), tuple(skipped), failed, tuple(notes))
+    if nodes or skipped:
+        unmatched = []
+    return Survey(tuple(nodes), tuple(skipped), failed, tuple(notes), tuple(unmatched))
 
 
 class Judge:

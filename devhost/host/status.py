@@ -106,7 +106,7 @@ def _resource(runner: Runner, holders: Mapping[str, frozenset[str]]) -> Json:
 
 def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
     """Return what the kubelet is told of a resource, by what is advertised."""
-    listing, warnings = runner.listing, snapshot.notes
+    listing, warnings = runner.listing, (*snapshot.notes, *snapshot.unmatched)
     if listing.left_out:
         warnings = (*warnings, f"{listing.left_out} IDs left out: the kubelet takes 4 MiB")
     healthy = sum(entry.healthy for entry in listing.entries.values())

@@ -82,7 +82,9 @@ class CodeScanner(Scanner):
                 continue
             found[item.id] = nodes
             holders |= dict.fromkeys((node.key for node in nodes), item.id)
-        return Survey(tuple(node for nodes in found.values() for node in nodes), tuple(skipped))
+        unmatched = () if found or skipped else ("devices() returned none",)
+        nodes = tuple(node for nodes in found.values() for node in nodes)
+        return Survey(nodes, tuple(skipped), unmatched=unmatched)
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
         variables = {ID_VARIABLE: device.id}

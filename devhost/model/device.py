@@ -158,6 +158,7 @@ class Snapshot:
         skipped: What was found but is not offered.
         error: Why a source could not be read; its devices are kept, as unhealthy.
         notes: States that are no failure, such as a directory that is not there yet.
+        unmatched: Why there are no devices, where nothing of that kind and no failure explains it.
         held: First sight (seconds on the host's clock) of nodes held back, by `Node.key`.
         again_at: When to look again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
@@ -167,6 +168,7 @@ class Snapshot:
     skipped: tuple[Skipped, ...] = ()
     error: str | None = None
     notes: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
     held: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     mixed: bool = False

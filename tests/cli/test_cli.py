@@ -727,11 +727,21 @@ resources:
     assert shown["allocatable"] == 1
 
 
-def test_try_once_says_what_plan_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("directory: {}/no", "{}/no does not exist yet"),
+        ("directory: {}/empty", "{}/empty is empty"),
+        ("glob: '{}/*/tty*'", "{} has 2 entries, none matches */tty*"),
+    ],
+)
+def test_try_once_says_what_plan_says(tmp_path: Path, source: str, why: str) -> None:
     """Why there are no devices is no less said."""
-    config = written(tmp_path / "c.yaml", TOKENS.replace("static: 3", f"directory: {tmp_path}/no"))
+    (tmp_path / "empty").mkdir()
+    text = TOKENS.replace("static: 3", source.format(tmp_path))
+    config = written(tmp_path / "c.yaml", text)
     (shown,) = json.loads(run("try", "--once", config).stdout)["resources"]
-    assert shown["warnings"] == [f"{tmp_path}/no does not exist yet"]
+    assert shown["warnings"] == [why.format(tmp_path)]
     assert shown["warnings"] == plan(config)["warnings"]
 
 

@@ -546,8 +546,10 @@ def test_plan_node_devices(tree: Tree) -> None:
     assert tun["devices"] == [advertised("net/tun", "/dev/net/tun")]
     assert kvm["devices"] == [advertised("kvm", "/dev/kvm")]
     assert fuse["devices"] == []
-    for each in (tun, kvm, fuse):
+    for each in (tun, kvm):
         assert (each["skipped"], each["warnings"]) == ([], [])
+    assert fuse["skipped"] == []
+    assert fuse["warnings"] == ["/dev has 4 entries, nothing below it matches fuse"]
     assert tun["allocation"] == allocation(
         ["net/tun::0", "net/tun::1"], devices=[node("/dev/net/tun")]
     )

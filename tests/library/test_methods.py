@@ -28,6 +28,12 @@ async def test_what_devices_returns_is_advertised(started: Kubelet, serving: Ser
     assert answer["devices"] == []
 
 
+async def test_no_devices_have_a_reason(standin: SimulatedKubelet, serving: Serving) -> None:
+    serving.start(Plain([]))
+    await standin.wait(NAME, 0, 0)
+    assert serving.snapshot(NAME).unmatched == ("devices() returned none",)
+
+
 async def test_the_declared_answer(started: Kubelet, serving: Serving, nodes: Path) -> None:
     """Without allocate() a container gets each node as it is, and what the option says."""
     (nodes / "table").touch()

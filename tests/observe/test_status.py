@@ -77,6 +77,22 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
     assert "not found" in device["reason"]
 
 
+async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    """As long as there are none, also when the last one has gone."""
+    place = directory / "colas"
+    reason = f"{place} is empty"
+    await daemon.start(colas(directory, ", removeMissingAfter: 0s"))
+    port = await port_of(daemon)
+    await until(port, lambda it: resource(it).get("warnings") == [reason])
+    await daemon.logged("no devices", reason=reason)
+    (place / "one").touch()
+    await started.wait(A, 1, 1)
+    await until(port, lambda it: not resource(it)["warnings"])
+    (place / "one").unlink()
+    await started.wait(A, 0, 0)
+    await until(port, lambda it: resource(it)["warnings"] == [reason])
+
+
 async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
     """What the kubelet has is counted, and what it has not is said."""
     daemon.prelude += "devhost.kubelet.listing.LIST_BYTES_MAX = 100\n"

@@ -149,9 +149,38 @@ def test_a_missing_directory_is_a_state(tmp_path: Path, source: str) -> None:
 
 
 def test_an_empty_directory_is_not_a_missing_one(tmp_path: Path) -> None:
-    """A directory that is there and empty needs no note."""
     (tmp_path / "d").mkdir()
-    assert look(tmp_path, "directory: /d").notes == ()
+    result = look(tmp_path, "directory: /d")
+    assert (result.notes, result.unmatched) == ((), ("/d is empty",))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("directory: /e", "/e has 1 entry, none without a leading dot"),
+        ("directory: {path: /e, recursive: true}", "/e has 1 entry, none without a leading dot"),
+        ("/dev/ttyUSB*", "/dev has 2 entries, none matches ttyUSB*"),
+        ("/e/*", "/e has 1 entry, none matches *"),
+        ("glob: [/e/x, /dev/*/z]", "/e has 1 entry, none matches x; /dev has 2 entries, none matches */z"),
+        (f"glob: [{', '.join(f'/dev/x{i}' for i in range(5))}]", "none matches x2; and 2 more patterns"),
+        ("dev: 'ttyUSB[0-9]+'", "/dev has 2 entries, nothing below it matches ttyUSB[0-9]+"),
+        ("static: 0", "static declares no devices"),
+    ],
+)  # fmt: skip
+def test_nothing_is_found_for_a_reason(tmp_path: Path, source: str, says: str) -> None:
+    files(tmp_path, "e/.hidden", "dev/null", "dev/zero")
+    (reason,) = look(tmp_path, source).unmatched
+    assert reason.endswith(says)
+
+
+def test_nothing_is_said_of_a_source_where_another_finds_something(tmp_path: Path) -> None:
+    """What it skips has a reason of its own."""
+    files(tmp_path, "dev/ttyACM0")
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e/a").symlink_to("/none")
+    for other in ("/dev/tty*", "/e/*"):
+        assert look(tmp_path, "dev: x", other).unmatched == ()
+        assert look(tmp_path, other, "dev: x").unmatched == ()
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*", "{dev: '.*'}"])

@@ -118,7 +118,8 @@ def tree(sources: str, options: str = "") -> Iterator[Tree]:
 def comparable(snapshot: Snapshot) -> object:
     skipped = sorted((one.candidate, one.reason) for one in snapshot.skipped)
     rest = (snapshot.error, snapshot.notes, snapshot.held, snapshot.again_at, snapshot.mixed)
-    return dict(snapshot.devices), skipped, rest
+    explained = bool(snapshot.unmatched)  # the number of entries may be that of a moment ago
+    return dict(snapshot.devices), skipped, explained, rest
 
 
 def instant() -> bool:
