@@ -131,7 +131,9 @@ class ConfigSource:
         fields = {"fields": {"file": self.file}}
         if loaded.config is None:
             self._failed(loaded)
-            _LOG.error("configuration not valid: the former stays in force", extra=fields)
+            applied = self.status.applied.isoformat(timespec="seconds")
+            text = "configuration file invalid; still serving the version of %s"
+            _LOG.error(text, applied, extra=fields)
             return
         now, reloads = datetime.now(UTC), self.status.reloads + 1
         self.status = replace(

@@ -170,7 +170,7 @@ def _troubles(shown: Json) -> Iterator[str]:
     config = shown["config"]
     if config is not None:
         if config["problems"]:
-            yield "the configuration file cannot be used: a former content is in force"
+            yield f"configuration file invalid; still serving the version of {config['appliedAt']}"
         if config["unsaved"]:
             yield f"the last good configuration cannot be kept: {config['unsaved']}"
     for resource in shown["resources"]:
@@ -183,5 +183,4 @@ def _troubles(shown: Json) -> Iterator[str]:
         devices = resource["devices"]
         bad = sum(device["health"] != "Healthy" for device in devices)
         if bad and resource["state"] != State.DRAINING:
-            verb = "is" if bad == 1 else "are"
-            yield f"{name}: {bad} of {len(devices)} devices {verb} unhealthy"
+            yield f"{name}: {bad} of {len(devices)} devices unhealthy"

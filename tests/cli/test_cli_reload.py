@@ -49,7 +49,7 @@ async def test_an_edit_is_live(kubelet: SimulatedKubelet, plugins: Path, tokens:
         line = await until_logged(process, "unknown key 'statics'")
         assert line["level"] == "error"
         assert line["msg"].startswith(f"{tokens}:4:")
-        assert await until_logged(process, "configuration not valid")
+        assert await until_logged(process, "configuration file invalid; still serving")
         assert sockets(plugins) == before
         assert (await kubelet.capacity())[NAME] == (5, 5)
         process.terminate()

@@ -70,7 +70,7 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
     (place / "one").unlink()
     await started.wait(A, 1, 0)
     said = await until(port, lambda it: it["troubles"])
-    assert said["troubles"] == [f"{A}: 1 of 1 devices is unhealthy"]
+    assert said["troubles"] == [f"{A}: 1 of 1 devices unhealthy"]
     assert said["ready"]
     (device,) = resource(said)["devices"]
     assert device["health"] == "Unhealthy"
@@ -124,7 +124,9 @@ async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     assert "resources" in problems[0]["message"]
     assert said["config"]["failures"] == 1
     assert (said["config"]["hash"], said["ready"]) == (before["config"]["hash"], True)
-    assert "the configuration file cannot be used" in said["troubles"][0]
+    trouble = "configuration file invalid; still serving the version of "
+    assert said["troubles"] == [trouble + before["config"]["appliedAt"]]
+    await daemon.logged(said["troubles"][0])
     daemon.write(tokens(a=1))
     said = await until(port, lambda it: not resource(it, B))
     assert said["config"]["problems"] == []

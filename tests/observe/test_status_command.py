@@ -55,11 +55,11 @@ async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -
     assert json.loads(out) == await status(port)
 
     daemon.write("version: v1\nresource: []\n")
-    await daemon.logged("not valid")
+    await daemon.logged("configuration file invalid")
     code, out, err = await asked("--listen", f"localhost:{port}")
     assert (code, err) == (1, "")
     assert f"{daemon.config}:2:1: error: " in out
-    assert "\nnot well:\n  the configuration file cannot be used" in out
+    assert "\nnot well:\n  configuration file invalid; still serving the version of 2" in out
     code, out, _ = await asked("-o", "json", "--listen", f":{port}")
     assert code == 1
     assert json.loads(out)["troubles"]
