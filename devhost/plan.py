@@ -209,6 +209,11 @@ def _max_devices(old: int | None, new: int | None) -> str:
     return _stepped(effect)(old, new)
 
 
+def _min_devices(old: int | None, new: int | None) -> str:
+    was, becomes = ("that of the last 24 hours" if n is None else n for n in (old, new))
+    return f" {was} → {becomes}: fewer devices are reported as missing"
+
+
 def _replicas(old: int, new: int) -> str:
     if 1 in (old, new):
         was, becomes = ("a", "a::0 …") if old == 1 else ("a::0 …", "a")
@@ -280,6 +285,7 @@ EFFECTS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
     "allocate": _always(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
     "inject": _stepped(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
     "max_devices": _max_devices,
+    "min_devices": _min_devices,
     "overlap": _overlap,
     "replicas": _replicas,
     "max_per_container": _stepped(_PICKED_ANEW),

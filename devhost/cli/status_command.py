@@ -106,6 +106,8 @@ def _print(shown: Json) -> None:
 
 def _print_resource(resource: Json) -> None:
     counts = f"{resource['allocatable']} of {resource['capacity']} allocatable"
+    if resource["missing"]:
+        counts += f", {resource['missing']} missing"
     printer.echo(f"{resource['name']}: {resource['state']} since {resource['since']}, {counts}")
     for heading in ("reason", "error"):
         if resource[heading]:

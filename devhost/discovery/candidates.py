@@ -18,8 +18,9 @@ from devhost.rendering import variables
 from devhost.template import MissingVariableError, Template
 
 HOLD_S: Final = 1.0  # udev makes links after nodes
-_HELD: Final = "held back for a moment: an earlier source may name it"
-_HELD_GROUP: Final = "held back for a moment: its optional nodes may come"
+HELD: Final = "held back for a moment: "
+_HELD: Final = f"{HELD}an earlier source may name it"
+_HELD_GROUP: Final = f"{HELD}its optional nodes may come"
 
 Claimed = Callable[[str], str | None]
 

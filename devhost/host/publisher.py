@@ -29,6 +29,7 @@ class Publisher:
         found: What the last look found, before it was judged.
         snapshot: What is advertised.
         scanner: The declaration by which that was found.
+        skipped: The nodes (`Node.key`) that were left to other resources.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Publisher:
         self.scanner, self.listing = scanner, listing
         self._claims, self._claim, self._judges = claims, claim, judges
         self.found = self.snapshot = Snapshot()
-        self._skipped: frozenset[str] = frozenset()
+        self.skipped: frozenset[str] = frozenset()
         self._in_hand: advertising.InHand = {}
 
     def publish(
@@ -56,7 +57,7 @@ class Publisher:
             skipped: The nodes that were left to other resources; as before unless told.
         """
         self.scanner = scanner
-        self._skipped = self._skipped if skipped is None else frozenset(skipped)
+        self.skipped = self.skipped if skipped is None else frozenset(skipped)
         listing, replicas = self.listing, scanner.resource.replicas
         before, left = listing.entries, listing.left
         found = advertising.without_left(found, before)
@@ -81,7 +82,7 @@ class Publisher:
         log_changes(scanner.resource.name, former, self.snapshot)
         offered = advertising.keys(self.snapshot, leaving=False)
         leaving = advertising.keys(self.snapshot, leaving=True)
-        self._claims.set(self._claim, offered, leaving, self._skipped)
+        self._claims.set(self._claim, offered, leaving, self.skipped)
 
     def publish_part(self, part: Part) -> bool:
         """Do what `publish` does, for the few devices that may be different.

@@ -117,6 +117,7 @@ class Runner:
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
+        self._shared.expectations.forget(self.name)
         self._turn()
         self.standing.cover(State.DRAINING, _DRAINING)
 
@@ -191,6 +192,7 @@ class Runner:
             return False
         self.health.watch(scanner, publisher.found)
         self._registration.notify()
+        self._shared.expectations.changed(self.name, publisher)
         self._settled()
         return True
 
@@ -276,7 +278,9 @@ class Runner:
     def _publish(self, found: Snapshot) -> None:
         self._publisher.publish(self._publisher.scanner, found, self._looker.skipped)
         self._registration.notify()
-        if self.draining:
+        if not self.draining:
+            self._shared.expectations.changed(self.name, self._publisher)
+        else:
             holders = self._shared.holders.of(self.name)
             pods = {pod for pods in holders.values() for pod in pods}
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""

@@ -8,6 +8,7 @@ from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
+from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
@@ -27,6 +28,7 @@ class Shared:
         claims: Who offers which node.
         holders: Which pods hold which devices.
         cdi_files: Where CDI specs are kept.
+        expectations: How many devices each resource should have.
         state_dir: What outlives this process; ``None`` where nothing does.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         recorder: Is told of what is counted.
@@ -37,6 +39,7 @@ class Shared:
     claims: Claims
     holders: Holders
     cdi_files: CdiFiles
+    expectations: Expectations
     state_dir: Path | None
     leave_after: float
     recorder: Recorder

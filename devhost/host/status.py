@@ -1,6 +1,7 @@
 """What a running host says of itself: to people, to probes, to Prometheus. Reads, and no more."""
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final
@@ -8,6 +9,7 @@ from typing import Any, Final
 from devhost import __version__
 from devhost.host.config_source import ConfigStatus
 from devhost.host.runner import Runner
+from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
 from devhost.model.device import Device, Snapshot
 from devhost.model.state import State
@@ -33,7 +35,7 @@ def status(host: Host) -> Json:
             "podResources": holders.unknown or KNOWN,
             "restarts": host.shared.directory.restarts,
         },
-        "resources": [_resource(runner, holders.of(runner.name)) for runner in host.runners],
+        "resources": [_resource(runner, host.shared) for runner in host.runners],
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"who holds what is not known: {holders.unknown}")
@@ -61,7 +63,7 @@ def facts(host: Host, *, devices: bool = False) -> Facts:
     """
     return Facts(
         __version__,
-        tuple(_facts(runner) for runner in host.runners),
+        tuple(_facts(runner, host.shared) for runner in host.runners),
         _config_facts(host.source.status) if host.source else None,
         host.shared.directory.restarts,
         host.shared.cdi_files.writes,
@@ -91,8 +93,9 @@ def _registered(runner: Runner) -> bool:
     return state is State.REGISTERED or drains
 
 
-def _resource(runner: Runner, holders: Mapping[str, frozenset[str]]) -> Json:
-    state = runner.status
+def _resource(runner: Runner, shared: Shared) -> Json:
+    state, holders = runner.status, shared.holders.of(runner.name)
+    expectation, now = shared.expectations.of(runner.name), time.time()
     return {
         **reported(runner, _checked_last(runner)).as_json(),
         "state": state.state.value,
@@ -100,6 +103,8 @@ def _resource(runner: Runner, holders: Mapping[str, frozenset[str]]) -> Json:
         "since": _time(state.since),
         "registered": _registered(runner),
         "streams": runner.listing.streams,
+        "expected": expectation.expected(now),
+        "missing": expectation.missing(now),
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
@@ -136,8 +141,9 @@ def _readiness(runner: Runner) -> Json:
     }
 
 
-def _facts(runner: Runner) -> ResourceFacts:
+def _facts(runner: Runner, shared: Shared) -> ResourceFacts:
     devices = runner.snapshot.devices.values()
+    expectation, now = shared.expectations.of(runner.name), time.time()
     healthy = sum(device.healthy for device in devices)
     return ResourceFacts(
         runner.name,
@@ -145,6 +151,8 @@ def _facts(runner: Runner) -> ResourceFacts:
         _registered(runner),
         healthy,
         len(devices) - healthy,
+        expectation.expected(now),
+        expectation.missing(now),
         runner.listing.streams,
         runner.listing.lists_sent,
     )
@@ -184,3 +192,9 @@ def _troubles(shown: Json) -> Iterator[str]:
         bad = sum(device["health"] != "Healthy" for device in devices)
         if bad and resource["state"] != State.DRAINING:
             yield f"{name}: {bad} of {len(devices)} devices unhealthy"
+        if resource["missing"]:
+            there = resource["expected"] - resource["missing"]
+            yield (
+                f"{name}: {resource['missing']} of {resource['expected']} devices missing (accept "
+                f"with minDevices: {there}; without minDevices, accepted after 24 hours)"
+            )

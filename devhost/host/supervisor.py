@@ -15,6 +15,7 @@ from devhost.discovery.scan import Scanner
 from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.config_source import ConfigSource
+from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
 from devhost.host.rescan import rotate
 from devhost.host.runner import Runner
@@ -99,6 +100,7 @@ class Host:
             claims=Claims(),
             holders=Holders(PodResources(socket) if socket else None),
             cdi_files=CdiFiles(settings.cdi_dir),
+            expectations=Expectations(settings.state_dir),
             state_dir=settings.state_dir,
             leave_after=settings.leave_after,
             recorder=settings.recorder,
@@ -141,6 +143,7 @@ class Host:
                 await watcher.watch(directory, spots, directory.look_again)
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
+                self._tasks.create_task(shared.expectations.run(), name="expectations")
                 self._tasks.create_task(rotate(lambda: self._runners), name="rescans")
                 self.apply(self._first)
                 self._tasks.create_task(self._clear_cdi(), name="stale CDI specs")

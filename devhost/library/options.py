@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     allocate: Mapping[str, Any]
     inject: Literal["deviceSpecs", "cdi"]
     max_devices: int | None
+    min_devices: int | None
     overlap: Literal["allow", "deny"]
     replicas: int
     max_per_container: int | None

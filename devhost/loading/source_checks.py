@@ -157,6 +157,10 @@ def _shares(path: Path, resource: Resource) -> Iterator[Finding]:
     if max(tokens, 1) * resource.replicas > SHARES_MAX:
         message = f"more than {SHARES_MAX} device IDs, which is more than kubelet takes"
         yield "error", (*path, "replicas" if resource.replicas > 1 else "sources"), message, True
+    most, least = resource.max_devices, resource.min_devices
+    if most is not None and least is not None and least > most:
+        message = f"minDevices {least} is more than maxDevices {most}: some would always be missing"
+        yield "error", (*path, "minDevices"), message, False
 
 
 def _stable_ids(path: Path, resource: Resource) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from devhost.model.mapping import Model
 from devhost.model.sources import SourceEntry
 from devhost.model.values import (
     AsTuple,
+    Count,
     Duration,
     Mode,
     NotEmpty,
@@ -131,6 +132,8 @@ class Resource(Model):
     """How device nodes and mounts reach a container: by kubelet, or by a CDI spec."""
     max_devices: Positive | None = None
     """Offer at most so many devices."""
+    min_devices: Count | None = None
+    """Report fewer devices as missing; as many as in the last 24 hours, if left out."""
     overlap: Literal["allow", "deny"] = "deny"
     """Whether to offer nodes that an earlier resource offers."""
     replicas: Positive = 1

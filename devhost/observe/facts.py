@@ -14,6 +14,8 @@ class ResourceFacts:
         registered: Whether the kubelet has it.
         healthy: How many devices containers may be given.
         unhealthy: How many others are known.
+        expected: How many there should be.
+        missing: How many of those are not there.
         streams: How many ListAndWatch calls are open.
         list_updates: How many lists were sent.
     """
@@ -23,6 +25,8 @@ class ResourceFacts:
     registered: bool
     healthy: int
     unhealthy: int
+    expected: int
+    missing: int
     streams: int
     list_updates: int
 

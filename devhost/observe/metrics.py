@@ -120,6 +120,14 @@ def _resource_families(resources: Iterable[ResourceFacts]) -> Iterator[Metric]:
     devices = GaugeMetricFamily(
         "devhost_devices", "Distinct devices by health.", labels=[*label, "health"]
     )
+    expected = GaugeMetricFamily(
+        "devhost_devices_expected",
+        "Devices that should be there: minDevices, or the most of the last 24 hours.",
+        labels=label,
+    )
+    missing = GaugeMetricFamily(
+        "devhost_devices_missing", "Expected devices that are not there.", labels=label
+    )
     registered = GaugeMetricFamily(
         "devhost_registered", "Whether the kubelet has the resource (1 or 0).", labels=label
     )
@@ -135,12 +143,14 @@ def _resource_families(resources: Iterable[ResourceFacts]) -> Iterator[Metric]:
     for one in resources:
         devices.add_metric([one.name, "Healthy"], one.healthy)
         devices.add_metric([one.name, "Unhealthy"], one.unhealthy)
+        expected.add_metric([one.name], one.expected)
+        missing.add_metric([one.name], one.missing)
         registered.add_metric([one.name], one.registered)
         streams.add_metric([one.name], one.streams)
         updates.add_metric([one.name], one.list_updates)
         for state in State:
             states.add_metric([one.name, state], one.state is state)
-    yield from (devices, registered, streams, updates, states)
+    yield from (devices, expected, missing, registered, streams, updates, states)
 
 
 def _config_families(config: ConfigFacts) -> Iterator[Metric]:

@@ -14,6 +14,8 @@ from tests.chart.values import Values
 METRICS = {
     "devhost_build_info": {"version", "python"},
     "devhost_devices": {"resource_name", "health"},
+    "devhost_devices_expected": {"resource_name"},
+    "devhost_devices_missing": {"resource_name"},
     "devhost_registered": {"resource_name"},
     "devhost_registrations_total": {"resource_name", "result"},
     "devhost_allocations_total": {"resource_name", "result"},

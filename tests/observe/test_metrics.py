@@ -30,6 +30,8 @@ OF_A_RESOURCE = {
     "devhost_allocation_duration_seconds": {"resource_name"},
     "devhost_allocations_total": {"resource_name", "result"},
     "devhost_devices": {"resource_name", "health"},
+    "devhost_devices_expected": {"resource_name"},
+    "devhost_devices_missing": {"resource_name"},
     "devhost_discovery_duration_seconds": {"resource_name"},
     "devhost_discovery_errors_total": {"resource_name"},
     "devhost_list_updates_total": {"resource_name"},
@@ -51,7 +53,7 @@ HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", 
 
 FACTS = Facts(
     "1.2.3",
-    (ResourceFacts(A, State.REGISTERED, True, 2, 1, 1, 7),),
+    (ResourceFacts(A, State.REGISTERED, True, 2, 1, 4, 2, 1, 7),),
     ConfigFacts("abc", 1000.5, False, 3, 4),
     5,
     6,
@@ -103,6 +105,8 @@ def test_what_is_so() -> None:
     said = told(Tally(RESULTS))
     assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
     assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 1
+    assert said.value("devhost_devices_expected", resource_name=A) == 4
+    assert said.value("devhost_devices_missing", resource_name=A) == 2
     assert said.value("devhost_registered", resource_name=A) == 1
     assert said.value("devhost_streams", resource_name=A) == 1
     assert said.value("devhost_list_updates_total", resource_name=A) == 7

@@ -67,10 +67,13 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
     # The last round of checks, though it changed nothing.
     await until(port, lambda it: resource(it)["devices"][0]["checked"] != device["checked"])
 
+    await until(port, lambda it: resource(it)["expected"] == 1)
     (place / "one").unlink()
     await started.wait(A, 1, 0)
-    said = await until(port, lambda it: it["troubles"])
-    assert said["troubles"] == [f"{A}: 1 of 1 devices unhealthy"]
+    said = await until(port, lambda it: len(it["troubles"]) > 1)
+    unhealthy, missing = said["troubles"]
+    assert unhealthy == f"{A}: 1 of 1 devices unhealthy"
+    assert missing.startswith(f"{A}: 1 of 1 devices missing (")
     assert said["ready"]
     (device,) = resource(said)["devices"]
     assert device["health"] == "Unhealthy"

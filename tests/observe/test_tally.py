@@ -17,7 +17,7 @@ from devhost.observe.tally import Durations, Tally
 NAMES: Final = ("example.com/a", "example.com/b")
 FACTS: Final = Facts(
     "1",
-    tuple(ResourceFacts(name, State.REGISTERED, True, 1, 0, 1, 1) for name in NAMES),
+    tuple(ResourceFacts(name, State.REGISTERED, True, 1, 0, 1, 0, 1, 1) for name in NAMES),
     None,
     0,
     0,

@@ -62,6 +62,8 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    permissions: rw", "5:5", f"{A}.permissions", "it belongs below 'devices'"),
         (KVM + "    zzz: 1", "5:5", f"{A}.zzz", "known are name, sources, id"),
         (KVM + "    max_devices: 1", "5:5", f"{A}.max_devices", "did you mean 'maxDevices'?"),
+        (KVM + "    maxDevices: 1\n    minDevices: 2", "6:17", f"{A}.minDevices", "minDevices 2 is more than maxDevices 1"),
+        (KVM + "    minDevices: -1", "5:17", f"{A}.minDevices", "greater than or equal to 0"),
         (source("usb: '1234'"), "5:9", f"{S}.usb", "not supported by this version"),
         (source("device: kvm"), "5:9", f"{S}.device", "unknown key 'device'; did you mean 'dev'?"),
         (env("A: {valu: x}"), "7:13", f"{ENV}.A.valu", "did you mean 'value'?"),

@@ -220,6 +220,10 @@ CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
         ({"maxDevices": 2}, {"maxDevices": 5}, "maxDevices 2 → 5: up to 3 more "),
         ({"maxDevices": 2}, {}, "maxDevices 2 → unlimited: all "),
     ],
+    "min_devices": [
+        ({}, {"minDevices": 2}, "minDevices that of the last 24 hours → 2: fewer devices are "),
+        ({"minDevices": 2}, {"minDevices": 0}, "minDevices 2 → 0: fewer devices are reported "),
+    ],
     "overlap": [
         ({}, {"overlap": "allow"}, "overlap deny → allow: offers "),
         ({"overlap": "allow"}, {}, "overlap allow → deny: nodes "),
@@ -361,6 +365,7 @@ SECTIONS: Final = st.fixed_dictionaries(
         "group": st.just("${name}"),
         "allocate": st.sampled_from([{}, {"devices": []}, {"env": {"A": "1"}}]),
         "maxDevices": st.integers(1, 3),
+        "minDevices": st.integers(0, 3),
         "overlap": st.sampled_from(["allow", "deny"]),
         "replicas": st.integers(1, 3),
         "maxPerContainer": st.integers(1, 2),

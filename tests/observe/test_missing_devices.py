@@ -1,0 +1,202 @@
+"""A device that is gone is reported, also after it has left the list, until someone accepts it."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.observe.asking import Json, port_of, scrape
+from tests.observe.test_status import A, colas, resource, until
+from tests.observe.test_status_command import asked
+from tests.support.daemon import PATIENCE, Daemon
+from tests.support.hosting import Kubelet
+
+GONE_SOON = ", removeMissingAfter: 0s"
+OTHER = "example.com/other"
+
+
+def missing(said: Json, name: str = A) -> tuple[int, int]:
+    """Return how many devices of a resource are missing, of how many."""
+    one = resource(said, name)
+    return (one["missing"], one["expected"]) if one else (0, 0)
+
+
+def troubles(said: Json) -> list[str]:
+    return [trouble.partition(" (")[0] for trouble in said["troubles"]]
+
+
+def counted(daemon: Daemon) -> dict[str, int]:
+    """Return how many devices of each resource stand in the state directory."""
+    try:
+        kept = json.loads((daemon.state / "expected" / "devices.json").read_bytes())
+        return {name: one["found"] for name, one in kept.items()}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+async def kept(daemon: Daemon, found: int) -> None:
+    """Wait until the state directory has the number of a resource's devices."""
+    async with asyncio.timeout(PATIENCE):
+        while counted(daemon).get(A) != found:
+            await asyncio.sleep(0.02)
+
+
+async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str = "") -> int:
+    """Start with two devices, and wait until they are counted; return where to ask."""
+    for name in "ab":
+        (directory / "colas" / name).touch()
+    await daemon.start(colas(directory, GONE_SOON + more))
+    await kubelet.wait(A, 2, 2)
+    port = await port_of(daemon)
+    said = await until(port, lambda it: missing(it) == (0, 2))
+    assert said["troubles"] == []
+    return port
+
+
+async def test_a_device_that_has_left_the_list_is_missing(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    port = await with_two(daemon, started, directory)
+    (directory / "colas" / "a").unlink()
+    await started.wait(A, 1, 1)  # nothing is left of it there
+    said = await until(port, lambda it: missing(it) == (1, 2))
+    assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
+    assert "minDevices: 1" in said["troubles"][0]
+    samples = await scrape(port)
+    assert samples.value("devhost_devices_missing", resource_name=A) == 1
+    assert samples.value("devhost_devices_expected", resource_name=A) == 2
+    line = await daemon.logged("devices missing", resource=A)
+    assert (line["level"], line["missing"], line["expected"]) == ("warning", 1, 2)
+
+    (directory / "colas" / "b").unlink()
+    await started.wait(A, 0, 0)
+    said = await until(port, lambda it: missing(it) == (2, 2))
+    assert troubles(said) == [f"{A}: 2 of 2 devices missing"]
+    await daemon.logged("devices missing", missing=2)
+
+    for name in "ab":
+        (directory / "colas" / name).touch()
+    await daemon.logged("no devices missing any more", resource=A)
+    said = await until(port, lambda it: not missing(it)[0])
+    assert said["troubles"] == []
+
+
+async def test_one_that_is_gone_after_a_restart(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    await with_two(daemon, started, directory)
+    await kept(daemon, 2)
+    assert await daemon.stop() == 0
+    daemon.lines.clear()
+    (directory / "colas" / "a").unlink()
+    await daemon.start()
+    port = await port_of(daemon)
+    await until(port, lambda it: missing(it) == (1, 2))
+    await daemon.logged("devices missing", missing=1)
+
+
+async def test_a_minimum_says_it_from_the_start(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    await daemon.start(colas(directory, ", minDevices: 2"))
+    port = await port_of(daemon)
+    await until(port, lambda it: missing(it) == (2, 2))
+    (directory / "colas" / "a").touch()
+    said = await until(port, lambda it: missing(it) == (1, 2))
+    assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
+    daemon.write(colas(directory, ", minDevices: 1"))
+    said = await until(port, lambda it: missing(it) == (0, 1))
+    assert said["troubles"] == []
+
+
+async def test_a_node_that_never_had_one_is_well(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    await daemon.start(colas(directory))
+    port = await port_of(daemon)
+    await kept(daemon, 0)
+    said = await until(port, lambda it: resource(it).get("registered"))
+    assert (missing(said), said["troubles"]) == ((0, 0), [])
+
+
+async def test_a_deliberate_edit_accepts_fewer(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    """Of the options that find devices, or of a resource that has some of them from now on."""
+    port = await with_two(daemon, started, directory)
+    daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
+    await started.wait(A, 1, 1)
+    said = await until(port, lambda it: resource(it).get("expected") == 1)
+    assert said["troubles"] == []
+
+    daemon.write(colas(directory, GONE_SOON))
+    await until(port, lambda it: missing(it) == (0, 2))
+    entries = colas(directory, GONE_SOON).splitlines()
+    first = f"  - {{name: {OTHER}, sources: [glob: {directory}/colas/b]}}"
+    daemon.write("\n".join([*entries[:2], first, *entries[2:]]))
+    await started.wait(A, 1, 1)
+    said = await until(port, lambda it: resource(it).get("expected") == 1)
+    await until(port, lambda it: resource(it, OTHER).get("expected") == 1)
+    assert said["troubles"] == []
+    assert not daemon.found("devices missing")
+
+
+async def test_what_is_removed_from_the_file_is_not_expected(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    port = await with_two(daemon, started, directory)
+    await kept(daemon, 2)
+    daemon.write("version: v1\nresources: []\n")
+    await until(port, lambda it: not it["resources"])
+    async with asyncio.timeout(PATIENCE):
+        while A in counted(daemon):
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("content", ["{", '{"example.com/a": 7}'])
+async def test_a_file_that_cannot_be_read_is_replaced(
+    daemon: Daemon, started: Kubelet, directory: Path, content: str
+) -> None:
+    place = daemon.state / "expected"
+    place.mkdir(parents=True)
+    (place / "devices.json").write_text(content)
+    await with_two(daemon, started, directory)
+    await daemon.logged("is not used")
+    await kept(daemon, 2)
+
+
+async def test_a_state_directory_that_hangs_holds_up_nothing(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    """The file is a pipe that nobody writes: opening it waits for ever."""
+    place = daemon.state / "expected"
+    place.mkdir(parents=True)
+    os.mkfifo(place / "devices.json")
+    port = await with_two(daemon, started, directory)
+    (directory / "colas" / "a").unlink()
+    await until(port, lambda it: missing(it) == (1, 2))
+    assert await daemon.stop() == 0
+
+
+async def test_a_state_directory_that_cannot_be_used(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    daemon.state.mkdir()
+    (daemon.state / "expected").touch()  # no directory
+    port = await with_two(daemon, started, directory)
+    line = await daemon.logged("cannot keep the number of devices")
+    assert line["level"] == "warning"
+    (directory / "colas" / "a").unlink()
+    await until(port, lambda it: missing(it) == (1, 2))
+
+
+async def test_status_exits_with_1(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    port = await with_two(daemon, started, directory)
+    (directory / "colas" / "a").unlink()
+    await until(port, lambda it: missing(it) == (1, 2))
+    code, out, _ = await asked("--listen", f":{port}")
+    assert code == 1
+    assert "1 of 1 allocatable, 1 missing" in out
+    assert f"{A}: 1 of 2 devices missing (" in out
