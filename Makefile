@@ -39,6 +39,7 @@ demo: setup ## Show devhost at work, without a cluster
 test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets and two Helms: 12 to 25 minutes)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
+		$(BIN)/python -m tests.support.promql >/dev/null && \
 		$(BIN)/python -m tests.chart.helm >/dev/null && \
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
