@@ -93,14 +93,17 @@ def run(
 
 
 def _usable(plugin_dir: Path) -> Path:
-    """Return the plugin directory without links, or end the process."""
+    """Return the absolute path of the plugin directory, or end the process.
+
+    Links in it are not resolved: where they lead to another directory later, that one counts.
+    """
     from devhost.kubelet.instances import path_length_problem
 
     if not plugin_dir.is_dir():
         output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
-    if problem := path_length_problem(plugin_dir.resolve()):
+    if problem := path_length_problem(plugin_dir.absolute()):
         output.fail(f"--plugin-dir: {problem}")
-    return plugin_dir.resolve()
+    return plugin_dir.absolute()
 
 
 def _first(source: "ConfigSource") -> "Config":

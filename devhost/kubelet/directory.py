@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -14,11 +13,11 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
-from devhost.kubelet.instances import Instances, connected, resource_hash
+from devhost.kubelet.instances import Instances, resource_hash
+from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, Identity, KubeletSocket
 from devhost.kubelet.shelter import Shelter
 from devhost.kubelet.turns import Turns
 
-KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 5.0  # behind the watch, which may miss something
 _COMPANY_POLL_S: Final = 1.0  # another instance may be killed, and of that there is no event
@@ -26,12 +25,9 @@ _DOUBT_POLL_S: Final = 0.05  # a socket that refuses is looked at twice
 _BURST_S: Final = 0.01
 _PROBE_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _PROBE_MAX_S: Final = 1.0
-_HEARD_S: Final = 0.02  # one probe answers all who ask within that time
 _LISTING_SHARE: Final = 10  # the directory is read for a tenth of the time at most
 _GONE_S: Final = 10.0
 _LOG: Final = logging.getLogger(__name__)
-
-Identity = tuple[int, int, int]
 
 
 class DirectoryGoneError(KubeletError):
@@ -47,17 +43,16 @@ class PluginDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._kubelet = str(path / KUBELET_SOCKET)
+        self._kubelet = KubeletSocket(path)
+        self._due = asyncio.Event()
         self.instances = Instances(path)
         self.shelter = Shelter(path, self.instances.own)
         self.turns = Turns()
-        self._due = asyncio.Event()
         self._changed = asyncio.Event()
         self._subscribers: dict[str, set[Callable[[], None]]] = {}
         self._listing: asyncio.Task[None] | None = None
         self._list_at = 0.0
         self._probing: asyncio.Task[Identity] | None = None
-        self._heard: tuple[Identity, float] | None = None
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: Identity | None = None
         self._connecting = asyncio.Lock()
@@ -92,16 +87,12 @@ class PluginDirectory:
             del self._subscribers[resource_hash(resource)]
 
     def identity(self) -> Identity | None:
-        """Return what tells one kubelet.sock from the next; inode numbers alone are reused."""
-        try:
-            found = os.stat(self._kubelet)  # asked often, and a Path costs more
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_ctime_ns
+        """Return what tells one kubelet.sock from the next."""
+        return self._kubelet.identity()
 
     def replaced(self, identity: Identity) -> bool:
         """Whether another kubelet took the place of the one with this identity."""
-        return self.identity() not in (identity, None)
+        return self._kubelet.replaced(identity)
 
     # ── looking ──
 
@@ -185,30 +176,18 @@ class PluginDirectory:
     # ── the kubelet ──
 
     def absence(self) -> str | None:
-        """Say why there is no kubelet, or return ``None``: existence alone says nothing."""
-        identity = self.identity()
-        if identity is None:
-            return f"no kubelet: {KUBELET_SOCKET} is not there"
-        if not self._listens(identity):
-            return f"no kubelet: nobody listens on {KUBELET_SOCKET}"
-        return None
-
-    def _listens(self, identity: Identity) -> bool:
-        now = time.monotonic()
-        if self._heard is None or self._heard[0] != identity or now - self._heard[1] > _HEARD_S:
-            if connected(self._kubelet) != 0:
-                return False
-            self._heard = identity, now
-        return True
+        """Say why there is no kubelet, or return ``None``."""
+        problem = self._kubelet.problem()
+        return problem and f"no kubelet: {problem}"
 
     def doubt(self) -> None:
         """Have the kubelet asked anew: it ended a stream, so it may be about to die."""
-        self._heard = None
+        self._kubelet.doubt()
 
     async def kubelet(self) -> Identity:
         """Wait until a kubelet accepts connections; return which one."""
         identity = self.identity()
-        if identity is not None and self._listens(identity):
+        if identity is not None and self._kubelet.problem() is None:
             return identity
         if self._probing is None:
             self._probing = asyncio.create_task(self._probe(), name="probe kubelet.sock")
@@ -220,7 +199,7 @@ class PluginDirectory:
         while True:
             self._changed.clear()
             identity = self.identity()
-            if identity is not None and self._listens(identity):
+            if identity is not None and self._kubelet.problem() is None:
                 self._probing = None
                 return identity
             try:
@@ -230,8 +209,13 @@ class PluginDirectory:
             except TimeoutError:
                 pause = min(pause * 2, _PROBE_MAX_S)
 
-    async def register(self, resource: str, endpoint: str) -> None:
+    async def register(self, resource: str, endpoint: str, *, pre_start: bool) -> None:
         """Register one resource; returns when the kubelet has connected and has the options.
+
+        Args:
+            resource: Its name.
+            endpoint: The name of its socket.
+            pre_start: Whether PreStartContainer is required.
 
         Raises:
             KubeletError: The kubelet refused, or did not answer in time.
@@ -242,7 +226,9 @@ class PluginDirectory:
             endpoint=endpoint,
             resource_name=resource,
             # The kubelet ignores these and asks; they are here for people who read traces.
-            options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
+            options=pb.DevicePluginOptions(
+                pre_start_required=pre_start, get_preferred_allocation_available=True
+            ),
         )
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
@@ -271,7 +257,7 @@ class PluginDirectory:
                 await self._drop(self._channel)
                 self._channel_of = identity
                 self._channel = grpc.aio.insecure_channel(
-                    f"unix:{quote(self._kubelet)}",
+                    f"unix:{quote(self._kubelet.path)}",
                     options=[
                         ("grpc.default_authority", "localhost"),
                         ("grpc.use_local_subchannel_pool", 1),
@@ -291,4 +277,5 @@ class PluginDirectory:
             if task is not None:
                 task.cancel()
         self.shelter.close()
+        self._kubelet.close()
         await self._drop(self._channel)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 from devhost.errors import KubeletError
-from devhost.kubelet.directory import Identity, PluginDirectory
+from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.kubelet_socket import Identity
 from devhost.kubelet.server import PluginServer
 from devhost.kubelet.servicer import Backend
 from devhost.model.state import State
@@ -23,6 +24,7 @@ STEADY_S: Final = 10.0  # a stream that lived so long was no failure
 _PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FAILURE_PAUSE_S: Final = 1.0
 _NEWER: Final = "a newer instance of devhost serves it"
+_REPLACED: Final = "kubelet.sock was replaced"
 
 Tell = Callable[[State, str | None], None]
 
@@ -41,7 +43,7 @@ class Registration:
         if self._server:
             self._server.servicer.notify()
             if self._server.servicer.options_changed:
-                self._server.servicer.streams_changed.set()
+                self._server.servicer.streams.changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
@@ -166,7 +168,11 @@ class Registration:
                 changed.clear()
 
     async def _begin(self, server: PluginServer) -> None:
-        await self._directory.register(self._backend.name, server.endpoint)
+        servicer = server.servicer
+        servicer.streams.expect()
+        await self._directory.register(
+            self._backend.name, server.endpoint, pre_start=servicer.pre_start_required
+        )
         await self._first_stream(server)
 
     async def _first_stream(self, server: PluginServer) -> None:
@@ -174,7 +180,7 @@ class Registration:
             # A kubelet up to 1.36 that ends an old connection may end the next one with it.
             limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
             async with asyncio.timeout(limit):
-                await server.servicer.until_streams(present=True)
+                await server.servicer.streams.accepted()
         except TimeoutError:
             raise KubeletError("registered, but the kubelet opened no stream") from None
 
@@ -185,14 +191,14 @@ class Registration:
         servicer, instances, name = server.servicer, self._directory.instances, self._backend.name
         clock = asyncio.get_running_loop().time
         since = clock()
-        changed = servicer.streams_changed
+        changed = servicer.streams.changed
         with self._noticing(changed.set):
-            while servicer.streams:
+            while servicer.streams.kept:
                 changed.clear()
                 if self._directory.replaced(identity):
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(END_TIMEOUT_S):
-                            await servicer.until_streams(present=False)
+                            await servicer.streams.ended()
                     break
                 if servicer.options_changed:
                     return "its options changed"
@@ -210,7 +216,7 @@ class Registration:
         self._directory.doubt()
         if clock() - since >= STEADY_S:
             self._ends = 0
-        return "the kubelet ended the stream"
+        return _REPLACED if servicer.streams.kept else "the kubelet ended the stream"
 
     async def _fall_silent(self, server: PluginServer) -> None:
         """Send no more lists and hand out nothing; when that is so, let the newer one know."""

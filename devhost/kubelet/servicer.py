@@ -13,6 +13,7 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import wire
 from devhost.kubelet.flag import Flag
 from devhost.kubelet.listing import Call, Listing
+from devhost.kubelet.streams import Streams
 from devhost.model.answer import Allocation
 from devhost.model.names import printable
 
@@ -77,9 +78,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._wake: set[Flag] = set()
         self._closing = False
-        self.streams_changed = Flag()
+        self.streams = Streams()
         self._calls = 0
         self._idle = Flag()
         self._idle.set()
@@ -90,25 +90,13 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """As the kubelet was told; it asks once per registration."""
 
     @property
-    def streams(self) -> int:
-        """How many ListAndWatch calls are open."""
-        return len(self._wake)
-
-    @property
     def options_changed(self) -> bool:
         """Whether the kubelet was told other options than those in force."""
         return self.pre_start_required != self._backend.pre_start_required
 
-    async def until_streams(self, *, present: bool) -> None:
-        """Wait until a stream is open, or until none is."""
-        while bool(self._wake) is not present:
-            self.streams_changed.clear()
-            await self.streams_changed.wait()
-
     def notify(self) -> None:
         """Have every stream send the list, if it changed since the last time."""
-        for wake in self._wake:
-            wake.set()
+        self.streams.wake()
 
     async def until_idle(self) -> None:
         """Wait until no Allocate runs, nor has ended a moment ago.
@@ -134,10 +122,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list at once, and again after every change."""
-        listing, wake = self._backend.listing, Flag()
+        listing, wake = self._backend.listing, self.streams.open()
         stream = listing.open()
-        self._wake.add(wake)
-        self.streams_changed.set()
         clock = asyncio.get_running_loop().time
         version = -1
         try:
@@ -155,8 +141,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.warning("a client does not read its stream", extra={"fields": fields})
         finally:
             listing.close(stream)
-            self._wake.discard(wake)
-            self.streams_changed.set()
+            self.streams.close(wake)
 
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: Context

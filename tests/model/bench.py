@@ -294,7 +294,7 @@ class Bench:
             if status.state is not State.REGISTERED:
                 raise Problem(f"{name}: {status}")
             server = self.runners[name]._registration._server
-            if server is None or server.servicer.streams != 1:
+            if server is None or len(server.servicer.streams) != 1:
                 raise Problem(f"{name}: not one stream")
         if len(self.sockets()) != len(names):
             raise Problem(f"sockets: {self.sockets()}")

@@ -257,7 +257,7 @@ async def test_a_name_that_the_kubelet_refuses(started: Kubelet, hosting: Hostin
     for name in ("kubernetes.io/a", "gpu", "Example.com/a"):
         assert resource_name_problem(name) is not None
         with pytest.raises(KubeletError, match="invalid"):
-            await directory.register(name, "nobody.sock")
+            await directory.register(name, "nobody.sock", pre_start=False)
     await directory.close()
 
 

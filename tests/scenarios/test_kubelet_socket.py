@@ -1,0 +1,215 @@
+"""What happens to kubelet.sock, to the streams and to the plugin directory from outside."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.registration import END_TIMEOUT_S
+from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.model.state import State
+from tests.support.daemon import Daemon, at_rest, numbers, until
+from tests.support.daemon import tokens as config_of
+from tests.support.hosting import Hosting, Kubelet
+from tests.support.overlap import Instance, tokens
+
+T = "example.com/t"
+MANY = 200
+
+
+@pytest.fixture
+async def daemon(directory: Path) -> AsyncIterator[Daemon]:
+    """A process that is not started yet."""
+    daemon = Daemon(directory)
+    yield daemon
+    await daemon.kill()
+
+
+@pytest.fixture
+async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
+    """The stand-in, running."""
+    kubelet = SimulatedKubelet(directory / "plugins")
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+@pytest.fixture
+async def instance(directory: Path) -> AsyncIterator[Instance]:
+    """A host with one resource of three tokens."""
+    instance = Instance(directory, tokens("it", t=3))
+    yield instance
+    await instance.stop()
+
+
+def sockets(directory: Path) -> set[Path]:
+    return set((directory / "plugins").glob("devhost-*.sock"))
+
+
+def touch(path: Path) -> None:
+    """Do what backups and relabelling do."""
+    path.chmod(0o700)
+    os.utime(path)
+    os.chown(path, os.getuid(), os.getgid())
+    path.with_name("copy").hardlink_to(path)
+
+
+@contextlib.asynccontextmanager
+async def foreign_stream(directory: Path) -> AsyncIterator[None]:
+    """Hold a stream of the one resource open, as a curious person does."""
+    (path,) = sockets(directory)
+    options = [("grpc.default_authority", "localhost")]
+    async with grpc.aio.insecure_channel(f"unix:{path}", options) as channel:
+        stream = pb_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
+        async for message in stream:
+            assert len(message.devices) == 3
+            break
+        yield
+
+
+# ── kubelet.sock ──
+
+
+async def test_a_touched_socket_registers_nobody(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """No stream of 200 resources ends; a kubelet that starts has them all again."""
+    names = [f"example.com/r{number}" for number in range(MANY)]
+    host = hosting.start(config_of(**{name.partition("/")[2]: 2 for name in names}))
+    for name in names:
+        await started.wait(name, 2, 2, timeout=30)
+    before = sockets(directory)
+    touch(directory / "plugins" / "kubelet.sock")
+    host.shared.directory.look_again()
+    await asyncio.sleep(END_TIMEOUT_S + 0.5)  # after that long a stream was given up
+    assert sockets(directory) == before
+    assert {runner.status.state for runner in host.runners} == {State.REGISTERED}
+    assert set((await started.capacity()).values()) == {(2, 2)}
+    for _ in range(2):
+        await started.restart()
+        for name in names:
+            await started.wait(name, 2, 2, timeout=30)
+        assert sockets(directory).isdisjoint(before)
+
+
+async def test_a_socket_that_is_exchanged(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
+    """The log says who ended the stream: not the kubelet, which lives."""
+    daemon.flags = ["--log-level", "debug"]
+    await daemon.start(config_of(t=3))
+    await standin.wait(T, 3, 3)
+    path = directory / "plugins" / "kubelet.sock"
+    path.rename(path.with_name("moved"))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    await daemon.logged("kubelet.sock was replaced", resource=T)
+    await daemon.logged("nobody listens on kubelet.sock", resource=T)
+    assert daemon.found("the kubelet ended the stream") == []
+    path.with_name("moved").rename(path)
+    await at_rest(standin, daemon, {T: numbers(3)})
+
+
+# ── streams that are not the kubelet's ──
+
+
+async def test_a_foreign_stream_when_the_kubelet_goes(
+    started: Kubelet, instance: Instance, directory: Path
+) -> None:
+    """It does not keep the resource from being registered again."""
+    await started.wait(T, 3, 3)
+    await instance.until(T, State.REGISTERED)
+    async with foreign_stream(directory):
+        await started.kill()
+        status = await instance.until(T, State.WAITING)
+        assert status.reason == "no kubelet: nobody listens on kubelet.sock"
+        await started.start()
+        await started.wait(T, 3, 3)
+
+
+async def test_a_foreign_stream_when_the_kubelet_ends_its_own(
+    standin: SimulatedKubelet, instance: Instance, directory: Path
+) -> None:
+    """The kubelet lives, and kubelet.sock is the same: only its stream tells."""
+    await standin.wait(T, 3, 3)
+    await instance.until(T, State.REGISTERED)
+    async with foreign_stream(directory):
+        for endpoint in tuple(standin._endpoints.connected.values()):
+            await endpoint.channel.close()
+        await until(lambda: len(standin.registrations) == 2, "registered again")
+        await standin.wait(T, 3, 3)
+
+
+async def test_a_foreign_stream_comes_and_goes(
+    standin: SimulatedKubelet, instance: Instance, directory: Path
+) -> None:
+    """It gets the list and disturbs nobody."""
+    await standin.wait(T, 3, 3)
+    await instance.until(T, State.REGISTERED)
+    before = sockets(directory)
+    for _ in range(3):
+        async with foreign_stream(directory):
+            pass
+        await until(lambda: instance.host.runners[0].listing.streams == 1, "its stream has ended")
+    assert sockets(directory) == before
+    assert standin.registrations == [T]
+
+
+# ── the plugin directory ──
+
+
+async def test_the_plugin_directory_is_a_link_that_is_changed(
+    directory: Path, daemon: Daemon
+) -> None:
+    """It is followed, as it is where a directory is replaced by a link."""
+    places = [directory / "one", directory / "two"]
+    link = directory / "plugins"
+    link.rmdir()
+    for place in places:
+        place.mkdir()
+    kubelets = [SimulatedKubelet(place) for place in places]
+    link.symlink_to(places[0])
+    async with contextlib.AsyncExitStack() as stack:
+        for kubelet in kubelets:
+            await kubelet.start()
+            stack.push_async_callback(kubelet.stop)
+        await daemon.start(config_of(t=3))
+        for now, then in ((0, 1), (1, 0)):
+            await kubelets[now].wait(T, 3, 3, timeout=25)
+            (directory / "fresh").symlink_to(places[then])
+            (directory / "fresh").rename(link)
+        await kubelets[0].wait(T, 3, 3, timeout=25)
+        assert await daemon.stop() == 0
+
+
+# ── what is said at the registration ──
+
+
+@pytest.mark.parametrize("steps", ["", ", preStart: [{run: [/bin/true]}]"])
+async def test_the_request_tells_the_options(
+    standin: SimulatedKubelet, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    """The kubelet asks for them, but people read traces."""
+    requests: list[pb.RegisterRequest] = []
+    register = standin.Register
+
+    async def noting(request: pb.RegisterRequest, context: Any) -> pb.Empty:
+        requests.append(request)
+        return await register(request, context)
+
+    await standin.stop()
+    monkeypatch.setattr(standin, "Register", noting)
+    await standin.start()
+    daemon.flags = ["--allow-exec"]
+    await daemon.start(f"version: v1\nresources: [{{name: {T}, sources: [static: 3]{steps}}}]\n")
+    await standin.wait(T, 3, 3)
+    assert [one.options.pre_start_required for one in requests] == [bool(steps)]
+    assert requests[0].options.get_preferred_allocation_available
