@@ -15,10 +15,11 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet.instances import Instances, resource_hash
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, Identity, KubeletSocket
+from devhost.kubelet.liveness import Liveness
 from devhost.kubelet.shelter import Shelter
 from devhost.kubelet.turns import Turns
 
-REGISTER_TIMEOUT_S: Final = 20.0
+REGISTER_TIMEOUT_S: Final = 15.0  # an older instance waits for a newer one for longer than that
 _POLL_S: Final = 5.0  # behind the watch, which may miss something
 _COMPANY_POLL_S: Final = 1.0  # another instance may be killed, and of that there is no event
 _DOUBT_POLL_S: Final = 0.05  # a socket that refuses is looked at twice
@@ -46,6 +47,8 @@ class PluginDirectory:
         self._kubelet = KubeletSocket(path)
         self._due = asyncio.Event()
         self.instances = Instances(path)
+        self._liveness = Liveness(self.instances.sockets, self._due.set)
+        self.instances.answers = self._liveness.answers
         self.shelter = Shelter(path, self.instances.own)
         self.turns = Turns()
         self._changed = asyncio.Event()
@@ -143,6 +146,16 @@ class PluginDirectory:
         if changed:
             self.shelter.remove_dead()
             self._notify(changed)
+        self._liveness.probe(self.instances.present())
+
+    async def surveyed(self, resource: str) -> None:
+        """Wait until it is known who else has a socket for a resource, and who of them answers.
+
+        What changes in the directory before this call is seen.
+        """
+        await self.listed()
+        await self._liveness.until_known(self.instances.present(resource))
+        self.instances.look_at(resource)
 
     async def listed(self) -> None:
         """Wait until the directory was read (`Instances.read`) from after this call on.
@@ -278,4 +291,5 @@ class PluginDirectory:
                 task.cancel()
         self.shelter.close()
         self._kubelet.close()
+        await self._liveness.close()
         await self._drop(self._channel)

@@ -2,8 +2,8 @@
 
 Two instances meet in a surge update, or beside a pod that does not want to end. The kubelet
 hands Allocate to the one that registered last and takes lists from both, so they must agree
-who speaks: the one that started last. A socket's name says whose it is; whether its owner
-lives, only a connect tells.
+who serves a resource: of those that answer, the one that started last. A socket's name says
+whose it is, and its mode (`devhost.kubelet.marks`) what its owner does with it.
 """
 
 import contextlib
@@ -15,17 +15,20 @@ import os
 import re
 import secrets
 import socket
-import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from devhost.kubelet import marks
 
 PREFIX: Final = "devhost-"
 _HASH_LENGTH: Final = 12
 _NAME: Final = re.compile(rf"{PREFIX}([0-9a-f]{{12}})-([0-9a-f]{{20}})-[0-9]+\.sock")
 _SAME_TIME_NS: Final = 100_000_000  # the kernel's clock for files goes in ticks
-_CANNOT_ASK: Final = (errno.EMFILE, errno.ENFILE)
+CANNOT_ASK: Final = (errno.EMFILE, errno.ENFILE)
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its end
+REGISTER_WITHIN_S: Final = 20.0  # longer than a newer instance waits for the kubelet
 
 
 def new_instance() -> str:
@@ -50,16 +53,24 @@ class Instances:
 
     Attributes:
         own: The ID of this instance.
+        answers: Tells whether an instance answers, ``None`` while that is not known.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.answers: Callable[[str], bool | None] = lambda _: True
         self.own = new_instance()
         self._serial = itertools.count(1)
         self._listed: dict[str, dict[str, str]] = {}  # names of others: by resource, to instance
+        self._own_listed: dict[str, str] = {}  # own names, to resource
+        self._own_silent: set[str] = set()
         self._listed_at: object = None  # what the directory was then, if that tells a change
         self._refused: set[str] = set()
-        self._others: dict[str, set[str]] = {}  # instances by resource (its hash)
+        # Living sockets of others by resource (its hash), and whether to give way to them.
+        self._others: dict[str, dict[str, bool]] = {}
+        self._answering_since: dict[str, float] = {}  # sockets of newer instances
+        self._registered: set[str] = set()
+        self._silenced: set[str] = set()  # by this instance
 
     def fresh_name(self, resource: str) -> str:
         """Return a socket name that no server had before.
@@ -76,17 +87,27 @@ class Instances:
         return name.startswith(PREFIX) and self.own not in name
 
     def newer(self, resource: str) -> bool:
-        """Whether an instance that started after this one serves a resource."""
-        return any(other > self.own for other in self._others.get(resource_hash(resource), ()))
+        """Whether an instance that started after this one serves a resource, or is about to."""
+        return any(self._others.get(resource_hash(resource), {}).values())
 
     def older(self, resource: str) -> frozenset[str]:
-        """Return the instances that started before this one and serve a resource."""
-        others = self._others.get(resource_hash(resource), set())
+        """Return the instances that started before this one and have a socket for a resource."""
+        others = map(_instance, self._others.get(resource_hash(resource), ()))
         return frozenset(other for other in others if other < self.own)
+
+    def present(self, resource: str | None = None) -> set[str]:
+        """Return the instances that had a socket, for a resource or any, at the last `read`."""
+        keys = self._listed if resource is None else (resource_hash(resource),)
+        return {instance for key in keys for instance in self._listed.get(key, {}).values()}
+
+    def sockets(self, instance: str) -> list[Path]:
+        """Return the sockets that an instance had at the last `read`."""
+        names = (name for names in self._listed.values() for name in names)
+        return [self._directory / name for name in names if _instance(name) == instance]
 
     @property
     def alone(self) -> bool:
-        """Whether no other instance lives."""
+        """Whether there is no other instance."""
         return not self._others
 
     @property
@@ -97,10 +118,14 @@ class Instances:
     def read(self) -> None:
         """Read the directory: all that looks, at one resource or at all, goes by the last time."""
         stamp = self._stamp()
-        self._listed = {}
+        self._listed, self._own_listed = {}, {}
         for name in self._names():
-            if self.may_matter(name) and (parts := _NAME.fullmatch(name)):
-                self._listed.setdefault(parts[1], {})[name] = parts[2]
+            if parts := _NAME.fullmatch(name):
+                resource, instance = parts.groups()
+                if instance == self.own:
+                    self._own_listed[name] = resource
+                else:
+                    self._listed.setdefault(resource, {})[name] = instance
         self._listed_at = stamp
 
     def _stamp(self) -> object:
@@ -129,25 +154,35 @@ class Instances:
         for resource, names in self._listed.items():
             for name, instance in names.items():
                 sockets.setdefault(instance, {})[name] = resource
-        others: dict[str, set[str]] = {}
+        others: dict[str, dict[str, bool]] = {}
         refused: set[str] = set()
-        for instance, resources in sockets.items():
+        for resources in sockets.values():
             answers = {}
             for name in resources:
                 answers[name] = connected(self._directory / name)
-                if answers[name] in _CANNOT_ASK:
+                if answers[name] in CANNOT_ASK:
                     return set(), 0  # what was known stays
                 if answers[name] == 0:
-                    for resource in resources.values():
-                        others.setdefault(resource, set()).add(instance)
+                    for one, resource in resources.items():
+                        others.setdefault(resource, {})[one] = self._leads(one)
                     break
             else:
                 refused.update(one for one, why in answers.items() if why == errno.ECONNREFUSED)
         removed = self._remove(refused & self._refused)
         self._refused = refused - self._refused  # for the first time
+        self._forget(kept={name for names in others.values() for name in names})
         before, self._others = self._others, others
         resources_seen = before.keys() | others.keys()
-        return {one for one in resources_seen if before.get(one) != others.get(one)}, removed
+        changed = {one for one in resources_seen if before.get(one) != others.get(one)}
+        if resources_seen:  # one of those may have marked own sockets
+            changed |= self._newly_silent()
+        return changed, removed
+
+    def _newly_silent(self) -> set[str]:
+        """Look which own sockets were marked since the last time; return their resources."""
+        names, before = self._own_listed, self._own_silent
+        self._own_silent = {one for one in names if marks.silent(self._directory / one)}
+        return {names[one] for one in self._own_silent - before}
 
     def _remove(self, names: set[str]) -> int:
         removed = 0
@@ -157,22 +192,68 @@ class Instances:
                 removed += 1
         return removed
 
-    def speaking(self, resource: str) -> set[str]:
-        """Look who else, of those that were there at the last `read`, serves a resource.
+    def _forget(self, kept: set[str]) -> None:
+        self._registered &= kept
+        self._silenced &= kept
+        for name in self._answering_since.keys() - kept:
+            del self._answering_since[name]
 
-        Returns:
-            The sockets of older instances that have not said that they are quiet.
-        """
+    def look_at(self, resource: str) -> None:
+        """Look who else, of those that were there at the last `read`, serves a resource."""
         key = resource_hash(resource)
         living = {
-            name: instance
-            for name, instance in self._listed.get(key, {}).items()
+            name: self._leads(name)
+            for name in self._listed.get(key, ())
             if connected(self._directory / name) == 0
         }
         self._others.pop(key, None)
         if living:
-            self._others[key] = set(living.values())
-        return {name for name, one in living.items() if one < self.own and self.speaks(name)}
+            self._others[key] = living
+
+    def _leads(self, name: str) -> bool:
+        """Whether to give way to the owner of a socket.
+
+        It has to be newer, to answer, and to have registered the socket or to do so soon.
+        """
+        instance = _instance(name)
+        if instance < self.own or name in self._silenced:
+            return False
+        if not self.answers(instance):
+            self._answering_since.pop(name, None)
+            return False
+        if name in self._registered:
+            return True
+        now = time.monotonic()
+        if now - self._answering_since.setdefault(name, now) < REGISTER_WITHIN_S:
+            return True
+        if marks.registered(self._directory / name):
+            self._registered.add(name)
+        return name in self._registered
+
+    def speaking(self, resource: str) -> set[str]:
+        """Return the sockets of older instances that may send lists and hand out devices.
+
+        Those that have gone, have said that they give way, or do not answer may not.
+        """
+        self.look_at(resource)
+        return {
+            name
+            for name in self._others.get(resource_hash(resource), ())
+            if _instance(name) < self.own
+            and self.answers(_instance(name)) is not False
+            and not marks.silent(self._directory / name)
+        }
+
+    def silence(self, resource: str) -> None:
+        """Mark the sockets of the other instances, so that this one serves a resource alone.
+
+        Who has to be waited for has been (`speaking`, `newer`). One of which it is not known
+        yet whether it answers is left: it has not registered, and will wait for this one.
+        """
+        for name in self._others.get(resource_hash(resource), ()):
+            if self.answers(_instance(name)) is not None:
+                marks.set_silent(self._directory / name)
+                self._silenced.add(name)
 
     def serves(self, sha256: str) -> bool:
         """Whether any living instance serves a resource, told the SHA-256 of its name in hex."""
@@ -182,21 +263,6 @@ class Instances:
             for name in self._names()
             if name.startswith(prefix) and _NAME.fullmatch(name)
         )
-
-    def speaks(self, name: str) -> bool:
-        """Whether the owner of a socket lives and has not said that it is quiet."""
-        path = self._directory / name
-        try:
-            quiet = path.stat().st_mode & stat.S_ISVTX
-        except OSError:
-            return False
-        return not quiet and connected(path) == 0
-
-    def mark_quiet(self, name: str) -> None:
-        """Say on an own socket that it sends no more lists: others read its sticky bit."""
-        path = self._directory / name
-        with contextlib.suppress(OSError):
-            path.chmod(path.stat().st_mode | stat.S_ISVTX)
 
     def _names(self) -> list[str]:
         try:
@@ -217,6 +283,11 @@ def connected(path: str | Path) -> int:
     except OSError as error:
         return error.errno or errno.EIO
     return 0 if answer == errno.EAGAIN else answer  # EAGAIN: its queue is full
+
+
+def _instance(name: str) -> str:
+    """Return whose socket that is."""
+    return name.rsplit("-", 2)[1]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
 from devhost.errors import KubeletError
+from devhost.kubelet import marks
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.kubelet_socket import Identity
 from devhost.kubelet.server import PluginServer
@@ -16,14 +17,15 @@ from devhost.model.state import State
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
 END_TIMEOUT_S: Final = 2.0
-SILENCE_TIMEOUT_S: Final = 10.0
-_SILENCE_POLL_S: Final = 0.05
+HANDOVER_TIMEOUT_S: Final = 20.0
+_HANDOVER_POLL_S: Final = 0.05
 STEADY_S: Final = 10.0  # a stream that lived so long was no failure
 # After the first ended stream at once, then with growing pauses. An old kubelet may complete
 # a registration that failed for us, so after a failure there is always a pause.
 _PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FAILURE_PAUSE_S: Final = 1.0
 _NEWER: Final = "a newer instance of devhost serves it"
+_SILENCED: Final = "another instance of devhost took over, because this one did not answer"
 _REPLACED: Final = "kubelet.sock was replaced"
 
 Tell = Callable[[State, str | None], None]
@@ -119,30 +121,37 @@ class Registration:
     async def _register(self, server: PluginServer, identity: Identity) -> frozenset[str] | None:
         """Register; return the older instances that live, or ``None`` if a newer one does."""
         instances, name = self._directory.instances, self._backend.name
-        await self._silence()
+        await self._handover()
         if instances.newer(name):
             return None
+        if server.servicer.silenced:
+            raise KubeletError(_SILENCED)
+        instances.silence(name)
         older = instances.older(name)
         await self._unless_replaced(identity, self._begin(server))
+        marks.set_registered(server.path)
         self._directory.registered_with(identity)
         self._tell(State.REGISTERED, None)
         return older
 
-    async def _silence(self) -> None:
-        """Wait until older instances send no more lists, but not for ever: one may hang.
+    async def _handover(self) -> None:
+        """Wait until no older instance that answers sends lists or hands out devices any more.
 
         Two may register at the same moment (they do whenever the kubelet restarts under both),
         and one may be gone before the other has seen it. So each makes its socket, then looks:
         an older one that sees a newer goes; a newer one waits until the older has seen it.
+
+        Raises:
+            KubeletError: An older one answers, but goes on.
         """
         instances, name = self._directory.instances, self._backend.name
-        await self._directory.listed()
-        speaking = instances.speaking(name)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SILENCE_TIMEOUT_S):
-                while speaking and not instances.newer(name):
-                    await asyncio.sleep(_SILENCE_POLL_S)
-                    speaking = {one for one in speaking if instances.speaks(one)}
+        await self._directory.surveyed(name)
+        try:
+            async with asyncio.timeout(HANDOVER_TIMEOUT_S):
+                while instances.speaking(name) and not instances.newer(name):  # noqa: ASYNC110 (processes)
+                    await asyncio.sleep(_HANDOVER_POLL_S)
+        except TimeoutError:
+            raise KubeletError("an older instance of devhost does not give way") from None
 
     async def _unless_replaced(self, identity: Identity, work: Awaitable[None]) -> None:
         """Do what needs a kubelet, but not longer than that kubelet is there."""
@@ -202,10 +211,8 @@ class Registration:
                     break
                 if servicer.options_changed:
                     return "its options changed"
-                if instances.newer(name):
-                    await self._fall_silent(server)
-                elif servicer.quiet:
-                    return "the newer instance has gone"
+                if reason := await self._given_way(server):
+                    return reason
                 if older - instances.older(name):
                     if instances.older(name) and not servicer.quiet:
                         return "an older instance has gone, and the kubelet may prefer another"
@@ -218,13 +225,26 @@ class Registration:
             self._ends = 0
         return _REPLACED if servicer.streams.kept else "the kubelet ended the stream"
 
+    async def _given_way(self, server: PluginServer) -> str | None:
+        """Give way to a newer instance, if there is one; return a reason to register anew."""
+        instances, name = self._directory.instances, self._backend.name
+        silenced = not server.servicer.quiet and server.servicer.silenced
+        if silenced:  # perhaps this process was stopped, and does not know the others
+            await self._directory.surveyed(name)
+        if instances.newer(name):
+            await self._fall_silent(server)
+            return None
+        if server.servicer.quiet:
+            return "the newer instance of devhost has gone, or does not answer"
+        return _SILENCED if silenced else None
+
     async def _fall_silent(self, server: PluginServer) -> None:
         """Send no more lists and hand out nothing; when that is so, let the newer one know."""
         if not server.servicer.quiet:
             server.servicer.quiet = True
             self._tell(State.WAITING, _NEWER)
             await server.servicer.until_idle()
-            self._directory.instances.mark_quiet(server.endpoint)
+            marks.set_silent(server.path)
 
     @contextlib.contextmanager
     def _noticing(self, notice: Callable[[], None]) -> Iterator[None]:

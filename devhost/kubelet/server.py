@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import grpc
 
+from devhost.kubelet import marks
 from devhost.kubelet.methods import Methods
 from devhost.kubelet.servicer import Backend, Servicer
 from devhost.kubelet.shelter import Shelter
@@ -25,9 +26,9 @@ class PluginServer:
 
     def __init__(self, backend: Backend, directory: Path, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.servicer = Servicer(backend)
+        self.servicer = Servicer(backend, lambda: marks.silent(self.path))
         self._directory = directory
-        self._path = directory / self.endpoint
+        self.path = directory / self.endpoint
         self._kept: Path | None = None
         self._server = grpc.aio.server(
             options=[
@@ -44,7 +45,7 @@ class PluginServer:
             OSError: The directory is not there or not writable.
         """
         try:
-            self._server.add_insecure_port(f"unix:{quote(str(self._path))}")
+            self._server.add_insecure_port(f"unix:{quote(str(self.path))}")
         except RuntimeError:
             # Each attempt has a name of its own; the same reason is to be the same text.
             reason = f"cannot listen in {self._directory}: {self._bind_problem()}"
@@ -61,15 +62,15 @@ class PluginServer:
         """Try what gRPC has tried, for the reason that it does not tell."""
         try:
             with socket.socket(socket.AF_UNIX) as probe:
-                probe.bind(str(self._path))
+                probe.bind(str(self.path))
         except OSError as error:
             return error.strerror or str(error)
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         return "gRPC failed to"
 
     def keep(self, shelter: Shelter) -> None:
         """Have the socket outlive the kubelet, if that is possible."""
-        self._kept = shelter.keep(self._path)
+        self._kept = shelter.keep(self.path)
 
     def rest(self) -> bool:
         """Be reached by nobody until `offer`; return whether that may be done.
@@ -79,15 +80,16 @@ class PluginServer:
         if self._kept is None or self.servicer.streams or self.servicer.quiet:
             return False
         self._unlink()
+        marks.reset(self._kept)
         return True
 
     def offer(self, endpoint: str) -> bool:
         """Serve on a fresh name after a rest; return whether that is possible."""
         if self._kept is None or self.servicer.options_changed:
             return False
-        self.endpoint, self._path = endpoint, self._directory / endpoint
+        self.endpoint, self.path = endpoint, self._directory / endpoint
         try:
-            self._path.hardlink_to(self._kept)
+            self.path.hardlink_to(self._kept)
         except OSError:
             return False
         return True
@@ -109,4 +111,4 @@ class PluginServer:
 
     def _unlink(self) -> None:
         with contextlib.suppress(OSError):  # a directory that became read-only
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)

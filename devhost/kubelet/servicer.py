@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -21,7 +21,7 @@ ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main 
 RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
 _DIGEST_S: Final = 0.5
 WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
-_TAKEN_OVER: Final = "a newer instance of devhost takes over"
+_TAKEN_OVER: Final = "another instance of devhost takes over"
 _LOG: Final = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
@@ -76,8 +76,15 @@ class Backend(Protocol):
 class Servicer(pb_grpc.DevicePluginServicer):
     """Serves one resource to the kubelet, on one socket."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, silenced: Callable[[], bool] = lambda: False) -> None:
+        """Serve no stream yet.
+
+        Args:
+            backend: What serves the resource.
+            silenced: Returns whether another instance has taken over, perhaps while this process
+                was stopped; asked before anything is sent.
+        """
+        self._backend, self._silenced = backend, silenced
         self._closing = False
         self.streams = Streams()
         self._calls = 0
@@ -93,6 +100,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def options_changed(self) -> bool:
         """Whether the kubelet was told other options than those in force."""
         return self.pre_start_required != self._backend.pre_start_required
+
+    @property
+    def silenced(self) -> bool:
+        """Whether another instance has taken over; if so, the registration learns of it."""
+        silenced = self._silenced()
+        if silenced:
+            self.streams.changed.set()
+        return silenced
 
     def notify(self) -> None:
         """Have every stream send the list, if it changed since the last time."""
@@ -128,7 +143,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
         version = -1
         try:
             while not self._closing:
-                if version != listing.version and not (self.quiet and version >= 0):
+                due = version != listing.version and not (self.quiet and version >= 0)
+                if due and not self.silenced:
                     version, message = listing.version, listing.message(stream)
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
                         await context.write(message.data)
@@ -149,7 +165,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """Answer each container request separately."""
         name, clock = self._backend.name, asyncio.get_running_loop().time
         began, result = clock(), "cancelled"
-        if self.quiet:
+        if self.quiet or self.silenced:
             self._backend.allocated("refused", 0.0)
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}")
         call, deadline = self._begin(began), began + ALLOCATE_TIMEOUT_S
@@ -169,8 +185,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.exception("allocation failed unexpectedly")
             result, code, text = "error", grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
-            result = "ok"
-            return response
+            if not self.silenced:
+                result = "ok"
+                return response
+            result, code, text = "refused", grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}"
         finally:
             ended = clock()
             self._end(call, ended)
@@ -210,7 +228,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     async def _preferred(self, one: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
-        if self.quiet:
+        if self.quiet or self.silenced:
             return ()
         try:
             async with asyncio.timeout(ALLOCATE_TIMEOUT_S):

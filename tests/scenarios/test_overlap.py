@@ -317,7 +317,7 @@ async def test_an_older_process_hangs(
     started: Kubelet, start: Start, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot say that it is quiet; the newer does not wait for ever, and outlives it."""
-    monkeypatch.setattr("devhost.kubelet.registration.SILENCE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("devhost.kubelet.liveness.ANSWER_TIMEOUT_S", 0.5)
     config = directory / "old.yaml"
     config.write_text(tokens("old", t=3))
     older = await Daemon.start(directory, config)

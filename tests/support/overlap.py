@@ -6,9 +6,13 @@ import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Self
 
+import grpc
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.discovery.host_files import HostFiles
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import AdmissionError
@@ -59,6 +63,24 @@ class Instance:
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
+
+
+def options_server(answer: Callable[[], Awaitable[None]]) -> grpc.aio.Server:
+    """Return a server that tells its options when `answer` returns, and does nothing else."""
+
+    async def options(_request: pb.Empty, _context: object) -> pb.DevicePluginOptions:
+        await answer()
+        return pb.DevicePluginOptions()
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        options, pb.Empty.FromString, pb.DevicePluginOptions.SerializeToString
+    )
+    service = {"GetDevicePluginOptions": handler}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", service),)
+    )
+    return server
 
 
 class Daemon:
