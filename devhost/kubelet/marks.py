@@ -17,41 +17,41 @@ _EXECUTE: Final = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SILENT: Final = stat.S_ISVTX
 
 
-def registered(path: Path) -> bool:
+def registered(path: str | Path) -> bool:
     """Whether the owner of a socket has registered it."""
     mode = _mode(path)
     return mode is not None and not mode & _EXECUTE
 
 
-def silent(path: Path) -> bool:
+def silent(path: str | Path) -> bool:
     """Whether the owner of a socket sends no lists and hands out nothing."""
     return bool((_mode(path) or 0) & _SILENT)
 
 
-def set_registered(path: Path) -> None:
+def set_registered(path: str | Path) -> None:
     """Mark a socket, if it is there, as registered."""
     _change(path, clear=_EXECUTE)
 
 
-def set_silent(path: Path) -> None:
+def set_silent(path: str | Path) -> None:
     """Mark a socket, if it is there, as silent."""
     _change(path, put=_SILENT)
 
 
-def reset(path: Path) -> None:
+def reset(path: str | Path) -> None:
     """Make a socket look fresh."""
     _change(path, put=stat.S_IXUSR, clear=_SILENT)
 
 
-def _mode(path: Path) -> int | None:
+def _mode(path: str | Path) -> int | None:
     try:
         return os.stat(path).st_mode  # asked often, and Path.stat costs more
     except OSError:
         return None
 
 
-def _change(path: Path, *, put: int = 0, clear: int = 0) -> None:
+def _change(path: str | Path, *, put: int = 0, clear: int = 0) -> None:
     mode = _mode(path)
     if mode is not None:
         with contextlib.suppress(OSError):
-            path.chmod(mode & ~clear | put)
+            Path(path).chmod(mode & ~clear | put)

@@ -22,7 +22,7 @@ from devhost.trust import Policy
 from tests.support.hosting import Kubelet
 
 POLL_S = 0.005
-WAIT_S = 8.0
+WAIT_S = 20.0
 
 
 def tokens(who: str, **counts: int) -> str:
