@@ -1,10 +1,13 @@
 """Whether what a container would receive is there on the host, and allowed."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.mounts import mounts
 from devhost.model import names
 from devhost.model.answer import DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState
@@ -36,17 +39,37 @@ class HostPaths:
             return f"{spec.host_path}: {state}"
         if problem := names.text_problem(self.realpath(spec.host_path)):
             return f"{spec.host_path} leads to a name that cannot be handed out: {problem}"
-        if isinstance(spec, MountSpec):
-            if state is None and self._files.is_host:
-                return f"{spec.host_path} is not there"
-        elif state is None:
-            hint = "" if self._files.is_host else f" (below {self._files.root})"
-            return f"{spec.host_path} is not there{hint}"
-        elif state.kind is FileKind.DIRECTORY:
-            return self._directory_problem(spec)
-        elif not state.kind.is_node:
-            return f"{spec.host_path} is a {state.kind.value}, not a device node"
+        if state is None:
+            if spec.optional or not self.is_unseen(spec):
+                hint = "" if self._files.is_host else f" (below {self._files.root})"
+                return f"{spec.host_path} is not there{hint}"
+        elif isinstance(spec, DeviceSpec):
+            if state.kind is FileKind.DIRECTORY:
+                return self._directory_problem(spec)
+            if not state.kind.is_node:
+                return f"{spec.host_path} is a {state.kind.value}, not a device node"
         return self._refusal(spec, state) if self._policy.enforced else None
+
+    def is_unseen(self, spec: Spec) -> bool:
+        """Whether a mount's host path is missing where the host's files are not visible. Blocks.
+
+        Below a root that is no mount itself only the mounts below it show the host's files, as
+        in the chart's container: the runtime made the directories between them.
+        """
+        if not isinstance(spec, MountSpec) or self.look(spec.host_path) is not None:
+            return False
+        where = f"{self.realpath(spec.host_path)}/"
+        return bool(self._visible) and not any(map(where.startswith, self._visible))
+
+    @cached_property
+    def _visible(self) -> tuple[str, ...]:
+        """The host paths, with a slash, below which files are visible; empty: all of them."""
+        if self._files.is_host:
+            return ()
+        root = os.path.realpath(self._files.root)
+        points = {mount.point for mount in mounts("/proc/self/mountinfo")}
+        below = {f"{point.removeprefix(root)}/" for point in points if point.startswith(f"{root}/")}
+        return () if root in points else tuple(below)
 
     def parts(self, spec: Spec) -> tuple[Spec, ...]:
         """Return a spec's device nodes: of a directory, all below it; links are left out.

@@ -9,6 +9,7 @@ from typing import Final
 from devhost.discovery.candidates import Candidate, Moment, candidates, label
 from devhost.discovery.survey import DANGLING, Survey
 from devhost.model import names
+from devhost.model.answer import MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileState, Skipped, Snapshot
 
@@ -30,6 +31,7 @@ class Identified:
         held: As `Snapshot.held`.
         incomplete: By ID, why a device of several nodes cannot be offered at the moment.
         crowded: Whether something was skipped for the limit.
+        unseen: Mounts of the devices whose host paths are not visible to this process.
     """
 
     devices: dict[str, Device] = field(default_factory=dict)
@@ -37,6 +39,7 @@ class Identified:
     held: dict[str, float] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
     crowded: bool = False
+    unseen: list[MountSpec] = field(default_factory=list)
 
 
 def identify(resource: Resource, survey: Survey, moment: Moment) -> Identified:

@@ -23,12 +23,14 @@ class Mount:
 
     Attributes:
         number: The major and minor of its filesystem, as files there have it.
+        point: Where it is mounted.
         kind: The kind of filesystem.
         source: What was named to be mounted.
         options: Of the filesystem, not of this mount of it.
     """
 
     number: Number
+    point: str
     kind: str
     source: str
     options: tuple[str, ...]
@@ -40,10 +42,10 @@ def mounts(path: str) -> Iterator[Mount]:
         place, _, filesystem = line.partition(" - ")
         kind, source, options = [*filesystem.split(" ", 2), "", "", ""][:3]
         try:
-            number = number_of(place.split(" ")[2])
+            number, point = number_of(place.split(" ")[2]), _unescaped(place.split(" ")[4])
         except (IndexError, ValueError):
             continue
-        yield Mount(number, kind, _unescaped(source), tuple(options.split(",")))
+        yield Mount(number, point, kind, _unescaped(source), tuple(options.split(",")))
 
 
 def swapped(path: str) -> Iterator[str]:

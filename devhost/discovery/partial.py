@@ -123,7 +123,8 @@ def _suitable(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
         and resource.group is None
         and resource.health is None
         and resource.inject != "cdi"
-        and not (found.failed or found.notes or snapshot.error or snapshot.held or snapshot.mixed)
+        and not (found.failed or snapshot.error or snapshot.notes)
+        and not (snapshot.held or snapshot.mixed)
         and len(found.skipped) == len(snapshot.skipped)
         and all(finder(source.kind).by_path for source in resource.sources)
     )

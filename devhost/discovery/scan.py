@@ -1,6 +1,6 @@
 """One look at the host for one resource: a survey, then devices, answers, health."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from devhost.discovery.match import WatchRoot
 from devhost.discovery.survey import Survey, survey, watch_roots
 from devhost.errors import AllocationError
 from devhost.model import names
-from devhost.model.answer import Allocation, Answer
+from devhost.model.answer import Allocation, Answer, MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Snapshot
 from devhost.rules import Rules, bound, rules_of
@@ -112,7 +112,7 @@ class Scanner:
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
             skipped=tuple(present.skipped),
             error="; ".join(found.failed.values()) or None,
-            notes=found.notes,
+            notes=(*found.notes, *_unseen(present.unseen, self.files.root)),
             unmatched=() if devices else found.unmatched,
             held=present.held,
             again_at=self.again_at(devices, present, now),
@@ -147,6 +147,7 @@ class Scanner:
                     host_paths.known(node.path, node.state)
             reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
             devices[device_id] = Device(device_id, nodes, reason, answer=answer)
+            present.unseen += filter(host_paths.is_unseen, alone[device_id].mounts)
         return devices
 
     def again_at(
@@ -174,6 +175,21 @@ def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
     return None
+
+
+def _unseen(mounts: Iterable[MountSpec], root: str) -> Iterator[str]:
+    """Yield a note for the mounts whose host paths cannot be seen: required, and optional ones."""
+    for optional, outcome in (
+        (False, "handed out without a check"),
+        (True, "left out, because it is optional"),
+    ):
+        paths = dict.fromkeys(mount.host_path for mount in mounts if mount.optional is optional)
+        if paths:
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            yield (
+                f"mount {next(iter(paths))}{more}: not visible below {root} (the chart's "
+                f"hostPaths), {outcome}"
+            )
 
 
 def _swapped(

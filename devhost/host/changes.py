@@ -26,9 +26,10 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
         _LOG.info(message, extra=fields(**more))
     if len(lines) > _LINES_MAX:
         _LOG.info("and more", extra=fields(changes=len(lines) - _LINES_MAX))
-    notes = set(after.notes) - set(before.notes)
-    for note in [*notes, *(() if before.unmatched else after.unmatched)]:
-        _LOG.info("no devices", extra=fields(reason=note))
+    for note in set(after.notes) - set(before.notes):
+        _LOG.info("host path missing", extra=fields(reason=note))
+    for reason in () if before.unmatched else after.unmatched:
+        _LOG.info("no devices", extra=fields(reason=reason))
     if after.error is not None and after.error != before.error:
         _LOG.warning("source failed", extra=fields(reason=after.error))
 

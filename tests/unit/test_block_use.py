@@ -79,7 +79,7 @@ def test_what_is_mounted_is_told_as_it_is(tmp_path: Path) -> None:
     at.write_text(
         "9 1 0:5 / /dev\\040x rw,nosuid shared:2 master:1 - ext4 /dev/a\\134x20b ro,x=y\n"
     )
-    assert list(mounts(str(at))) == [Mount((0, 5), "ext4", r"/dev/a\x20b", ("ro", "x=y"))]
+    assert list(mounts(str(at))) == [Mount((0, 5), "/dev x", "ext4", r"/dev/a\x20b", ("ro", "x=y"))]
     assert not list(mounts(str(tmp_path / "none")))
 
 

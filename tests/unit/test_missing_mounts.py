@@ -1,0 +1,107 @@
+"""Mounts whose host path is missing: on the host, below a root, and where nothing is visible."""
+
+from pathlib import Path
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.injection import cdi_devices
+from devhost.discovery.scan import Scanner
+from devhost.errors import AllocationError
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+from tests.support.mounts import tmpfs
+
+REQUIRED = "mounts: [/opt/driver]"
+OPTIONAL = "mounts: [{hostPath: /opt/driver, optional: true}]"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A host with a parent directory of what is to be mounted."""
+    (tmp_path / "host/opt").mkdir(parents=True)
+    return tmp_path / "host"
+
+
+def scan(root: Path, allocate: str) -> tuple[Scanner, Snapshot]:
+    text = f"""
+version: v1
+resources:
+  - name: example.com/token
+    sources: [static: [a]]
+    allocate: {{{allocate}}}
+"""
+    policy = Policy(("/opt/*",), enforced=True)
+    (resource,) = loads(text, policy=policy).require().resources
+    scanner = Scanner.of(resource, HostFiles(str(root)), policy, "node", hold_s=0.0)
+    return scanner, scanner.snapshot(scanner.survey(), Snapshot(), lambda _key: None, 0.0)
+
+
+def mounted(root: Path, allocate: str) -> list[str]:
+    """Return the host paths that a container would receive."""
+    scanner, snapshot = scan(root, allocate)
+    return [mount.host_path for mount in scanner.hand_out(snapshot, ("a",)).mounts]
+
+
+def test_a_required_mount_that_is_missing_makes_the_device_unhealthy(root: Path) -> None:
+    """Also below a root: its parent directory is visible, so it is known to be missing."""
+    scanner, snapshot = scan(root, REQUIRED)
+    assert snapshot.devices["a"].reason == f"/opt/driver is not there (below {root})"
+    assert snapshot.notes == ()
+    with pytest.raises(AllocationError, match="/opt/driver is not there"):
+        scanner.hand_out(snapshot, ("a",))
+    (root / "opt/driver").mkdir()
+    assert mounted(root, REQUIRED) == ["/opt/driver"]
+
+
+def test_an_optional_mount_that_is_missing_is_left_out(root: Path) -> None:
+    """Also below a root."""
+    assert mounted(root, OPTIONAL) == []
+    (root / "opt/driver").mkdir()
+    assert mounted(root, OPTIONAL) == ["/opt/driver"]
+
+
+def test_what_is_missing_where_nothing_is_visible_is_a_note(root: Path) -> None:
+    """As in the chart's container: only some directories of the host are mounted below the root."""
+    (root / "dev").mkdir()
+    with tmpfs(root / "dev"):
+        for allocate, expected, outcome in (
+            (REQUIRED, ["/opt/driver"], "handed out without a check"),
+            (OPTIONAL, [], "left out, because it is optional"),
+        ):
+            _, snapshot = scan(root, allocate)
+            assert snapshot.devices["a"].healthy
+            assert snapshot.notes == (
+                f"mount /opt/driver: not visible below {root} (the chart's hostPaths), {outcome}",
+            )
+            assert mounted(root, allocate) == expected
+
+
+def test_mounts_that_are_not_visible_are_one_note(root: Path) -> None:
+    """However many there are."""
+    (root / "dev").mkdir()
+    with tmpfs(root / "dev"):
+        _, snapshot = scan(root, "mounts: [/opt/a, /opt/b, /opt/c]")
+    (note,) = snapshot.notes
+    assert note.startswith("mount /opt/a and 2 more: not visible")
+
+
+def test_what_is_missing_below_a_mount_is_missing_on_the_host(root: Path) -> None:
+    """The chart's hostPaths, or its hostRoot, show the parent directory."""
+    for visible in (root / "opt", root):
+        with tmpfs(visible):
+            (root / "opt").mkdir(exist_ok=True)
+            (root / "dev").mkdir(exist_ok=True)
+            with tmpfs(root / "dev"):
+                _, snapshot = scan(root, REQUIRED)
+                assert snapshot.devices["a"].reason == f"/opt/driver is not there (below {root})"
+                assert snapshot.notes == ()
+                assert mounted(root, OPTIONAL) == []
+
+
+def test_a_cdi_spec_leaves_out_an_optional_mount_that_is_missing(root: Path) -> None:
+    """As an answer does; a device whose required mount is missing is not in it."""
+    for allocate, expected in ((f"{OPTIONAL}, env: {{A: b}}", {"a": ()}), (REQUIRED, {})):
+        brought = cdi_devices(*scan(root, allocate), {})
+        assert {device_id: device.mounts for device_id, device in brought.items()} == expected
