@@ -21,7 +21,9 @@ it; what it leaves open is decided by the natural order of device IDs:
   larger than it has to be: each time by the node that serves most of the devices that are in
   the answer anyway; of several, that which adds most of the devices still missing; of
   several, that which has the fewest others; then the lowest.
-- ``none``: nothing more; so a limit per container alone asks for distinct devices.
+- ``none``: no policy, the choice is kubelet's. With several replicas, or a limit per container,
+  it means ``spread`` instead: kubelet picks at random, also two shares of one device, and what
+  is spread leaves the most devices with a share for the next container.
 
 Of each device, the lowest shares are taken. A limit per container is thus kept wherever it
 can be; where it cannot, that is no matter of preference.
@@ -81,10 +83,10 @@ def preferred(
 ) -> tuple[str, ...]:
     """Return the IDs that a container had best receive, as the module's text defines it.
 
-    The answer is empty if ``policy`` is ``none`` and ``max_per_container`` is ``None``; if
-    ``size`` is less than 1 or than the number of IDs that must be included; or if it is more
-    than there are IDs. Else it is exactly ``size`` distinct IDs in natural order: all that
-    must be included, known or not, and others that are available. The order of what is
+    The answer is empty if ``policy`` is ``none``, ``replicas`` 1 and ``max_per_container``
+    ``None``; if ``size`` is less than 1 or than the number of IDs that must be included; or if
+    it is more than there are IDs. Else it is exactly ``size`` distinct IDs in natural order: all
+    that must be included, known or not, and others that are available. The order of what is
     given makes no difference, nor does an ID that is given twice.
 
     Args:
@@ -101,8 +103,10 @@ def preferred(
     free = set(available) - must
     if size < 1 or not len(must) <= size <= len(must) + len(free):
         return ()
-    if policy == "none" and max_per_container is None:
-        return ()
+    if policy == "none":
+        if replicas == 1 and max_per_container is None:
+            return ()
+        policy = "spread"
     held = Counter(without_share(one) for one in must)
     request = _Request(held, _by_device(free), replicas, numa_nodes)
     chosen = list(must)

@@ -141,7 +141,7 @@ class Resource(Model):
     max_per_container: Positive | None = None
     """Hand out at most so many shares of one device to a container."""
     prefer: Literal["packed", "spread", "numa", "none"] = "none"
-    """Which of the free devices a container gets."""
+    """Which of the free devices a container gets; none: kubelet's choice, with replicas spread."""
     topology: TopologyChoice = "auto"
     """The NUMA node of the devices: from the host, none, or a number."""
     remove_missing_after: Removal = 300.0

@@ -529,6 +529,14 @@ def test_a_number_takes_the_first_in_natural_order(tokens: Path) -> None:
     assert (answer["deviceIds"], answer["envs"]) == (["0", "1"], {"TOKENS": "0,1"})
 
 
+def test_a_number_takes_distinct_devices_before_a_second_share(tmp_path: Path) -> None:
+    """As kubelet is told to, also where nothing is said of a preference."""
+    config = written(tmp_path / "config.yaml", TOKENS + "    replicas: 3\n")
+    for count, ids in ((3, "0::0 1::0 2::0"), (5, "0::0 0::1 1::0 1::1 2::0")):
+        answer = plan(config, "--allocate", f"example.com/token={count}")["allocation"]
+        assert " ".join(answer["deviceIds"]) == ids
+
+
 def test_ids_are_allocated_as_named(tmp_path: Path) -> None:
     """NAME=id,id allocates these."""
     text = TOKENS.replace("static: 3", 'static: {ids: ["north", "south", "west"]}')

@@ -58,18 +58,41 @@ async def test_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) ->
     assert await one_by_one(started, 3, "new") == ["a", "a", "b"]
 
 
-@pytest.mark.parametrize("prefer", ["packed", "spread", "numa"])
+@pytest.mark.parametrize(
+    "more", ["", *(f", prefer: {one}" for one in ("packed", "spread", "numa"))]
+)
 async def test_a_container_gets_distinct_devices_first(
-    started: Kubelet, hosting: Hosting, prefer: str
+    started: Kubelet, hosting: Hosting, more: str
 ) -> None:
-    hosting.start(config("[a, b, c]", f"replicas: 3, prefer: {prefer}"))
+    hosting.start(config("[a, b, c]", f"replicas: 3{more}"))
     await started.wait(SLOT, 9, 9)
     for pod in range(3):
         assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
 
 
+async def test_pods_that_come_and_go_get_distinct_devices_by_default(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    """By no preference of the file; kubelet alone would pick shares at random."""
+    hosting.start(config("[a, b, c]", "replicas: 3"))
+    await started.wait(SLOT, 9, 9)
+    for pod in range(20):
+        assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
+        if pod >= 2:
+            await started.free(f"pod-{pod - 2}")
+
+
+async def test_shares_are_spread_by_default(started: Kubelet, hosting: Hosting) -> None:
+    """So that the last pod that asks for two still finds two devices with a share."""
+    hosting.start(config("[a, b, c, d, e, f]", "replicas: 2"))
+    await started.wait(SLOT, 12, 12)
+    for pod in range(6):
+        shares = await given(started, f"pod-{pod}", 2)
+        assert len(set(map(without_share, shares))) == 2, shares
+
+
 async def test_none_is_asked_too(started: Kubelet, hosting: Hosting) -> None:
-    """It answers nothing, so that another preference needs no new registration."""
+    """Without replicas it answers nothing, so that another preference needs no new registration."""
     hosting.start(config("4", "prefer: none"))
     await started.wait(SLOT, 4, 4)
     (first,) = await given(started, "one")

@@ -112,7 +112,7 @@ def score(case: Case, answer: Iterable[str]) -> tuple[Any, ...]:
     free = Counter(map(without_share, case.ids))
     devices = sorted(order.index(without_share(one)) for one in answer)
     policy: tuple[Any, ...] = ()
-    if case.policy in ("packed", "spread"):
+    if case.policy in ("packed", "spread", "none"):
         sign = 1 if case.policy == "packed" else -1
         policy = tuple(sorted((sign * free[order[index]], index) for index in devices))
     elif case.policy == "numa":
@@ -184,7 +184,7 @@ def test_an_answer_is_empty_or_what_was_asked_for(case: Case, size: int, limit: 
         max_per_container=limit,
         numa_nodes=case.numa,
     )
-    silent = case.policy == "none" and limit is None
+    silent = case.policy == "none" and limit is None and case.replicas == 1
     if silent or size < 1 or not len(case.must) <= size <= len(case.ids):
         assert answer == ()
     else:
@@ -219,11 +219,13 @@ def test_what_cannot_be_is_answered_with_nothing(
     assert ask(policy, available, size, must=must, limit=1) == ""
 
 
-def test_none_has_something_to_say_only_about_distinct_devices() -> None:
+def test_none_spreads_shares_and_leaves_whole_devices_to_kubelet() -> None:
     free = shares(a="012", b="0", c="01")
-    assert ask("none", free, 2, replicas=3) == ""
-    assert ask("none", free, 2, replicas=3, limit=2) == "a::0 b::0"
-    assert ask("none", free, 4, replicas=3, limit=2) == "a::0 a::1 b::0 c::0"
+    for limit in (None, 2):
+        assert ask("none", free, 2, replicas=3, limit=limit) == "a::0 c::0"
+        assert ask("none", free, 4, replicas=3, limit=limit) == "a::0 a::1 b::0 c::0"
+    assert ask("none", "a b c", 2) == ""
+    assert ask("none", "a b c", 2, limit=1) == "a b"
 
 
 def test_a_limit_that_cannot_be_kept_is_no_error() -> None:
