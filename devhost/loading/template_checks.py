@@ -1,6 +1,7 @@
 """Whether templates mention only what there is, and come to legal results."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from devhost import pattern
 from devhost.loading.explain import did_you_mean
@@ -15,32 +16,33 @@ from devhost.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES, NODE_VARIABLE
 from devhost.template import Template, TemplateError, Variable
 
 Place = tuple[Path, Template]
+_LATER: Final = frozenset({"id", "index", "count"})  # known when the device has its ID
 
 
 def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
     """Yield unknown variables and results that no container can hold."""
-    known = variables_of(resource)
-    if known is None:  # a bad pattern is reported by its own check; its groups are not known
+    given = _by_source(resource)
+    if given is None:  # a bad pattern is reported by its own check; its groups are not known
         return
-    early = known - {"id", "index", "count"}
+    known, some = _everywhere(resource, given), frozenset.union(*given)
     if resource.group is not None:
-        plain = {name for name in early if "." not in name}  # a node's own
+        plain = {name for name in known - _LATER if "." not in name}  # a node's own
         yield from check_template((*path, "group"), resource.group, frozenset(plain), known)
-    for index, template in enumerate(resource.id or ()):
-        yield from check_template((*path, "id", index), template, early, known)
-        if not template.names - CONTAINER_VARIABLES:
-            message = "gives every device the same ID: mention a variable of the device"
-            yield "error", (*path, "id", index), message, False
+        given = [known]
+    yield from _ids((*path, "id"), resource.id or (), given, some)
     base = (*path, "allocate")
     for section, texts in (
         ("env", resource.allocate.env),
         ("annotations", resource.allocate.annotations),
     ):
         for name, text in texts.items():
-            yield from _text((*base, section, name), section, name, text, known)
-    for where, template in path_templates(base, resource):
-        yield from check_template(where, template, known, known)
-        yield from check_path(where, template)
+            allowed = some if text.optional else known
+            yield from _text((*base, section, name), section, name, text, allowed)
+    for where, entry in path_entries(base, resource):
+        allowed = some if entry.optional else known
+        for at, template in _templates_of(where, entry):
+            yield from check_template(at, template, allowed, allowed)
+            yield from check_path(at, template)
     for index, template in enumerate(resource.allocate.cdi):
         yield from check_template((*base, "cdi", index), template, known, known)
         if problem := names.cdi_name_problem(_sample(template)):
@@ -48,13 +50,45 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
     yield from _optional_nodes(base, resource)
 
 
+def _ids(
+    path: Path, templates: Sequence[Template], given: Sequence[frozenset[str]], some: frozenset[str]
+) -> Iterator[Finding]:
+    """Check the templates of device IDs: of several, each source needs one that it can fill in."""
+    known = frozenset.intersection(*given)
+    allowed = (some if len(templates) > 1 else known) - _LATER
+    for index, template in enumerate(templates):
+        yield from check_template((*path, index), template, allowed, known)
+        if not template.names - CONTAINER_VARIABLES:
+            message = "gives every device the same ID: mention a variable of the device"
+            yield "error", (*path, index), message, False
+    if any(template.names - allowed for template in templates):
+        return
+    for index, one in enumerate(given):
+        if templates and not any(template.names <= one for template in templates):
+            whose = f"devices of sources[{index}]" if len(given) > 1 else "some devices"
+            message = f"no entry has a value for {whose}: end the list with ${{name}}"
+            yield "error", path, message, False
+
+
 def variables_of(resource: Resource) -> frozenset[str] | None:
     """Return the variables that every device can give; ``None`` where a pattern is bad.
 
     Those that every source gives and, of devices of several nodes, those of the named nodes.
     """
+    given = _by_source(resource)
+    return None if given is None else _everywhere(resource, given)
+
+
+def _everywhere(resource: Resource, given: Sequence[frozenset[str]]) -> frozenset[str]:
+    known = frozenset.intersection(*given)
+    if resource.group is None:
+        return known
+    return known | {name for name in frozenset.union(*given) if "." in name}
+
+
+def _by_source(resource: Resource) -> list[frozenset[str]] | None:
+    """Return the variables that each source gives; ``None`` where a pattern is bad."""
     known: list[frozenset[str]] = []
-    named: set[str] = set()
     for source in resource.sources:
         given = NODE_VARIABLES
         match source.kind:
@@ -66,10 +100,8 @@ def variables_of(resource: Resource) -> frozenset[str] | None:
                 except PatternError:
                     return None
         own = {f"{source.role}.{name}" for name in given - {"id", "index"} if source.role}
-        named |= own
-        known.append(given | own)
-    everywhere = frozenset.intersection(*known) | CONTAINER_VARIABLES
-    return everywhere | named if resource.group is not None else everywhere
+        known.append(given | own | CONTAINER_VARIABLES)
+    return known
 
 
 def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:
@@ -151,9 +183,13 @@ def path_entries(base: Path, resource: Resource) -> Iterator[tuple[Path, DeviceN
 def path_templates(base: Path, resource: Resource) -> Iterator[Place]:
     """Yield the host paths and container paths of an answer with their places."""
     for where, entry in path_entries(base, resource):
-        yield (*where, "hostPath"), entry.host_path
-        if entry.container_path is not None:
-            yield (*where, "containerPath"), entry.container_path
+        yield from _templates_of(where, entry)
+
+
+def _templates_of(where: Path, entry: DeviceNode | Mount) -> Iterator[Place]:
+    yield (*where, "hostPath"), entry.host_path
+    if entry.container_path is not None:
+        yield (*where, "containerPath"), entry.container_path
 
 
 def _sample(template: Template) -> str:

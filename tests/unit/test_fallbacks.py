@@ -1,0 +1,102 @@
+"""Variables that only some sources of a resource give: lists of IDs, optional entries."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from devhost.discovery.host_files import HostFiles
+from devhost.discovery.scan import Scanner
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
+from devhost.trust import Policy
+
+TWO_SOURCES = r"sources: [{dev: {pattern: 'tty(?P<port>[0-9])', types: file}}, directory: /locks]"
+GROUPED = """\
+sources: [{dev: 'a(?P<n>.)(?P<c>.)', as: x}, {dev: 'b(?P<n>.)', as: y, optional: true}]
+  group: g${n}"""
+
+
+def problems(body: str) -> list[str]:
+    text = f"version: v1\nresources:\n- name: e.com/a\n  {body}\n"
+    return [str(problem) for problem in loads(text, "f.yaml").problems]
+
+
+def scan(root: Path, body: str) -> tuple[Scanner, Snapshot]:
+    """Look at a host with a port and a lock."""
+    for name in ("dev/tty4", "locks/door"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).touch()
+    text = f"version: v1\nresources:\n- name: e.com/a\n  {TWO_SOURCES}\n  {body}\n"
+    (resource,) = loads(text).require().resources
+    scanner = Scanner.of(resource, HostFiles(str(root)), Policy(), "node", hold_s=0)
+    return scanner, scanner.snapshot(scanner.survey(), Snapshot(), lambda _key: None, 0)
+
+
+def envs(root: Path, body: str, *ids: str) -> Mapping[str, str]:
+    scanner, snapshot = scan(root, f"allocate: {{devices: [], env: {{{body}}}}}")
+    return scanner.hand_out(snapshot, ids).envs
+
+
+def test_a_list_of_ids_falls_back_where_a_source_does_not_give_a_variable(tmp_path: Path) -> None:
+    _, snapshot = scan(tmp_path, "id: ['port-${port}', '${name}']")
+    assert sorted(snapshot.devices) == ["door", "port-4"]
+
+
+def test_an_optional_variable_is_left_out_where_a_source_does_not_give_it(tmp_path: Path) -> None:
+    """Of several devices, those that have a value are joined; a name may mention it, too."""
+    port = "PORT: {value: '${port}', optional: true}"
+    assert envs(tmp_path, port, "tty4") == {"PORT": "4"}
+    assert envs(tmp_path, port, "door") == {}
+    assert envs(tmp_path, port, "door", "tty4") == {"PORT": "4"}
+    named = "'PORT_${port}': {value: 'yes', optional: true}"
+    assert envs(tmp_path, named, "door", "tty4") == {"PORT_4": "yes"}
+
+
+def test_an_optional_node_is_left_out_where_a_source_does_not_give_its_variable(
+    tmp_path: Path,
+) -> None:
+    scanner, snapshot = scan(
+        tmp_path, "allocate: {devices: [{hostPath: '/dev/port${port}', optional: true}]}"
+    )
+    assert snapshot.devices["door"].healthy
+    assert scanner.hand_out(snapshot, ("door",)).devices == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (f"{TWO_SOURCES}\n  id: '${{port}}'", "f.yaml:5:7: error: resources[0].id: unknown var"),
+        (
+            f"{TWO_SOURCES}\n  id: ['${{port}}', 'p${{port}}']",
+            "f.yaml:5:7: error: resources[0].id: no entry has a value for devices of sources[1]: end",
+        ),
+        (f"{TWO_SOURCES}\n  id: ['${{prt}}', '${{name}}']", "did you mean 'port'?"),
+        (
+            f"{TWO_SOURCES}\n  id: ['${{port}}', '${{index}}']",
+            "${index} is not known yet at this point",
+        ),
+        (f"{TWO_SOURCES}\n  allocate: {{env: {{A: '${{port}}'}}}}", "unknown variable ${port}"),
+        (
+            f"{TWO_SOURCES}\n  allocate: {{env: {{A: {{value: '${{prt}}', optional: true}}}}}}",
+            "unknown variable ${prt}; did you mean 'port'?",
+        ),
+        (f"{GROUPED}\n  id: ['${{c}}', '${{c}}${{n}}']", "no entry has a value for some devices"),
+    ],
+)
+def test_what_no_source_gives_is_an_error(body: str, says: str) -> None:
+    """And a list of which no entry fits a source."""
+    found = problems(body)
+    assert any(says in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{TWO_SOURCES}\n  id: ['${{port}}', '${{name}}']",
+        f"{GROUPED}\n  id: ['${{c}}', '${{n}}']",
+        f"{GROUPED}\n  allocate: {{env: {{A: {{value: '${{c}}', optional: true}}}}}}",
+    ],
+)
+def test_what_some_sources_give_is_no_error_in_a_list_or_an_optional_entry(body: str) -> None:
+    assert problems(body) == []
