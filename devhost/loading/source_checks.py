@@ -7,6 +7,7 @@ from typing import Final
 from devhost import pattern
 from devhost.loading.finding import Finding
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
+from devhost.loading.lookalikes import directory_mistake, glob_mistake, variable_mistake
 from devhost.loading.yamltree import Path
 from devhost.model import names
 from devhost.model.config import Resource
@@ -58,6 +59,8 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
     match kind:
         case Directory():
             base = (*path, "directory")
+            if problem := directory_mistake(kind.path):
+                yield "error", (*base, "path"), problem, False
             for option, texts in (("include", kind.include or ()), ("exclude", kind.exclude)):
                 yield from _patterns(texts, (*base, option))
         case Dev():
@@ -76,11 +79,13 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 
 
 def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs that are too long: Python takes quadratic time to translate them."""
+    """Refuse globs that mean nothing, or are too long: Python needs quadratic time for them."""
     for index, text in enumerate(texts):
         if len(text) > _GLOB_MAX:
             message = f"a glob of {len(text)} characters: at most {_GLOB_MAX} are allowed"
             yield "error", (*path, index), message, False
+        elif problem := glob_mistake(text):
+            yield "error", (*path, index), problem, False
 
 
 def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
@@ -107,7 +112,9 @@ def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iter
             if group in BUILT_IN_VARIABLES:
                 message = f"the group '{group}' bears the name of a built-in variable: rename it"
                 yield "error", where, message, False
-        if problem := glob_problem(text):
+        if problem := variable_mistake(text):
+            yield "error", where, problem, False
+        elif problem := glob_problem(text):
             yield "warning", where, problem, False
 
 

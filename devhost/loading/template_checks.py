@@ -6,6 +6,7 @@ from typing import Final
 from devhost import pattern
 from devhost.loading.explain import did_you_mean
 from devhost.loading.finding import Finding
+from devhost.loading.lookalikes import docker_mistake
 from devhost.loading.yamltree import Path
 from devhost.model import names
 from devhost.model.allocate import DeviceNode, Mount, Text
@@ -40,6 +41,8 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
             yield from _text((*base, section, name), section, name, text, allowed)
     for where, entry in path_entries(base, resource):
         allowed = some if entry.optional else known
+        if problem := docker_mistake(str(entry.host_path), mount=isinstance(entry, Mount)):
+            yield "error", (*where, "hostPath"), problem, False
         for at, template in _templates_of(where, entry):
             yield from check_template(at, template, allowed, allowed)
             yield from check_path(at, template)

@@ -1,0 +1,108 @@
+"""Texts in the language of another tool: regular expressions or braces in globs, docker's forms.
+
+They would be legal and match nothing, or name a path that does not exist; each function returns
+what to write instead.
+"""
+
+import re
+from typing import Final
+
+from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
+
+# A set of characters as `fnmatch` reads it, or the '[' of one that is not closed.
+_SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
+_VARIABLE: Final = re.compile(r"\$\{[A-Za-z_]")
+_BRACES: Final = re.compile(r"\{([^{}]*)\}")
+# Where sets are written '[]': what has a meaning in regular expressions only. udev writes a blank
+# in a label as '\x20', so not each backslash is one.
+_REGEX: Final = re.compile(
+    r"(?:\[\]|[).])(?P<repeat>[+])|(?:\[\]|[).])(?P<count>\{[0-9]+,?[0-9]*\})"
+    r"|(?P<escape>\\[dwsDWS.*?+(\[{])|(?P<group>\()(?:[^()|]*\||\?)"
+    r"|(?<=[-_])(?P<any>\.)[*+]|(?P<end>\$)\Z"
+)
+# From a regular expression to a glob, where that is simple.
+_AS_GLOB: Final = (
+    (re.compile(r"\\d"), "[0-9]"),
+    (re.compile(r"\\\."), "."),
+    (re.compile(r"\.[*+]"), "*"),
+    (re.compile(r"\][+]|\]\{[0-9,]+\}"), "]*"),
+    (re.compile(r"\$\Z"), ""),
+)
+_DOCKER: Final = re.compile(
+    r"(?P<host>(?:/|\$\{)[^:]*):"
+    r"(?:(?P<container>(?:/|\$\{(?:real)?path\})[^:]*)(?::(?P<mode>[A-Za-z,]+))?|(?P<only>[rwm]+|ro))"
+)
+
+
+def variable_mistake(text: str) -> str | None:
+    """Say that a text of a source has a variable."""
+    if _VARIABLE.search(text):
+        return "variables are not replaced in sources: write what is on the host"
+    return None
+
+
+def directory_mistake(path: str) -> str | None:
+    """Say that the path of a directory is a glob, or has a variable."""
+    if any(character in path for character in "*?["):
+        return f"a directory cannot be a glob: write the source as {path.rstrip('/')}/*"
+    return variable_mistake(path) or _braces_mistake(path)
+
+
+def glob_mistake(text: str) -> str | None:
+    """Say what is no part of a glob."""
+    for found in _SET.finditer(text):
+        if found[0] == "[":
+            return "'[' is not closed; for the character itself write '[[]'"
+        if found[0].startswith("[^"):
+            return f"a glob excludes characters by '!': write [!{found[0][2:]}"
+    return variable_mistake(text) or _regex_mistake(text) or _braces_mistake(text)
+
+
+def _regex_mistake(text: str) -> str | None:
+    found, below = _REGEX.search(_SET.sub("[]", text)), text.removeprefix("/dev/")
+    mark = next(filter(None, found.groups())) if found else "."
+    if found is None and (
+        below == text or "." not in text or counted_by_glob(text) or not counted_by_pattern(below)
+    ):
+        return None
+    glob = text
+    for regex, replacement in _AS_GLOB:
+        glob = regex.sub(replacement, glob)
+    better = [] if _REGEX.search(_SET.sub("[]", glob)) else [glob]
+    if below != text and not glob_problem(below):
+        better.append(f"dev: {below}")
+    hint = f"; write {' or '.join(better)}" if better else ""
+    return f"a glob, not a regular expression: '{mark}' stands for itself{hint}"
+
+
+def _braces_mistake(text: str) -> str | None:
+    masked = _SET.sub(lambda found: "\0" * len(found[0]), text)  # '[{]' is the character itself
+    pairs = [found for found in _BRACES.finditer(masked) if "," in found[1] or ".." in found[1]]
+    if not pairs:
+        return None
+    start, end = pairs[0].span()
+    each = [f"{text[:start]}{part}{text[end:]}" for part in text[start + 1 : end - 1].split(",")]
+    simple = len(pairs) == 1 and len(each) > 1
+    return f"braces are not expanded: list {', '.join(each) if simple else 'each path'} instead"
+
+
+def docker_mistake(text: str, *, mount: bool) -> str | None:
+    """Say how a device or mount in docker's form is written.
+
+    Source: https://docs.docker.com/reference/cli/docker/container/run (--device, --volume).
+    """
+    found = _DOCKER.fullmatch(text)
+    if found is None:
+        return None
+    mode = found["mode"] or found["only"]
+    entry = {"hostPath": found["host"], "containerPath": found["container"]}
+    if mount:
+        entry["readOnly"] = "true" if mode and "ro" in mode.split(",") else "false"
+    elif mode:
+        entry["permissions"] = mode
+    shown = (f"{key}: {_quoted(value)}" for key, value in entry.items() if value)
+    return f"looks like docker's HOST:CONTAINER:MODE: write {{{', '.join(shown)}}}"
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if "$" in text else text

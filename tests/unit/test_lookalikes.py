@@ -1,0 +1,164 @@
+"""Texts in the language of another tool are errors that say what to write."""
+
+import pytest
+
+from devhost.loading.loader import loads
+
+HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
+NO_REGEX = "a glob, not a regular expression: "
+NO_BRACES = "braces are not expanded: list "
+NO_VARIABLES = "variables are not replaced in sources: write what is on the host"
+DOCKER = "looks like docker's HOST:CONTAINER:MODE: write "
+
+
+def problems(text: str) -> list[str]:
+    return [str(one) for one in loads(text, "f.yaml").problems if one.severity == "error"]
+
+
+def source(text: str) -> str:
+    return f"{HEAD}    sources:\n      - {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("glob", "says"),
+    [
+        (
+            "/dev/ttyUSB[0-9]+",
+            f"{NO_REGEX}'+' stands for itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB[0-9]+",
+        ),
+        (
+            "/dev/ttyUSB.*",
+            f"{NO_REGEX}'.' stands for itself; write /dev/ttyUSB* or dev: ttyUSB.*",
+        ),
+        (
+            r"/dev/ttyUSB\d+",
+            rf"{NO_REGEX}'\d' stands for itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB\d+",
+        ),
+        (
+            "/dev/tty[A-Z]{3}0",
+            f"{NO_REGEX}'{{3}}' stands for itself; write /dev/tty[A-Z]*0 or dev: tty[A-Z]{{3}}0",
+        ),
+        (
+            "/dev/(ttyUSB|ttyACM).*",
+            f"{NO_REGEX}'(' stands for itself; write dev: (ttyUSB|ttyACM).*",
+        ),
+        ("/dev/ttyUSB*$", f"{NO_REGEX}'$' stands for itself; write /dev/ttyUSB*"),
+        ("/etc/lic-.*", f"{NO_REGEX}'.' stands for itself; write /etc/lic-*"),
+        ("/dev/tty{USB,ACM}*", f"{NO_BRACES}/dev/ttyUSB*, /dev/ttyACM* instead"),
+        ("/dev/tty{USB,ACM}[0-9,]", f"{NO_BRACES}/dev/ttyUSB[0-9,], /dev/ttyACM[0-9,] instead"),
+        ("/dev/video{0..3}", f"{NO_BRACES}each path instead"),
+        ("/dev/{a,b}/{c,d}", f"{NO_BRACES}each path instead"),
+        ("/dev/tty[", "'[' is not closed; for the character itself write '[[]'"),
+        ("/dev/tty[!]", "'[' is not closed; for the character itself write '[[]'"),
+        ("/dev/tty[^0]", "a glob excludes characters by '!': write [!0]"),
+        ("/dev/${nodeName}*", NO_VARIABLES),
+    ],
+)
+def test_what_is_no_glob(glob: str, says: str) -> None:
+    """Also in `exclude`."""
+    assert problems(source(f"glob: '{glob}'")) == [
+        f"f.yaml:5:15: error: resources[0].sources[0].glob: {says}"
+    ]
+    assert problems(source(f"glob: {{paths: /a, exclude: ['{glob}']}}")) == [
+        f"f.yaml:5:37: error: resources[0].sources[0].glob.exclude[0]: {says}"
+    ]
+
+
+def test_node_names_are_globs_too() -> None:
+    text = f"{HEAD}    sources: [static: 1]\n    nodeNames: 'gpu-[0-9]+'\n"
+    (found,) = problems(text)
+    assert found.startswith(f"f.yaml:5:16: error: resources[0].nodeNames: {NO_REGEX}'+' stands")
+    assert found.endswith("write gpu-[0-9]*")
+
+
+@pytest.mark.parametrize(
+    "glob",
+    [
+        "/dev/serial/by-id/*",
+        "/dev/ttyUSB[0-9]*",
+        "/dev/tty[!0-9]",
+        "/dev/sd[a-z]",
+        "/dev/sd?",
+        "/dev/disk/by-id/nvme-eui.*",
+        "/dev/disk/by-id/lvm-pv-uuid+*",
+        r"/dev/disk/by-label/My\x20Disk*",
+        "/dev/v4l/by-path/pci-0000:00:14.*-index0",
+        "/etc/*.*",
+        "/etc/lic.*",
+        "/etc/.*",
+        "/mnt/Program Files (x86)/*",
+        "/srv/c++/*",
+        "/srv/a[+]",
+        "/srv/[{]a,b}",
+        "/srv/{a}",
+        "/srv/[[]a]",
+        "/srv/[]]",
+        "/srv/[!]]",
+    ],
+)
+def test_what_is_a_glob(glob: str) -> None:
+    assert problems(source(f"glob: '{glob}'")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/etc/lic*", "a directory cannot be a glob: write the source as /etc/lic*/*"),
+        ("/etc/lic[ab]/", "a directory cannot be a glob: write the source as /etc/lic[ab]/*"),
+        ("/etc/${nodeName}", NO_VARIABLES),
+        ("/etc/{a,b}", f"{NO_BRACES}/etc/a, /etc/b instead"),
+    ],
+)
+def test_what_is_no_directory(path: str, says: str) -> None:
+    assert problems(source(f"directory: '{path}'")) == [
+        f"f.yaml:5:20: error: resources[0].sources[0].directory: {says}"
+    ]
+    assert problems(source(f"directory: {{path: '{path}'}}")) == [
+        f"f.yaml:5:27: error: resources[0].sources[0].directory.path: {says}"
+    ]
+
+
+def test_a_pattern_has_no_variables() -> None:
+    """To RE2 a '$' in the middle is the end of the name, which it never is."""
+    assert problems(source("dev: tty${minor}")) == [
+        f"f.yaml:5:14: error: resources[0].sources[0].dev: {NO_VARIABLES}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "entry", "says"),
+    [
+        (
+            "devices",
+            "/dev/kvm:/dev/kvm:rw",
+            "{hostPath: /dev/kvm, containerPath: /dev/kvm, permissions: rw}",
+        ),
+        ("devices", "/dev/kvm:/dev/x", "{hostPath: /dev/kvm, containerPath: /dev/x}"),
+        ("devices", "/dev/kvm:r", "{hostPath: /dev/kvm, permissions: r}"),
+        (
+            "devices",
+            "${path}:/dev/x${index}",
+            '{hostPath: "${path}", containerPath: "/dev/x${index}"}',
+        ),
+        ("mounts", "/srv:/data:ro", "{hostPath: /srv, containerPath: /data, readOnly: true}"),
+        ("mounts", "/srv:/data:rw,z", "{hostPath: /srv, containerPath: /data, readOnly: false}"),
+        ("mounts", "/srv:/data", "{hostPath: /srv, containerPath: /data, readOnly: false}"),
+    ],
+)
+def test_dockers_form_of_devices_and_mounts(section: str, entry: str, says: str) -> None:
+    text = f"{source('dev: kvm')}    allocate:\n      {section}:\n"
+    path = f"resources[0].allocate.{section}[0]"
+    assert problems(f"{text}        - '{entry}'\n") == [
+        f"f.yaml:8:11: error: {path}: {DOCKER}{says}"
+    ]
+    assert problems(f"{text}        - hostPath: '{entry}'\n") == [
+        f"f.yaml:8:21: error: {path}.hostPath: {DOCKER}{says}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", ["/dev/dri/by-path/pci-0000:03:00.0-render", "/sys/bus/pci/0000:${name}", "/dev/a:b"]
+)
+def test_a_path_with_colons_is_not_dockers_form(path: str) -> None:
+    text = f"{source('dev: kvm')}    allocate:\n      devices: ['{path}']\n"
+    assert problems(text) == []
