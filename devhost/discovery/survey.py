@@ -131,7 +131,10 @@ class Judge:
         return problem or _unusable(state.realpath)
 
     def _wrong_type(self, path: str, state: FileState) -> str | None:
-        if self._types is None or state.kind.value in self._types:
+        if self._types is None:
+            directory = state.kind is FileKind.DIRECTORY
+            return "a directory: name it in `types` to offer it" if directory else None
+        if state.kind.value in self._types:
             return None
         if "symlink" in self._types and self._files.is_link(path):
             return None

@@ -49,7 +49,7 @@ class Glob(Model):
     exclude: Strings = ()
     """Glob patterns on the whole path, or on the name where they have no '/'."""
     types: FileTypes | None = None
-    """What counts as a device, judged through links; anything unless told."""
+    """What counts as a device, judged through links; left out: all but directories."""
     in_use: bool = False
     """Offer block devices that are mounted, swapped on or held."""
 

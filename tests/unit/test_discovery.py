@@ -287,11 +287,21 @@ def test_a_double_star_does_not_run_in_circles(tmp_path: Path) -> None:
     assert found(tmp_path, "{glob: {paths: '/d/**/a', types: file}}") == ["a"]
 
 
-def test_a_glob_takes_the_types_that_it_is_told(tmp_path: Path) -> None:
-    """A glob offers anything, unless ``types`` says otherwise."""
-    files(tmp_path, "d/a", "d/x/b")
-    assert found(tmp_path, "/d/*") == ["a", "x"]
-    assert found(tmp_path, "{glob: {paths: '/d/*', types: directory}}") == ["x"]
+def test_a_glob_offers_directories_only_if_types_names_them(tmp_path: Path) -> None:
+    """A directory hands over all nodes below it, which `/dev/serial/*` does not mean."""
+    files(tmp_path, "d/a", "d/by-id/b")
+    (tmp_path / "d/linked").symlink_to("by-id")
+    reason = "a directory: name it in `types` to offer it"
+    assert found(tmp_path, "/d/*") == ["a"]
+    assert found(tmp_path, "/d/**") == ["a", "by-id/b"]
+    assert skipped(tmp_path, "/d/*") == {"/d/by-id": reason, "/d/linked": reason}
+    assert skipped(tmp_path, "/d/by-id") == {"/d/by-id": reason}
+    assert found(tmp_path, "{glob: {paths: '/d/*', types: directory}}") == ["by-id", "linked"]
+    assert found(tmp_path, "{glob: {paths: '/d/*', types: [file, directory]}}") == [
+        "a",
+        "by-id",
+        "linked",
+    ]
 
 
 # ── dev ──
