@@ -130,6 +130,7 @@ class HostPaths:
             for whole in specs
             for spec in self._parts_found(whole)
             if not isinstance(state := self.look(spec.host_path), str)
+            and not (state is None and spec.optional)  # it is left out
             and (reason := self._refusal(spec, state))
         }
 

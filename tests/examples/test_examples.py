@@ -15,7 +15,7 @@ import yaml
 
 from devhost.discovery.host_files import HostFiles
 from devhost.host.supervisor import Host, Settings
-from devhost.loading.loader import load
+from devhost.loading.loader import load, loads
 from devhost.model.config import Config
 from devhost.model.schema import json_schema
 from devhost.report import report
@@ -31,6 +31,7 @@ GOPHER: Final = "lixueduan.com/gopher"
 SUPERDISK: Final = "hy.c/superdisk"
 VPCPORT: Final = "netease/vpcport"
 GPU: Final = "iluvatar.com/gpu"
+NVIDIA: Final = "nvidia.com/gpu"
 SERIAL: Final = "example.com/serial"
 CAMERA: Final = "example.com/camera"
 SOUND: Final = "example.com/sound"
@@ -305,6 +306,20 @@ def test_plan_gopher(tree: Tree) -> None:
     assert shown["allocation"] == allocation(ids, {"Gopher": "g1,team/deep/g3,team/g2,team/g10"})
 
 
+def test_gophers_may_be_known_by_their_own_names(tree: Tree) -> None:
+    """As the example says: by a line that is commented out."""
+    for name in ("g1", "team/g2", "other/g2"):
+        tree.file(f"/etc/gophers/{name}")
+    text = (EXAMPLES / "gopher.yaml").read_text(encoding="utf-8")
+    config = loads(text.replace("# id: ${name}", "id: ${name}")).require()
+    (shown,) = report(config, HostFiles(str(tree.root)), Policy(), "node", {GOPHER: "2"})
+    assert list(shown.snapshot.devices) == ["g1", "g2"]
+    assert shown.allocation is not None
+    assert shown.allocation.envs == {"Gopher": "g1,g2"}
+    reasons = [one.reason for one in shown.snapshot.skipped]
+    assert "its ID g2 is that of /etc/gophers/other/g2" in reasons
+
+
 async def test_live_gopher(tree: Tree, kubelet: RealKubelet) -> None:
     tree.file("/etc/gophers/g1")
     async with hosted("gopher", tree, kubelet):
@@ -418,44 +433,38 @@ async def test_live_superdisk(tree: Tree, kubelet: RealKubelet) -> None:
 
 
 def test_plan_accelerator(tree: Tree) -> None:
-    for name in ("iluvatarctl", "iluvatar3", "iluvatar10", "null"):
+    """The control node is one for all cards; not every machine has it."""
+    for name in ("iluvatar3", "iluvatar10", "null"):
         tree.char(f"/dev/{name}")
     tree.file("/dev/iluvatar4")
-    shown = plan("accelerator", tree, gpu="2")[GPU]
-    assert shown["devices"] == [
-        advertised("iluvatar3", "/dev/iluvatar3"),
-        advertised("iluvatar10", "/dev/iluvatar10"),
-    ]
-    assert shown["skipped"] == [skipped("/dev/iluvatar4", "a file, not char or block")]
-    assert shown["warnings"] == []
-    assert {**shown["allocation"], "devices": None} == {
-        **allocation(
-            ["iluvatar3", "iluvatar10"], {"ILUVATAR_DEVICES": "/dev/iluvatar0,/dev/iluvatar1"}
-        ),
-        "devices": None,
-    }
-    assert by_container_path(shown["allocation"]["devices"]) == {
+    cards = {
         "/dev/iluvatar0": ("/dev/iluvatar3", "rw"),
         "/dev/iluvatar1": ("/dev/iluvatar10", "rw"),
-        "/dev/iluvatarctl": ("/dev/iluvatarctl", "rw"),
     }
-
-
-def test_accelerators_need_their_control_node(tree: Tree) -> None:
-    """A card that a container could not use is unhealthy, and says why."""
-    tree.char("/dev/iluvatar0")
-    reason = f"/dev/iluvatarctl is not there (below {tree.root})"
-    assert plan("accelerator", tree)[GPU]["devices"] == [
-        advertised("iluvatar0", "/dev/iluvatar0", reason)
-    ]
+    for control in ({}, {"/dev/itrctl": ("/dev/itrctl", "rw")}):
+        for path in control:
+            tree.char(path)
+        shown = plan("accelerator", tree, gpu="2")[GPU]
+        assert shown["devices"] == [
+            advertised("iluvatar3", "/dev/iluvatar3"),
+            advertised("iluvatar10", "/dev/iluvatar10"),
+        ]
+        assert shown["skipped"] == [skipped("/dev/iluvatar4", "a file, not char or block")]
+        assert shown["warnings"] == []
+        assert {**shown["allocation"], "devices": None} == {
+            **allocation(
+                ["iluvatar3", "iluvatar10"], {"ILUVATAR_DEVICES": "/dev/iluvatar0,/dev/iluvatar1"}
+            ),
+            "devices": None,
+        }
+        assert by_container_path(shown["allocation"]["devices"]) == cards | control
 
 
 async def test_live_accelerator(tree: Tree, kubelet: RealKubelet) -> None:
     tree.char("/dev/iluvatar3")
     async with hosted("accelerator", tree, kubelet):
-        await kubelet.wait(GPU, 1, 0)
-        tree.char("/dev/iluvatarctl")
         await kubelet.wait(GPU, 1, 1)
+        tree.char("/dev/itrctl")
         tree.char("/dev/iluvatar7")
         tree.char("/dev/iluvatar10")
         await kubelet.wait(GPU, 3, 3)
@@ -466,8 +475,36 @@ async def test_live_accelerator(tree: Tree, kubelet: RealKubelet) -> None:
         assert by_container_path(answer["devices"]) == {
             "/dev/iluvatar0": ("/dev/iluvatar3", "rw"),
             "/dev/iluvatar1": ("/dev/iluvatar10", "rw"),
-            "/dev/iluvatarctl": ("/dev/iluvatarctl", "rw"),
+            "/dev/itrctl": ("/dev/itrctl", "rw"),
         }
+
+
+# ── nvidia ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_plan_nvidia(tree: Tree) -> None:
+    """One variable with the list, and no nodes: not those of the GPUs, nor any other."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        tree.char(f"/dev/{name}")
+    tree.char("/dev/nvidia-caps/nvidia-cap1")
+    shown = plan("nvidia", tree, gpu="nvidia0,nvidia2,nvidia10")[NVIDIA]
+    assert [one["id"] for one in shown["devices"]] == ["nvidia0", "nvidia1", "nvidia2", "nvidia10"]
+    assert (shown["skipped"], shown["warnings"]) == ([], [])
+    assert shown["allocation"] == allocation(
+        ["nvidia0", "nvidia2", "nvidia10"], {"NVIDIA_VISIBLE_DEVICES": "0,2,10"}
+    )
+
+
+async def test_live_nvidia(tree: Tree, kubelet: RealKubelet) -> None:
+    for number in range(3):
+        tree.char(f"/dev/nvidia{number}")
+    async with hosted("nvidia", tree, kubelet):
+        await kubelet.wait(NVIDIA, 3, 3)
+        tree.remove("/dev/nvidia1")
+        await kubelet.wait(NVIDIA, 3, 2)
+        answer = (await kubelet.admit("pod", {"app": {NVIDIA: 2}}))["app"]
+        assert answer["envs"] == {"NVIDIA_VISIBLE_DEVICES": "0,2"}
+        assert answer["devices"] == []
 
 
 # ── serial, video ──────────────────────────────────────────────────────────────────────

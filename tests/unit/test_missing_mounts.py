@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.host_paths import HostPaths
 from devhost.discovery.injection import cdi_devices
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.loading.loader import loads
+from devhost.model.answer import MountSpec
 from devhost.model.device import Snapshot
 from devhost.trust import Policy
 from tests.support.mounts import tmpfs
@@ -60,6 +62,12 @@ def test_an_optional_mount_that_is_missing_is_left_out(root: Path) -> None:
     assert mounted(root, OPTIONAL) == []
     (root / "opt/driver").mkdir()
     assert mounted(root, OPTIONAL) == ["/opt/driver"]
+
+
+def test_what_is_left_out_needs_no_permission(root: Path) -> None:
+    for optional, count in ((True, 0), (False, 1)):
+        spec = MountSpec("/srv/x", "/x", read_only=True, optional=optional)
+        assert len(HostPaths(HostFiles(str(root)), Policy()).needs([spec])) == count
 
 
 def test_what_is_missing_where_nothing_is_visible_is_a_note(root: Path) -> None:
