@@ -75,7 +75,9 @@ class Rule:
 
 Rules = tuple[Rule, ...]
 
-_NODES: Final = Rule("devices", _PATH, _PATH, nodes_only=True)  # where ``devices`` is left out
+# Where ``devices`` is left out: each node under its own name, which is where libraries look for it;
+# the link that led to it goes on leading to it when a container starts again.
+_NODES: Final = Rule("devices", Template.parse("${realpath}"), _PATH, nodes_only=True)
 
 
 def rules_of(resource: Resource) -> Rules:

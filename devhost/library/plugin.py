@@ -73,7 +73,7 @@ class DevicePlugin:
             devices: The container's distinct devices, in natural order of their IDs.
 
         Returns:
-            All that it receives; ``None`` for what is declared: each device node as it is,
+            All that it receives; ``None`` for what is declared: each node under its own name,
             and what the option ``allocate`` says.
         """
         return None

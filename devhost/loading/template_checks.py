@@ -11,7 +11,7 @@ from devhost.loading.yamltree import Path
 from devhost.model import names
 from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
-from devhost.model.sources import Dev, Static
+from devhost.model.sources import Dev, Directory, Glob, Kind, Static
 from devhost.pattern import PatternError
 from devhost.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES, NODE_VARIABLES, Rule
 from devhost.template import Template, TemplateError, Variable
@@ -51,6 +51,7 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
         if problem := names.cdi_name_problem(_sample(template)):
             yield "error", (*base, "cdi", index), problem, False
     yield from _optional_nodes(base, resource)
+    yield from _paths_of_links(base, resource)
 
 
 def _ids(
@@ -130,6 +131,35 @@ def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:
                     "the device unhealthy: say `optional: true` here, too"
                 )
                 yield "warning", where, message, False
+
+
+def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
+    """Warn of variables that name a link where the container has the node under its own name."""
+    if resource.allocate.devices is not None or not any(
+        _finds_links(source.kind) for source in resource.sources
+    ):
+        return
+    for key, text in resource.allocate.env.items():
+        for name in sorted(name for name in text.value.names if f".{name}".endswith(".path")):
+            own = f"{name.removesuffix('path')}realpath"
+            message = (
+                f"${{{name}}} may be a link, and the container has the node under its own name: "
+                f'use ${{{own}}}, or say `devices: ["${{{name}}}"]`'
+            )
+            yield "warning", (*base, "env", key), message, False
+
+
+def _finds_links(kind: Kind) -> bool:
+    """Whether a source looks in directories of links, by udev's names for them."""
+    match kind:
+        case Directory(path=path):
+            return "/by-" in path
+        case Glob(paths=paths):
+            return any("/by-" in path for path in paths)
+        case Dev(pattern=text):
+            return "/by-" in text
+        case _:
+            return False
 
 
 def check_template(

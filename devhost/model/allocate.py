@@ -69,7 +69,7 @@ class Allocate(Model):
     env: dict[StrictStr, TextEntry] = Field(default_factory=dict)
     """Environment variables: name to value."""
     devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
-    """Device nodes; left out: every node of the devices, as it is."""
+    """Device nodes; left out: every node of the devices, under its own name."""
     mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
     """Mounts of host paths."""
     annotations: dict[StrictStr, TextEntry] = Field(default_factory=dict)

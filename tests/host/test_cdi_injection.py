@@ -89,7 +89,7 @@ async def test_what_is_away_for_a_moment_stays_in_the_file(tmp_path: Path) -> No
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").symlink_to("nowhere/else")
     bench.scanner = replace(bench.scanner, policy=Policy(("/*",), enforced=True))
-    (tmp_path / "nowhere").mkdir()
+    (tmp_path / "nowhere/else").mkdir(parents=True)
     await bench.write()
     assert bench.written() == ["/nowhere/else"]
     bench.scanner = replace(bench.scanner, policy=Policy((), enforced=True))  # a problem now
@@ -100,6 +100,7 @@ async def test_what_is_away_for_a_moment_stays_in_the_file(tmp_path: Path) -> No
 async def test_a_file_is_kept_while_nothing_can_be_known(tmp_path: Path) -> None:
     """After a restart with a sick source, what pods have must still be found."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
+    (tmp_path / "lib").mkdir()
     await bench.write()
     assert bench.written()
     bench.injection = bench.new()
@@ -126,6 +127,7 @@ async def test_a_host_that_does_not_answer_owes_one_look(
     monkeypatch.setattr(cdi_injection, "cdi_devices", hanging)
     monkeypatch.setattr(cdi_injection, "_PATIENCE_S", 0.01)
     bench = Bench(tmp_path, "{hostPath: /lib}")
+    (tmp_path / "lib").mkdir()
     for _ in range(3):
         await bench.write()
     assert calls == 1

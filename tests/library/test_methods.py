@@ -35,7 +35,7 @@ async def test_no_devices_have_a_reason(standin: SimulatedKubelet, serving: Serv
 
 
 async def test_the_declared_answer(started: Kubelet, serving: Serving, nodes: Path) -> None:
-    """Without allocate() a container gets each node as it is, and what the option says."""
+    """Without allocate() a container gets each node, and what the option says."""
     (nodes / "table").touch()
     device = Device("one", paths=[str(nodes / "a"), str(nodes / "b"), str(nodes / "table")])
     env = {"IDS": "${id}", "PATHS": "${path}", "NAMES": "${name}", "OF": "${resource}"}
@@ -51,8 +51,8 @@ async def test_the_declared_answer(started: Kubelet, serving: Serving, nodes: Pa
     }
     given = {"permissions": "rw"}
     assert sorted(answer["devices"], key=str) == [
-        {"hostPath": f"{nodes}/{name}", "containerPath": f"{nodes}/{name}", **given}
-        for name in "ab"
+        {"hostPath": f"{nodes}/a", "containerPath": "/dev/null", **given},
+        {"hostPath": f"{nodes}/b", "containerPath": "/dev/zero", **given},
     ]
 
 

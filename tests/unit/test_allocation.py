@@ -152,13 +152,30 @@ def default_rules() -> Rules:
 
 
 @pytest.mark.parametrize("kind", FileKind)
-def test_left_out_devices_are_the_nodes_as_they_are(kind: FileKind) -> None:
-    """Without ``devices`` a container receives character and block nodes, and no others."""
+def test_left_out_devices_are_the_nodes_under_their_own_names(kind: FileKind) -> None:
+    """Without ``devices`` a container receives character and block nodes, and no others.
+
+    The host path stays as found: a link leads to the node also when a container starts again.
+    """
     of = default_rules()
     allocation = allocate(of, [device(of, "a", node("/dev/a", kind))], ["a"])
     is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
-    expected = (DeviceSpec("/dev/a", "/dev/a", "rw", device="a"),) if is_node else ()
+    expected = (DeviceSpec("/dev/a", "/real/dev/a", "rw", device="a"),) if is_node else ()
     assert allocation == Allocation(device_ids=("a",), devices=expected)
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    """Two links that lead to one path, as they may at different moments."""
+    of, state = default_rules(), FileState("/dev/x", FileKind.CHAR, (1, 3), (1, 2, 3))
+    answers = {
+        name: render(of, name, [Node(f"/dev/by-id/{name}", state, 0, name)])[0] for name in "ab"
+    }
+    assert clashes(of, answers) == {
+        "b": "devices /dev/x would be that of device a too",
+    }
+    both = [Device(name, (), answer=answer) for name, answer in answers.items()]
+    with pytest.raises(AllocationError, match="two things at /dev/x in the container"):
+        allocate(of, both, ["a", "b"])
 
 
 def test_left_out_devices_of_a_group_are_all_its_nodes() -> None:

@@ -95,6 +95,7 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    health: {checks: [{fil: {path: /x}}]}", "5:24", f"{A}.health.checks[0].fil", "did you mean 'file'?"),
         (KVM + "    health: [{fil: {path: /x}}]", "5:15", f"{A}.health[0].fil", "did you mean 'file'?"),
         (KVM + "    health: {interval: 1s}", "5:5", f"{A}.health", "names no checks"),
+        (KVM + "    health: []", "5:5", f"{A}.health", "names no checks"),
         (KVM + "    health: {exec: ['${nope}']}", "5:21", f"{A}.health.exec[0]", "unknown variable ${nope}"),
         # missing values
         (source("dev:"), "5:9", f"{S}.dev", "has no value: give it one, or remove it"),
@@ -363,9 +364,10 @@ def test_what_to_do_is_said_also_of_a_long_text() -> None:
 def test_too_many_patterns_are_one_error() -> None:
     """Patterns are counted over the whole file, each once."""
     for form, count, fits in (
-        ("a{}", 998, True),
-        ("a{}", 1005, False),
-        ("a" * 900 + "{}", 120, False),
+        ("a{}", 999, True),  # and 'x'
+        ("a{}", 1000, False),
+        ("a" * 994 + "{:05}", 100, True),
+        ("a" * 995 + "{:05}", 100, False),
     ):
         patterns = ", ".join(form.format(number) for number in range(count))
         found = problems(source(f"dev: {{pattern: x, exclude: [{patterns}]}}"))
@@ -539,6 +541,35 @@ def test_a_glob_for_a_pattern_is_a_warning(text: str, says: str) -> None:
 def test_a_pattern_that_matches_what_it_should_is_no_glob(text: str) -> None:
     """A star or question mark that a regular expression has is left alone."""
     assert problems(source(f"dev: '{text}'")) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "variable"),
+    [
+        ("sources: [/dev/serial/by-id/*]", "path"),
+        ("sources: [dev: v4l/by-path/.*]", "path"),
+        ("sources: [directory: {path: /dev/disk/by-id, types: block}]", "path"),
+        ("sources: [{glob: /dev/serial/by-id/*, as: tty}], group: x", "tty.path"),
+    ],
+)
+def test_the_path_of_a_link_that_is_not_in_the_container_is_a_warning(
+    body: str, variable: str
+) -> None:
+    """Where `devices` is left out, the container has the node under its own name."""
+    policy = Policy(("/dev/*",))
+    name, own = f"${{{variable}}}", f"${{{variable.removesuffix('path')}realpath}}"
+
+    def said(allocate: str) -> list[str]:
+        text = "version: v1\nresources:\n- {name: e.com/a, %s, allocate: {%s}}\n"
+        return problems(text % (body, allocate), policy)
+
+    (found,) = said(f"env: {{PORT: '{name}'}}")
+    assert ": warning: resources[0].allocate.env.PORT: " in found
+    assert f"{name} may be a link, and the container" in found
+    assert f'use {own}, or say `devices: ["{name}"]`' in found
+    assert said(f"env: {{PORT: '{own}'}}") == []
+    assert said(f"env: {{PORT: '{name}'}}, devices: ['{name}']") == []
+    assert said(f"annotations: {{e.com/port: '{name}'}}") == []
 
 
 def test_resources_that_meet_in_a_container_are_a_warning() -> None:
