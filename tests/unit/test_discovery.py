@@ -61,6 +61,16 @@ def test_hidden_entries_are_found_when_asked_for(tmp_path: Path) -> None:
     """A pattern that begins with a dot asks for hidden names."""
     files(tmp_path, "d/.a", "d/b")
     assert found(tmp_path, r"directory: {path: /d, include: '\..*'}") == [".a"]
+    assert found(tmp_path, "directory: {path: /d, include: ['[.].*', b]}") == [".a", "b"]
+    assert found(tmp_path, "directory: {path: /d, include: '.*'}") == ["b"]
+
+
+def test_links_to_directories_are_not_entered(tmp_path: Path) -> None:
+    """Neither by ``recursive`` nor by ``**``: what is there may be anywhere."""
+    files(tmp_path, "d/a", "elsewhere/b")
+    (tmp_path / "d/linked").symlink_to("/elsewhere")
+    assert found(tmp_path, "directory: {path: /d, recursive: true}") == ["a"]
+    assert found(tmp_path, "/d/**") == ["a"]
 
 
 def test_a_recursive_directory_names_by_the_path_below(tmp_path: Path) -> None:

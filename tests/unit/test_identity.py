@@ -329,6 +329,7 @@ def test_a_long_id_is_cut_to_a_prefix_and_a_hash(tmp_path: Path) -> None:
     assert [len(one) for one in first] == [63, 63, 63]
     assert len(set(first)) == 3
     assert first[0] == "m" * 63
+    assert all(one.startswith(f"{'n' * 52}-") for one in first[1:])
     assert host.healthy() == first
 
 
