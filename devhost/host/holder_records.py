@@ -27,6 +27,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 Change = Callable[[dict[str, Record]], None]
+_Updated = tuple[Records, str | None, bool]
 
 
 @immutable
@@ -68,7 +69,7 @@ class HolderRecords:
         self._unsaved: dict[str, _Unsaved] = {}
         self._forgetting = False
         self._turn = asyncio.Lock()
-        self._work: asyncio.Future[tuple[Records, str | None]] | None = None
+        self._work: asyncio.Future[_Updated] | None = None
         self._told: str | None = None
 
     @property
@@ -98,10 +99,13 @@ class HolderRecords:
     async def read(self) -> Records:
         """Return the records.
 
+        A mark that could not be written in its time is written now. Where that fails again,
+        this is logged, and what was prepared before is known all the same.
+
         Raises:
-            OSError: The state directory cannot be used, or did not answer within 2 s.
+            OSError: The state directory cannot be read, or did not answer within 2 s.
         """
-        return await self._use(lambda _: None)
+        return await self._use(None)
 
     async def settle(self, fresh: Mapping[str, Fresh], pod: str) -> None:
         """Note that devices are prepared for a pod, on the disk when this returns.
@@ -149,15 +153,18 @@ class HolderRecords:
             self._tell(f"cannot drop the record of who holds devices: {error}")
             self._memory, self._unsaved, self._forgetting = {}, {}, True
 
-    async def _use(self, change: Change, *, only_if_there: bool = False) -> Records:
+    async def _use(self, change: Change | None, *, only_if_there: bool = False) -> Records:
         """Apply a change to what is known, in memory and on the disk; return what then is.
+
+        Without a change nothing has to be written.
 
         Raises:
             OSError: The state directory cannot be used, or did not answer within 2 s.
         """
         if self._path is None:
             records = dict(self._memory)
-            change(records)
+            if change is not None:
+                change(records)
             self._memory = records
             return records
         until = time.monotonic() + _PATIENCE_S
@@ -171,16 +178,19 @@ class HolderRecords:
                 )
                 self._work = in_thread("holder records", update)
                 self._work.add_done_callback(_retrieve)
-                self._memory, problem = await asyncio.shield(self._work)
+                self._memory, problem, written = await asyncio.shield(self._work)
         except TimeoutError as error:
             if error.errno is not None:  # not ours: what the filesystem said
                 raise
             text = f"no answer in {_PATIENCE_S:g}s"
             raise TimeoutError(errno.ETIMEDOUT, text, str(self._path)) from None
-        self._forgetting = self._forgetting and not known.forgetting
-        self._unsaved = {
-            one: kept for one, kept in self._unsaved.items() if known.unsaved.get(one) is not kept
-        }
+        if written:
+            self._forgetting = self._forgetting and not known.forgetting
+            self._unsaved = {
+                one: kept
+                for one, kept in self._unsaved.items()
+                if known.unsaved.get(one) is not kept
+            }
         self._tell(problem)
         return self._memory
 
@@ -191,7 +201,7 @@ class HolderRecords:
         self._told = problem
 
 
-def _retrieve(work: "asyncio.Future[tuple[Records, str | None]]") -> None:
+def _retrieve(work: "asyncio.Future[_Updated]") -> None:
     if not work.cancelled():
         work.exception()  # perhaps nobody waits for it any more
 
@@ -200,11 +210,16 @@ def _retrieve(work: "asyncio.Future[tuple[Records, str | None]]") -> None:
 
 
 def _update(
-    path: Path, resource: str, known: _Known, change: Change, until: float, only_if_there: bool
-) -> tuple[Records, str | None]:
-    """Return the new records, and what is wrong with the file."""
+    path: Path,
+    resource: str,
+    known: _Known,
+    change: Change | None,
+    until: float,
+    only_if_there: bool,
+) -> _Updated:
+    """Return the new records, what is wrong with the file, and whether it has them."""
     if only_if_there and not path.exists():
-        return {}, None
+        return {}, None, True
     with locked(path.parent):
         # One that is late must not undo what another instance has written meanwhile.
         if time.monotonic() > until:
@@ -215,10 +230,16 @@ def _update(
             records.clear()
         for one, unsaved in known.unsaved.items() if problem is None else ():
             _catch_up(records, one, unsaved)
-        change(records)
-        if records != (stored or {}):
-            write_atomically(path, dumped(resource, records))
-    return records, problem
+        if change is not None:
+            change(records)
+        try:
+            if records != (stored or {}):
+                write_atomically(path, dumped(resource, records))
+        except OSError as error:
+            if change is not None:
+                raise
+            return records, f"cannot keep which devices were handed out: {error}", False
+    return records, problem, True
 
 
 def _remembered(memory: Records) -> Records:

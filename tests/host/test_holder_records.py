@@ -1,6 +1,7 @@
 """The records of who holds what: kept, and never wrong towards wiping."""
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import json
@@ -327,3 +328,26 @@ async def test_forgetting_is_made_up_for(tmp_path: Path) -> None:
     for _ in range(2):
         assert await short(records) == {"b": "fresh"}
     assert await short(HolderRecords(NAME, tmp_path)) == {"b": "fresh"}
+
+
+async def test_a_full_disk_does_not_hide_what_was_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mark that cannot be written keeps no other pod's container from starting again."""
+    records = HolderRecords(NAME, tmp_path)
+    await records.mark_fresh(["a"])
+    await settle(records, "a")
+
+    def full(path: Path, _raw: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(holder_records, "write_atomically", full)
+        await records.mark_fresh(["b"])
+        assert await short(records) == {"a": POD, "b": "fresh"}
+        with pytest.raises(OSError, match="No space left"):
+            await settle(records, "b")
+        assert "cannot keep which devices were handed out" in caplog.text
+    assert await short(HolderRecords(NAME, tmp_path)) == {"a": POD}
+    await settle(records, "b")
+    assert await short(HolderRecords(NAME, tmp_path)) == {"a": POD, "b": POD}
