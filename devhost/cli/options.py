@@ -51,6 +51,13 @@ def _absolute(
     return globs
 
 
+def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Refuse what is no file's name in a directory."""
+    if not name or "/" in name or name in (".", ".."):
+        raise click.BadParameter(f"{name!r} is not the name of a file in --state-dir")
+    return name
+
+
 def trust_options(command: Command) -> Command:
     """Add ``--allow-path`` and ``--allow-exec``."""
     paths = click.option(
@@ -92,8 +99,20 @@ def kubelet_options(command: Command) -> Command:
                 envvar="DEVHOST_STATE_DIR",
                 show_envvar=True,
                 type=click.Path(path_type=Path, file_okay=False),
-                help="What outlives the process: the last good configuration, for a start with one "
-                "that is not valid, and which pod a device was prepared for.",
+                help="What outlives the process: under which names devices were offered, which "
+                "pod a device was prepared for (both are of the node, whatever configuration it "
+                "has), and the last good configuration, for a start with one that is not valid.",
+            ),
+            click.option(
+                "--last-good",
+                envvar="DEVHOST_LAST_GOOD",
+                show_envvar=True,
+                metavar="NAME",
+                default="last-good.yaml",
+                show_default=True,
+                callback=_file_name,
+                help="The file in --state-dir with the last good configuration. One for each "
+                "configuration, where several instances share the directory.",
             ),
             click.option(
                 "--pod-resources",
@@ -103,6 +122,14 @@ def kubelet_options(command: Command) -> Command:
                 metavar="SOCKET",
                 help="The kubelet's pod-resources socket, which tells the pods that hold devices: "
                 "/var/lib/kubelet/pod-resources/kubelet.sock.",
+            ),
+            click.option(
+                "--assume-free",
+                is_flag=True,
+                envvar="DEVHOST_ASSUME_FREE",
+                show_envvar=True,
+                help="Without --pod-resources: take it that no pod holds a device under a former "
+                "resource name or ID, once kubelet's list has that no more. For a drained node.",
             ),
             click.option(
                 "--cdi-dir",

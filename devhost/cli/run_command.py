@@ -39,7 +39,9 @@ def run(
     *,
     plugin_dir: Path,
     state_dir: Path | None,
+    last_good: str,
     pod_resources: Path | None,
+    assume_free: bool,
     cdi_dir: Path,
     root: str,
     node_name: str,
@@ -69,7 +71,7 @@ def run(
     policy = Policy(allow_paths, allow_exec, enforced=True)
     first, source = Config(version="v1", resources=()), None
     if config is not None:
-        source = ConfigSource(config, policy, LastGood(state_dir) if state_dir else None)
+        source = ConfigSource(config, policy, LastGood(state_dir, last_good) if state_dir else None)
         first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
@@ -81,6 +83,7 @@ def run(
         policy,
         state_dir=state_dir,
         pod_resources=pod_resources,
+        assume_free=assume_free,
         cdi_dir=cdi_dir,
         recorder=endpoint.recorder,
     )

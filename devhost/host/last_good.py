@@ -5,14 +5,14 @@ from typing import Final
 
 from devhost.host.state_files import locked, write_atomically
 
-_NAME: Final = "last-good.yaml"
+NAME: Final = "last-good.yaml"
 
 
 class LastGood:
     """A copy of the configuration that was applied last, in the state directory."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / _NAME
+    def __init__(self, state_dir: Path, name: str = NAME) -> None:
+        self.path = state_dir / name
 
     def read(self) -> bytes | None:
         """Return the copy; ``None`` where there is none or it cannot be read."""

@@ -15,7 +15,14 @@ from devhost.library.options import Options
 from devhost.library.plugin import INTERVAL_S, DevicePlugin, FunctionPlugin
 from devhost.library.served import ServedPlugin, served
 
-_REPLACED: Final = ("plugin_dir", "state_dir", "pod_resources", "cdi_dir")
+_REPLACED: Final = (
+    "plugin_dir",
+    "state_dir",
+    "last_good",
+    "pod_resources",
+    "assume_free",
+    "cdi_dir",
+)
 _HELP: Final = """Serve the device plugins of this program to the kubelet, until SIGTERM.
 
 With CONFIG, also the resources of that file, as `devhost run` does: it is read again when it

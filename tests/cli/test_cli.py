@@ -198,6 +198,7 @@ def test_each_command_explains_itself(command: str) -> None:
         ("plan", "--allocate", "example.com/token="),
         ("run", "--log-level", "loud"),
         ("run", "--allow-path", "opt/*"),
+        ("run", "--last-good", "../good.yaml"),
         ("validate", "f", "--allow-path", "/opt/*", "--allow-path", ""),
     ],
     ids=" ".join,
