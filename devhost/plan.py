@@ -35,12 +35,15 @@ class Change:
         action: What the host does.
         reasons: Why, and what follows, for people; for ``keep`` only another place in the file.
         resource: The new declaration; ``None`` for ``drain``.
+        moved_by: The key by which nodes get another resource or ID, with the resource whose
+            nodes those are; ``None`` where none does.
     """
 
     name: str
     action: Action
     reasons: tuple[str, ...]
     resource: Resource | None
+    moved_by: tuple[str, str] | None = None
 
 
 def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ...]:
@@ -84,6 +87,9 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
+_REFUSED: Final = "without --pod-resources, a devhost that offers such devices refuses the file"
+
+
 # ── comes and goes ─────────────────────────────────────────────────────────────────────
 
 
@@ -99,12 +105,17 @@ def _started(resource: Resource, origin: Resource | None, *, declared_before: bo
         if declared_before
         else "new: registers on a socket of its own"
     ]
+    moved_by = None
     if origin is not None:
         reason = f"looks renamed from {origin.name}"
-        if _physical(resource) and origin.overlap == resource.overlap == "deny":
-            reason += f": its devices stay Unhealthy until they have left {origin.name}'s list"
+        if _physical(resource) and not origin.overlap == resource.overlap == "allow":
+            reason += (
+                f": its devices stay Unhealthy until they have left {origin.name}'s list and no "
+                f"pod holds them; {_REFUSED}"
+            )
+            moved_by = "name", origin.name
         reasons.append(reason)
-    return Change(resource.name, Action.START, tuple(reasons), resource)
+    return Change(resource.name, Action.START, tuple(reasons), resource, moved_by)
 
 
 def _drained(name: str, successor: str | None, *, still_declared: bool) -> Change:
@@ -155,7 +166,21 @@ def _changed(old: Resource, new: Resource, moved: tuple[str, ...]) -> Change:
         if field in differing
     )
     registers = bool(old.pre_start) != bool(new.pre_start)
-    return Change(new.name, Action.REREGISTER if registers else Action.UPDATE, reasons + moved, new)
+    action = Action.REREGISTER if registers else Action.UPDATE
+    key = _moving(old, new) if differing else None
+    if key is None:
+        return Change(new.name, action, reasons + moved, new)
+    reasons = tuple(f"{one}; {_REFUSED}" if one.startswith(key) else one for one in reasons)
+    return Change(new.name, action, reasons + moved, new, (key, new.name))
+
+
+def _moving(old: Resource, new: Resource) -> str | None:
+    """Return the key by which devices lose IDs that pods may hold, while their nodes stay."""
+    if not _physical(old) or not _physical(new):
+        return None
+    fewer = new.replicas < old.replicas or (old.replicas == 1) != (new.replicas == 1)
+    differing = {"id": old.id != new.id, "group": old.group != new.group, "replicas": fewer}
+    return next((key for key, differs in differing.items() if differs), None)
 
 
 def _moved(
@@ -219,7 +244,7 @@ def _replicas(old: int, new: int) -> str:
         was, becomes = ("a", "a::0 …") if old == 1 else ("a::0 …", "a")
         effect = (
             f"every device gets new IDs ({was} → {becomes}) that stay Unhealthy until the old "
-            "ones have left the list (10 s at least)"
+            "ones have left the list (10 s at least) and no pod holds them"
         )
     elif old < new:
         effect = f"more shares are offered (a::{old} …); the others keep their IDs"
@@ -270,7 +295,7 @@ def _pre_start(old: object, new: object) -> str:
 
 _OTHER_ID: Final = (
     "another ID stay Unhealthy under the new one until the old one has left the list "
-    "(10 s at least)"
+    "(10 s at least) and no pod holds it"
 )
 _CONTAINERS_KEEP: Final = "containers that run keep what they have"
 _PICKED_ANEW: Final = f"holds for devices that are picked from now on; {_CONTAINERS_KEEP}"

@@ -81,6 +81,33 @@ def trust_options(command: Command) -> Command:
     return paths(execs(command))
 
 
+def _holder_options(command: Command) -> Command:
+    """Add how it is known which pods hold devices."""
+    for option in reversed(
+        (
+            click.option(
+                "--pod-resources",
+                envvar="DEVHOST_POD_RESOURCES",
+                show_envvar=True,
+                type=click.Path(path_type=Path, dir_okay=False),
+                metavar="SOCKET",
+                help="The kubelet's pod-resources socket, which tells the pods that hold devices: "
+                "/var/lib/kubelet/pod-resources/kubelet.sock.",
+            ),
+            click.option(
+                "--assume-free",
+                is_flag=True,
+                envvar="DEVHOST_ASSUME_FREE",
+                show_envvar=True,
+                help="Without --pod-resources: take it that no pod holds a device under a former "
+                "resource name or ID, once kubelet's list has that no more. For a drained node.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def kubelet_options(command: Command) -> Command:
     """Add where the kubelet, the runtimes and this process keep what is theirs."""
     for option in reversed(
@@ -114,23 +141,7 @@ def kubelet_options(command: Command) -> Command:
                 help="The file in --state-dir with the last good configuration. One for each "
                 "configuration, where several instances share the directory.",
             ),
-            click.option(
-                "--pod-resources",
-                envvar="DEVHOST_POD_RESOURCES",
-                show_envvar=True,
-                type=click.Path(path_type=Path, dir_okay=False),
-                metavar="SOCKET",
-                help="The kubelet's pod-resources socket, which tells the pods that hold devices: "
-                "/var/lib/kubelet/pod-resources/kubelet.sock.",
-            ),
-            click.option(
-                "--assume-free",
-                is_flag=True,
-                envvar="DEVHOST_ASSUME_FREE",
-                show_envvar=True,
-                help="Without --pod-resources: take it that no pod holds a device under a former "
-                "resource name or ID, once kubelet's list has that no more. For a drained node.",
-            ),
+            _holder_options,
             click.option(
                 "--cdi-dir",
                 default="/var/run/cdi",

@@ -1,13 +1,10 @@
 """From what a scan found to what the kubelet is told; pure."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from devhost.kubelet.listing import Advertised
-from devhost.model.device import Device, Snapshot, distinct, share_ids, without_share
-
-Identities = frozenset[tuple[int, int]]
-InHand = Mapping[str, Identities]
+from devhost.model.device import Snapshot, share_ids, without_share
 
 
 def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
@@ -32,80 +29,25 @@ def without_left(snapshot: Snapshot, leaving: Collection[str]) -> Snapshot:
     return replace(snapshot, devices=kept)
 
 
-def held_back(
-    snapshot: Snapshot,
-    replicas: int,
-    listed: Iterable[str],
-    listed_elsewhere: Callable[[str], str | None],
-    in_hand: InHand,
-) -> Snapshot:
-    """Make devices wait, as unhealthy, that the kubelet still has under another ID.
-
-    A pod may just have been given the other ID, so the node would be in two hands.
+def held_back(snapshot: Snapshot, replicas: int, listed: Iterable[str]) -> Snapshot:
+    """Make devices wait, as unhealthy, that go from one ID to shares, or back.
 
     Args:
         snapshot: What was found.
         replicas: How many shares of a device are advertised.
         listed: The IDs that the kubelet's list of this resource has at the moment.
-        listed_elsewhere: Names another resource in whose list a node (`Node.key`) still is.
-        in_hand: What pods hold of this resource.
     """
-    renamed = {
-        node.state.identity: device.id
-        for device in snapshot.devices.values()
-        if device.replaced
-        for node in device.nodes
-        if node.state
-    }
-    resized = {  # from one ID to shares, or back
+    resized = {
         without_share(advertised_id)
         for advertised_id in listed
         if (without_share(advertised_id) == advertised_id) != (replicas == 1)
     }
-
-    def judged(device: Device) -> Device:
-        if not device.healthy or device.replaced:
-            return device
-        states = [node.state for node in device.nodes if node.state]
-        other = next((renamed[it.identity] for it in states if it.identity in renamed), None)
-        if other is not None:
-            return replace(device, reason=f"waits until its ID {other} has left the list")
-        if device.id in resized:
-            return replace(device, reason="waits until its former IDs have left the list")
-        holder = next(
-            (
-                of
-                for of, nodes in in_hand.items()
-                if of != device.id and not nodes.isdisjoint(state.identity for state in states)
-            ),
-            None,
-        )
-        if holder is not None:
-            return replace(device, reason=f"waits until no pod holds it as a part of {holder}")
-        elsewhere = next(
-            (name for node in device.nodes if (name := listed_elsewhere(node.key))), None
-        )
-        if elsewhere is not None:
-            return replace(device, reason=f"waits until it has left the list of {elsewhere}")
-        return device
-
-    devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}
-    return replace(snapshot, devices=devices)
-
-
-def in_hand(before: InHand, held: Iterable[str], snapshot: Snapshot) -> dict[str, Identities]:
-    """Return what pods hold: by device ID, the nodes that it had when it was first seen held.
-
-    Another ``group`` may give them to another device, and the ID go on with fewer.
-    """
-    found: dict[str, Identities] = {}
-    for device_id in distinct(held):
-        if device_id in before:
-            found[device_id] = before[device_id]
-        elif device := snapshot.devices.get(device_id):
-            states = (node.state for node in device.nodes)
-            found[device_id] = frozenset(state.identity for state in states if state)
-    return found
+    waiting = {
+        device_id: replace(device, reason="waits until its former IDs have left the list")
+        for device_id, device in snapshot.devices.items()
+        if device_id in resized and device.healthy and not device.replaced
+    }
+    return replace(snapshot, devices={**snapshot.devices, **waiting}) if waiting else snapshot
 
 
 def entries(snapshot: Snapshot, replicas: int) -> dict[str, Advertised]:

@@ -41,10 +41,6 @@ class Claim:
     judged_at: int = 0
     waiting: list[asyncio.Event] = field(default_factory=list)
 
-    def lists(self, key: str) -> bool:
-        """Whether the kubelet's list of this resource stands for a node."""
-        return key in self.offered or key in self.leaving
-
 
 class ByNode:
     """By node, the claims that have to do with it."""

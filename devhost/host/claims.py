@@ -1,8 +1,7 @@
 """Who offers which node: the first resource in the file keeps it, the others skip it.
 
-A node that goes from one resource to another is not offered by the new one before the old
-ID has left the kubelet's list: a pod may just have been given it. All is looked up by node,
-so that what a resource does costs the same among a thousand others.
+What was offered before, and may still be held, is in `owners`. All is looked up by node, so
+that what a resource does costs the same among a thousand others.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -119,13 +118,6 @@ class Claims:
         since = self._time if claim.looked_at is None else claim.looked_at
         then = next(_before(claim, self._released.get(key, ()), since), None)
         return then.name if then else None
-
-    def listed(self, claim: Claim, key: str) -> str | None:
-        """Return another resource in whose list a node's device still is."""
-        if claim.shares or key.startswith("\0"):
-            return None
-        others = (one for one in self._listing.of(key) if one is not claim and not one.shares)
-        return next((one.name for one in others), None)
 
     # ── what is offered ──
 

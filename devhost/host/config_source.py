@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Final
 from devhost.errors import Problem
 from devhost.host.last_good import LastGood
 from devhost.immutable import immutable
-from devhost.loading.loader import Loaded, Loader, read, unusable
+from devhost.loading.loader import Loaded, Loader, read, refuse, unusable
 from devhost.model.config import Config
 from devhost.threads import in_thread
 from devhost.trust import Policy
@@ -71,6 +71,8 @@ class ConfigSource:
         self._due = asyncio.Event()
         self._seen: Content = None, ""  # what was judged last
         self._unsaved: bytes | None = None
+        self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
+        """By resource, the key and the reason for which a valid configuration is not applied."""
         self.status = ConfigStatus(file, datetime.now(UTC))
 
     def first(self) -> tuple[Loaded, Loaded | None]:
@@ -127,6 +129,13 @@ class ConfigSource:
             return
         raw, reason = self._seen = found
         loaded = await in_thread("load config", lambda: self._judged(raw, reason))
+        if raw is not None and loaded.config is not None:
+            problems = self.refused(loaded.config)
+            if problems:
+                valid, content = loaded, raw
+                loaded = await in_thread(
+                    "load config", lambda: refuse(valid, content, self.file, problems)
+                )
         log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
         if loaded.config is None:

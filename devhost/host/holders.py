@@ -8,9 +8,12 @@ from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.podresources import HeldBy, PodResources
+from devhost.model.device import without_share
 
 POLL_S: Final = 10.0
+AGAIN_S: Final = 3.0  # between two lists that agree, where something has just changed
 _ALLOCATION_S: Final = 5.0
+_LISTS_MAX: Final = 3
 _NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -22,6 +25,11 @@ class Holders:
         self._pod_resources = pod_resources
         self._last: Mapping[str, HeldBy] = {}
         self._before: Mapping[str, HeldBy] = {}
+        # Lists of the kubelet that answers now, and when they were asked for; few of them.
+        self._lists: list[tuple[float, Mapping[str, HeldBy]]] = []
+        self._kubelet: object = None
+        self._kubelet_since = 0.0
+        self._soon = asyncio.Event()
         self._failure: str | None = None
         # Calls are numbered from 1. One that was cancelled has begun and does not end.
         self._begun = self._ended = 0
@@ -59,6 +67,40 @@ class Holders:
         A kubelet that has just started lists only the pods that it has admitted so far.
         """
         return frozenset(self.of(resource)) | frozenset(self._before.get(resource, {}))
+
+    def unheld(self, resource: str, device_id: str, *, shared: bool, since: float) -> bool:
+        """Whether no pod holds a device, by two lists that were asked for after a moment.
+
+        They are `AGAIN_S` apart, of one kubelet, and of its first `POLL_S` none counts: a kubelet
+        that has just started lists only the pods that it has admitted so far.
+
+        Args:
+            resource: The resource's name.
+            device_id: The device's ID, without the suffix of a share.
+            shared: Whether it is advertised as shares.
+            since: The moment, by the event loop's clock.
+        """
+        since = max(since, self._kubelet_since + POLL_S)
+        times = [at for at, _ in self._lists if at >= since]
+        return (
+            bool(times)
+            and times[-1] - times[0] >= _again()
+            and not any(
+                _has(listed.get(resource, {}), device_id, shared=shared)
+                for at, listed in self._lists
+                if at >= since
+            )
+        )
+
+    def holding(self, resource: str, device_id: str, *, shared: bool) -> list[str]:
+        """Return the pods that hold a device, as last listed."""
+        held = self.of(resource)
+        found = (held[one] for one in _advertised(held, device_id, shared=shared))
+        return sorted(frozenset[str]().union(*found))
+
+    def ask_soon(self) -> None:
+        """Have `run` ask now, and once more `AGAIN_S` later."""
+        self._soon.set()
 
     def resources(self) -> frozenset[str]:
         """Return the resources of which pods hold devices, as `held` does."""
@@ -125,14 +167,23 @@ class Holders:
         """Ask every `POLL_S` while there is a subscriber, for ever; without a socket, return."""
         if self._pod_resources is None:
             return
+        clock = asyncio.get_running_loop().time
         while True:
             await self._wanted.wait()
-            before = self._last
+            self._soon.clear()
+            before, kubelet = self._last, self._kubelet
             await self.settled()
-            changed, self._before = self._before != before, before
+            changed = self._before != before
+            if self._kubelet is not kubelet or clock() - self._kubelet_since >= POLL_S:
+                self._before = before
             if changed:
                 self._tell()
-            await asyncio.sleep(POLL_S)
+            if changed or self._last != before:
+                self._soon.set()
+            await asyncio.sleep(_again())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S - _again()):
+                    await self._soon.wait()
 
     async def _ask_after(self, number: int) -> None:
         """See that a call with a higher number has ended; whoever waits makes it if need be."""
@@ -150,10 +201,13 @@ class Holders:
                 await self._no_allocation.wait()
         self._begun += 1
         before, failure = self._last, None
+        asked_at, kubelet = asyncio.get_running_loop().time(), pod_resources.kubelet()
         try:
             self._last = await pod_resources.holders()
         except KubeletError as error:
             failure = str(error)
+        else:
+            self._note(asked_at, kubelet)
         self._ended = self._begun
         if failure != self._failure:
             self._failure = failure
@@ -164,6 +218,31 @@ class Holders:
         if self._last != before:
             self._tell()
 
+    def _note(self, asked_at: float, kubelet: object) -> None:
+        """Keep the list for `unheld`: the last one, and of those before what is needed."""
+        if self._kubelet != kubelet or not self._lists:
+            self._kubelet, self._kubelet_since = kubelet, asked_at
+            self._lists.clear()
+        lists = self._lists
+        if len(lists) > 1 and asked_at - lists[-2][0] < _again():
+            lists.pop()
+        lists.append((asked_at, self._last))
+        while len(lists) > _LISTS_MAX:
+            del lists[0]
+
     def _tell(self) -> None:
         for callback in tuple(self._callbacks):
             callback()
+
+
+def _again() -> float:
+    return min(AGAIN_S, POLL_S)
+
+
+def _advertised(held: HeldBy, device_id: str, *, shared: bool) -> Iterator[str]:
+    """Yield the advertised IDs of a device that are held."""
+    return (one for one in held if without_share(one) == device_id and (one != device_id) is shared)
+
+
+def _has(held: HeldBy, device_id: str, *, shared: bool) -> bool:
+    return next(_advertised(held, device_id, shared=shared), None) is not None

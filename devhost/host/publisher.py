@@ -12,6 +12,7 @@ from devhost.host import advertising
 from devhost.host.changes import log_changes
 from devhost.host.claim import Claim
 from devhost.host.claims import Claims
+from devhost.host.owners import Owners, owner_of
 from devhost.kubelet import wire
 from devhost.kubelet.listing import Advertised, Listing
 from devhost.model.device import Snapshot, share_ids
@@ -38,13 +39,14 @@ class Publisher:
         listing: Listing,
         claims: Claims,
         claim: Claim,
+        owners: Owners,
         judges: Sequence[Judge],
     ) -> None:
         self.scanner, self.listing = scanner, listing
         self._claims, self._claim, self._judges = claims, claim, judges
+        self._owners = owners
         self.found = self.snapshot = Snapshot()
         self.skipped: frozenset[str] = frozenset()
-        self._in_hand: advertising.InHand = {}
 
     def publish(
         self, scanner: Scanner, found: Snapshot, skipped: Iterable[str] | None = None
@@ -61,7 +63,6 @@ class Publisher:
         listing, replicas = self.listing, scanner.resource.replicas
         before, left = listing.entries, listing.left
         found = advertising.without_left(found, before)
-        self._in_hand = advertising.in_hand(self._in_hand, listing.held(), self.snapshot)
         snapshot = self._judged(found, before)
         wanted = advertising.entries(snapshot, replicas)
         # What a pod holds is listed, as on its way out, even if it was gone before this process
@@ -80,6 +81,10 @@ class Publisher:
         self.found = advertising.without_left(found, listing.leaving)
         former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
         log_changes(scanner.resource.name, former, self.snapshot)
+        devices = self.snapshot.devices.values()
+        declared = {owner_of(scanner.resource, one) for one in devices if not one.replaced}
+        self._owners.offered(scanner.resource.name, declared)
+        self._owners.count(scanner.resource.name, self.snapshot)
         offered = advertising.keys(self.snapshot, leaving=False)
         leaving = advertising.keys(self.snapshot, leaving=True)
         self._claims.set(self._claim, offered, leaving, self.skipped)
@@ -104,7 +109,7 @@ class Publisher:
         devices = {**self.snapshot.devices, **judged.devices}
         former = {key: devices[key] for key in part.gone}
         for key in part.gone:
-            del devices[key]
+            self._owners.left(owner_of(resource, devices.pop(key)))
         former |= {
             key: self.snapshot.devices[key] for key in part.devices if key in self.snapshot.devices
         }
@@ -119,6 +124,7 @@ class Publisher:
             leaving=(leaving := advertising.keys(judged, leaving=True)),
             gone=advertising.keys(before, leaving=False) - offered - leaving,
         )
+        self._owners.count(resource.name, self.snapshot)
         return True
 
     def _judged(self, found: Snapshot, listed: Iterable[str]) -> Snapshot:
@@ -127,9 +133,8 @@ class Publisher:
             found,
             self.scanner.resource.replicas,
             listed,
-            lambda key: self._claims.listed(self._claim, key),
-            self._in_hand,
         )
+        snapshot = self._owners.judged(self.scanner.resource, snapshot)
         for judge in self._judges:
             snapshot = judge(snapshot)
         return snapshot

@@ -50,7 +50,11 @@ class Runner:
         self.listing = Listing(shared.leave_after)
         self.listing.held = self._held
         judges = [self.health.verdicts, self._injection.judged]
-        self._publisher = Publisher(scanner, self.listing, shared.claims, self._claim, judges)
+        self._publisher = Publisher(
+            scanner, self.listing, shared.claims, self._claim, shared.owners, judges
+        )
+        shared.owners.serve(name, self.listing, self.look_again)
+        self._last_held: AbstractSet[str] = frozenset()
         self._up_to_date = asyncio.Event()
         self._preparation = Preparation(
             name,
@@ -161,6 +165,7 @@ class Runner:
     async def close(self) -> None:
         """Give up what a resource that has ended had on this node."""
         self._claims.remove(self._claim)
+        self._shared.owners.end(self.name)
         await self._preparation.ended()
         await self._injection.remove(self.name)
 
@@ -188,7 +193,10 @@ class Runner:
         if self.draining or not self._watch.of(scanner):
             return False
         part = await self._looker.part(scanner, publisher.found, changed)
-        if part is None or scanner is not self._scanner or not publisher.publish_part(part):
+        if part is None:
+            return False
+        await self._shared.owners.keep(scanner.resource, part.devices.values())
+        if scanner is not self._scanner or not publisher.publish_part(part):
             return False
         self.health.watch(scanner, publisher.found)
         self._registration.notify()
@@ -231,6 +239,7 @@ class Runner:
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
         """See to all that has to be so before the kubelet learns of what was found."""
         if not self.draining:
+            await self._shared.owners.keep(scanner.resource, found.devices.values())
             self.health.watch(scanner, found)
             if not self._shared.directory.instances.newer(self.name):  # that has written its own
                 await self._injection.write(scanner, found)
@@ -293,5 +302,10 @@ class Runner:
         return self._shared.holders.held(self.name)
 
     def _held_changed(self) -> None:
-        if self._held() or self.listing.leaving:
+        held, self._last_held = self._last_held, self._held()
+        if (
+            held != self._last_held
+            or self.listing.leaving
+            or self._shared.owners.withheld(self.name)
+        ):
             self.look_again()

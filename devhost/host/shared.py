@@ -10,6 +10,7 @@ from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
+from devhost.host.owners import Owners
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
@@ -27,6 +28,7 @@ class Shared:
         watcher: Tells when to look again.
         claims: Who offers which node.
         holders: Which pods hold which devices.
+        owners: Under what names nodes are, or were, offered.
         cdi_files: Where CDI specs are kept.
         expectations: How many devices each resource should have.
         state_dir: What outlives this process; ``None`` where nothing does.
@@ -38,6 +40,7 @@ class Shared:
     watcher: Watcher
     claims: Claims
     holders: Holders
+    owners: Owners
     cdi_files: CdiFiles
     expectations: Expectations
     state_dir: Path | None

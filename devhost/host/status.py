@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from devhost import __version__
 from devhost.host.config_source import ConfigStatus
+from devhost.host.owners import WITHHELD
 from devhost.host.runner import Runner
 from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
@@ -39,6 +40,8 @@ def status(host: Host) -> Json:
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"who holds what is not known: {holders.unknown}")
+    if problem := host.shared.owners.problem:
+        shown["troubles"].append(f"cannot save who has which node: {problem}")
     shown["troubles"] += _troubles(shown)
     return shown
 
@@ -198,3 +201,8 @@ def _troubles(shown: Json) -> Iterator[str]:
                 f"{name}: {resource['missing']} of {resource['expected']} devices missing (accept "
                 f"with minDevices: {there}; without minDevices, accepted after 24 hours)"
             )
+        withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
+        if withheld:
+            first, *more = withheld
+            others = f" (and {len(more)} more)" if more else ""
+            yield f"{name}: {first['id']} is {first['reason']}{others}"

@@ -17,6 +17,7 @@ from devhost.host.claims import Claims
 from devhost.host.config_source import ConfigSource
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
+from devhost.host.owners import Owners
 from devhost.host.rescan import rotate
 from devhost.host.runner import Runner
 from devhost.host.shared import CodeResource, Shared
@@ -40,6 +41,11 @@ _DONE: Final = {
     Action.REREGISTER: "resource changed",
     Action.DRAIN: "resource removed",
 }
+_UNACCOUNTED: Final = (
+    "a change of `{0}` gives the nodes of {1} other names, and without --pod-resources devhost "
+    "cannot tell whether pods still hold them: run it with --pod-resources, or drain the node "
+    "and start it with --assume-free"
+)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -54,6 +60,7 @@ class Settings:
         policy: What answers may name.
         state_dir: What outlives this process; ``None`` where nothing does.
         pod_resources: The socket of the kubelet's pod-resources API, where it may be asked.
+        assume_free: Without that socket: what has left the list counts as held by no pod.
         cdi_dir: Where container runtimes look for CDI specs.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         hold_s: Seconds that a node waits for an earlier source to name it.
@@ -68,6 +75,7 @@ class Settings:
     hold_s: float = HOLD_S
     state_dir: Path | None = None
     pod_resources: Path | None = None
+    assume_free: bool = False
     cdi_dir: Path = CDI_DIR
     recorder: Recorder = field(default_factory=Recorder)
 
@@ -88,17 +96,28 @@ class Host:
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self._settings, self.source = settings, source
+        if source is not None:
+            source.refused = self.refused
         self.created = datetime.now(UTC)
         self._code = {one.resource.name: one for one in plugins}
         self._first = config
         self._config: Config | None = None
         self._runners: dict[str, Runner] = {}
         socket = settings.pod_resources
+        directory = PluginDirectory(settings.plugin_dir)
+        holders = Holders(PodResources(socket) if socket else None)
         self._shared = Shared(
-            directory=PluginDirectory(settings.plugin_dir),
+            directory=directory,
             watcher=Watcher(),
             claims=Claims(),
-            holders=Holders(PodResources(socket) if socket else None),
+            holders=holders,
+            owners=Owners(
+                holders,
+                directory.instances,
+                settings.state_dir,
+                assume_free=settings.assume_free,
+                leave_after=settings.leave_after,
+            ),
             cdi_files=CdiFiles(settings.cdi_dir),
             expectations=Expectations(settings.state_dir),
             state_dir=settings.state_dir,
@@ -144,6 +163,7 @@ class Host:
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
                 self._tasks.create_task(shared.expectations.run(), name="expectations")
+                self._tasks.create_task(shared.owners.run(), name="owners")
                 self._tasks.create_task(rotate(lambda: self._runners), name="rescans")
                 self.apply(self._first)
                 self._tasks.create_task(self._clear_cdi(), name="stale CDI specs")
@@ -164,6 +184,7 @@ class Host:
         config = self._with_code(config)
         changes = plan.changes(self._config, config, node_name)
         self._config = config
+        self._shared.owners.declare(one for one in config.resources if one.applies_to(node_name))
         for change in changes:
             if change.action is not Action.KEEP and not first:
                 fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
@@ -177,6 +198,22 @@ class Host:
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
         self._shared.claims.arrange([resource.name for resource in config.resources])
+
+    def refused(self, config: Config) -> dict[str, tuple[str, str]]:
+        """Return what of a new configuration could give nodes to a second pod.
+
+        Returns:
+            The names of resources with the key that is to blame and why; none where
+            pod-resources tells, or ``assume_free`` says, that nodes are free.
+        """
+        if self._shared.holders.asked or self._settings.assume_free:
+            return {}
+        changes = plan.changes(self._config, self._with_code(config), self._settings.node_name)
+        return {
+            change.name: (change.moved_by[0], _UNACCOUNTED.format(*change.moved_by))
+            for change in changes
+            if change.moved_by is not None and self._shared.owners.has(change.moved_by[1])
+        }
 
     def _start(self, resource: Resource) -> None:
         code = self._code.get(resource.name)

@@ -36,6 +36,14 @@ class PodResources:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
 
+    def kubelet(self) -> object:
+        """Return what tells the kubelet that serves the socket from one before or after it."""
+        try:
+            found = self.socket.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_ctime_ns
+
     async def holders(self) -> Mapping[str, HeldBy]:
         """Ask who holds what, at most for `LIST_TIMEOUT_S`.
 

@@ -255,6 +255,26 @@ def read(file: str) -> bytes:
         return stream.read(SIZE_MAX + 1)
 
 
+def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[str, str]]) -> Loaded:
+    """Return what a file held as one that cannot be used.
+
+    Args:
+        loaded: What it held, a configuration.
+        raw: Its content.
+        file: Its name.
+        reasons: By resource, the key that is to blame, and the message.
+    """
+    tree = yamltree.parse(raw.decode("utf-8-sig"))
+    problems = []
+    for index, resource in enumerate(loaded.require().resources):
+        if (found := reasons.get(resource.name)) is not None:
+            path: yamltree.Path = ("resources", index, found[0])
+            at = tree.place(path)
+            shown = explain.shown(explain.known(path, tree))
+            problems.append(Problem("error", file, at.line, at.column, shown, found[1]))
+    return Loaded(None, (*problems, *loaded.problems))
+
+
 def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
     """Return the one problem of a file of which nothing can be used."""
     message = explain.brief(message)

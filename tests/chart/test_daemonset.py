@@ -94,7 +94,8 @@ def test_flags_say_what_the_mounts_offer(helm: Helm) -> None:
         "run",
         "/etc/devhost/config.yaml",
         f"--plugin-dir={PLUGINS}",
-        f"--state-dir={PLUGINS}/devhost-state/{NAMESPACE}.{name}",
+        f"--state-dir={PLUGINS}/devhost-state",
+        f"--last-good={NAMESPACE}.{name}.yaml",
         "--log-level=debug",
         "--log-format=text",
         "--pod-resources=/data/kubelet/pod-resources/kubelet.sock",
@@ -292,14 +293,28 @@ def test_without_resources_of_its_own_the_chart_has_only_profiles(helm: Helm) ->
     assert [one["metadata"]["name"] for one in rendered.of("DaemonSet")] == ["test-devhost-a"]
 
 
-def test_profiles_share_no_state(helm: Helm) -> None:
+def test_profiles_share_the_state_but_not_the_last_good_configuration(helm: Helm) -> None:
+    """A node that changes its profile still knows who has which device."""
     args = [
         argument
         for one in helm.render(EVERYTHING).of("DaemonSet")
         for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]
-        if argument.startswith("--state-dir=")
     ]
-    assert len(set(args)) == 3
+    assert len({one for one in args if one.startswith("--state-dir=")}) == 1
+    assert len({one for one in args if one.startswith("--last-good=")}) == 3
+
+
+def test_pod_resources_are_asked_unless_disabled(helm: Helm) -> None:
+    def flags(values: Values) -> set[str]:
+        container = container_of(helm, {"config": TOKENS} | values, "test-devhost")
+        return {one.partition("=")[0] for one in container["args"]}
+
+    asked, assumed = "--pod-resources", "--assume-free"
+    assert flags({}) & {asked, assumed} == {asked}
+    assert flags({"podResources": {"assumeFree": True}}) & {asked, assumed} == {asked}
+    off = {"enabled": False}
+    assert flags({"podResources": off}) & {asked, assumed} == set()
+    assert flags({"podResources": {**off, "assumeFree": True}}) & {asked, assumed} == {assumed}
 
 
 def test_the_charts_own_pods_keep_off_the_nodes_of_profiles(helm: Helm) -> None:

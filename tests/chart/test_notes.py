@@ -121,11 +121,6 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
             {"deviceAccess": {"writable": True}},
             "deviceAccess.writable",
         ),
-        (
-            {"preStart": [{"waitFor": "/dev/y"}]},
-            {"podResources": {"enabled": True}},
-            "podResources.enabled",
-        ),
         ({"inject": "cdi"}, {"cdi": {"enabled": True}}, "cdi.enabled"),
         ({"allocate": {"mounts": ["/opt"]}}, {"allow": {"paths": ["/opt"]}}, "allow.paths"),
         (
@@ -178,14 +173,25 @@ def test_what_needs_no_leave_is_not_warned_of(helm: Helm, more: Values) -> None:
 
 
 def test_they_warn_of_series_that_need_holders(helm: Helm) -> None:
+    unasked = {"podResources": {"enabled": False}}
     values: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
-    said = warnings(helm.notes(values))
+    said = warnings(helm.notes(values | unasked))
     assert len(said) == 2
     assert all("metrics.devices needs podResources.enabled" in one for one in said)
     holders = {"podResources": {"enabled": True}}
-    (warning,) = warnings(helm.notes(values | {"profiles": [PROFILE | holders]}))
+    (warning,) = warnings(helm.notes(values | unasked | {"profiles": [PROFILE | holders]}))
     assert "test-devhost does not know" in warning
-    assert warnings(helm.notes(values | holders)) == []
+    assert warnings(helm.notes(values)) == []
+
+
+def test_they_warn_where_pod_resources_are_disabled(helm: Helm) -> None:
+    step = resource(preStart=[{"waitFor": "/dev/y"}])
+    assert warnings(helm.notes(step)) == []
+    (warning,) = warnings(helm.notes(step | {"podResources": {"enabled": False}}))
+    assert "podResources.enabled" in warning
+    assumed = {"podResources": {"enabled": False, "assumeFree": True}}
+    (warning,) = warnings(helm.notes(resource() | assumed))
+    assert "drain the nodes before such an edit" in warning
 
 
 def test_they_warn_of_the_namespace_default(helm: Helm) -> None:

@@ -1,7 +1,7 @@
 """What the pods may do and what they see of the host."""
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -10,6 +10,8 @@ from tests.chart.pods import PLUGINS, container_of, mounts_of
 from tests.chart.values import SETS, TOKENS, Values
 
 # ── rights ───────────────────────────────────────────────────────────────────
+
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 
 
 def test_a_pod_has_no_rights_but_roots(helm: Helm) -> None:
@@ -115,7 +117,16 @@ def test_a_pod_sees_little_of_the_host(helm: Helm) -> None:
         PLUGINS: ("Directory", PLUGINS, False, None),
         "/dev": ("Directory", "/host/dev", "recursively", None),
         "/sys": ("Directory", "/host/sys", "recursively", None),
+        POD_RESOURCES: ("Directory", POD_RESOURCES, True, None),
     }
+
+
+def test_pod_resources_are_mounted_where_kubelet_has_them(helm: Helm) -> None:
+    elsewhere = "/data/kubelet/pod-resources"
+    without = mounts_of(helm, {"podResources": {"enabled": False}})
+    assert POD_RESOURCES not in without
+    found = mounts_of(helm, {"kubelet": {"rootDir": "/data/kubelet/"}})
+    assert found == without | {elsewhere: ("Directory", elsewhere, True, None)}
 
 
 @pytest.mark.parametrize("kubernetes", ["1.28", "1.30"])
@@ -145,18 +156,6 @@ def test_older_kubernetes_knows_no_recursive_mounts(helm: Helm, kubernetes: str)
             {"allow": {"paths": ["/dev/*"]}},
             {"/proc": ("Directory", "/host/proc", "recursively", None)},
             id="allow.paths",
-        ),
-        pytest.param(
-            {"podResources": {"enabled": True}, "kubelet": {"rootDir": "/data/kubelet/"}},
-            {
-                "/data/kubelet/pod-resources": (
-                    "Directory",
-                    "/data/kubelet/pod-resources",
-                    True,
-                    None,
-                )
-            },
-            id="podResources",
         ),
         pytest.param(
             {"cdi": {"enabled": True}},

@@ -2,15 +2,19 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.partial import Part
 from devhost.discovery.scan import Scanner
 from devhost.host.claims import Claims
+from devhost.host.holders import Holders
+from devhost.host.owners import Owners
 from devhost.host.publisher import Publisher
+from devhost.kubelet.instances import Instances
 from devhost.kubelet.listing import Listing
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
@@ -30,12 +34,21 @@ def scanner(replicas: int) -> Scanner:
 class Published:
     """A publisher among others, and what it has led to."""
 
-    def __init__(self, replicas: int, elsewhere: set[str]) -> None:
+    def __init__(self, replicas: int) -> None:
         self.claims, self.listing = Claims(), Listing(leave_after=1000.0)
-        other = self.claims.add("other", lambda: None)
-        self.claims.set(other, [], [path(one) for one in elsewhere])
         self.claim = self.claims.add("own", lambda: None)
-        self.publisher = Publisher(scanner(replicas), self.listing, self.claims, self.claim, [])
+        self.owners = Owners(
+            Holders(None), Instances(Path("/nowhere")), None, assume_free=False, leave_after=1000.0
+        )
+        self.publisher = Publisher(
+            scanner(replicas), self.listing, self.claims, self.claim, self.owners, []
+        )
+        self.resource = self.publisher.scanner.resource
+
+    async def elsewhere(self, ids: set[str]) -> None:
+        """Another resource has had these nodes."""
+        other = self.resource.model_copy(update={"name": "other"})
+        await self.owners.keep(other, [device(one, "well") for one in ids])
 
     @property
     def result(self) -> object:
@@ -71,13 +84,15 @@ states = st.sampled_from(["well", "well", "sick", "missing", "aligned", "gone"])
 changes = st.lists(st.dictionaries(st.sampled_from(IDS), states, min_size=1), max_size=6)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([1, 3]), changes, st.sets(st.sampled_from(IDS), max_size=1), st.booleans())
 def test_a_part_is_the_whole(
     replicas: int, changes: list[dict[str, str]], elsewhere: set[str], told: bool
 ) -> None:
     async def publish() -> None:
-        whole, part = Published(replicas, elsewhere), Published(replicas, elsewhere)
+        whole, part = Published(replicas), Published(replicas)
         for one in (whole, part):
+            await one.elsewhere(elsewhere)
             one.publisher.publish(one.publisher.scanner, Snapshot())
         for change in changes:
             if told:
@@ -88,6 +103,8 @@ def test_a_part_is_the_whole(
             gone = frozenset(change.keys() & before.devices.keys() - devices.keys())
             kept = {key: one for key, one in before.devices.items() if key not in gone}
             after = Snapshot({**kept, **devices})
+            await whole.owners.keep(whole.resource, after.devices.values())
+            await part.owners.keep(part.resource, devices.values())
             whole.publisher.publish(whole.publisher.scanner, after)
             assert part.publisher.publish_part(Part(before, after, devices, gone))
             assert part.result == whole.result
@@ -97,7 +114,7 @@ def test_a_part_is_the_whole(
 
 async def test_a_part_of_something_else_is_left_alone() -> None:
     """Nothing is published by what was found before the last look."""
-    at = Published(1, set())
+    at = Published(1)
     before = Snapshot()
     after = Snapshot({"a": device("a", "well")})
     assert not at.publisher.publish_part(Part(before, after, dict(after.devices), frozenset()))

@@ -244,7 +244,7 @@ async def test_a_file_under_another_name_is_not_in_two_hands(
     (directory / "colas" / "a").rename(directory / "colas" / "b")
     (directory / "colas" / "c").touch()
     await started.wait(A, 3, 1)
-    assert hosting.reason(A, "b") == "waits until its ID a has left the list"
+    assert hosting.reason(A, "b") == f"withheld: still in the kubelet's list as {A} a"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -702,3 +703,25 @@ async def test_a_disk_that_the_machine_sees_mounted_is_not_formatted(
     await started.start_container("pod", "app")
     with mounted(disk.device, disk.place) as place:
         assert (place / "file").read_text() == "precious"
+
+
+async def test_another_profile_still_knows_who_was_prepared(started: Kubelet, bench: Bench) -> None:
+    """The node goes to another DaemonSet and back: a container that crashed may start again."""
+    options: dict[str, Any] = {
+        "state_dir": bench.state,
+        "pod_resources": bench.hosting.pod_resources,
+        "policy": ALLOWED,
+    }
+    bench.plug("a")
+    bench.hosting.start(bench.config(bench.run), **options)
+    await started.wait(DISK, 1, 1)
+    await started.admit("pod", ONE)
+    await bench.hosting.stop()
+    other = "version: v1\nresources: [{name: example.com/other, sources: [static: 1]}]\n"
+    bench.hosting.start(other, **options)
+    await started.wait("example.com/other", 1, 1)
+    await bench.hosting.stop()
+    bench.hosting.start(bench.config(bench.run), **options)
+    await started.wait(DISK, 1, 1)
+    await started.start_container("pod", "app")
+    assert bench.runs == ["default/pod a"]

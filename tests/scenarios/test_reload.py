@@ -43,7 +43,9 @@ class Reloading:
         loaded, copy = self.source.first()
         used = loaded.config or (copy.config if copy else None)
         assert used is not None
-        settings = Settings(directory / "plugins", "node-1", HostFiles(), Policy(), 0.3, 0.0)
+        settings = Settings(
+            directory / "plugins", "node-1", HostFiles(), Policy(), 0.3, 0.0, assume_free=True
+        )
         self.host = Host(used, settings, self.source)
 
     def runner(self, name: str) -> Runner:

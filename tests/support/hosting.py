@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from devhost.discovery.host_files import HostFiles
 from devhost.host.supervisor import Host, Settings
 from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.loading.loader import loads
+from devhost.model.config import Config
 from devhost.model.device import Device
 from devhost.trust import Policy
 from tests.support.realkubelet import RealKubelet
@@ -31,17 +33,27 @@ class Hosting:
         self.hosts: list[Host] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(
+    def start(self, config: str, **options: Any) -> Host:
+        """Start a host with a configuration's text, and with options as of `run`."""
+        return self.run(loads(config).require(), **options)
+
+    def run(
         self,
-        config: str,
+        config: Config,
         *,
         state_dir: Path | None = None,
         pod_resources: Path | None = None,
+        assume_free: bool | None = None,
         cdi_dir: Path | None = None,
         policy: Policy | None = None,
         root: str | Path = "/",
     ) -> Host:
-        """Start a host with a configuration's text."""
+        """Start a host.
+
+        Without pod-resources, devices that have left the list count as free unless told.
+        """
+        if assume_free is None:
+            assume_free = pod_resources is None
         settings = Settings(
             self.plugins,
             "node-1",
@@ -51,9 +63,10 @@ class Hosting:
             self.hold_s,
             state_dir=state_dir,
             pod_resources=pod_resources,
+            assume_free=assume_free,
             cdi_dir=cdi_dir or self.cdi,
         )
-        host = Host(loads(config).require(), settings)
+        host = Host(config, settings)
         self.hosts.append(host)
         self._tasks.append(asyncio.create_task(host.run()))
         return host

@@ -19,10 +19,6 @@ def snapshot(*devices: Device) -> Snapshot:
     return Snapshot({one.id: one for one in devices})
 
 
-def nowhere(_: str) -> None:
-    """No other resource lists the node."""
-
-
 def test_withdrawn_devices_all_have_to_go() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
     found = advertising.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
@@ -39,39 +35,6 @@ def test_a_replaced_device_is_kept_while_any_of_its_ids_is_leaving() -> None:
     assert set(advertising.without_left(found, set()).devices) == {"b"}
 
 
-def test_a_node_under_a_new_id_waits_for_the_old_one() -> None:
-    """The reason names the old ID; a device that was unhealthy anyway keeps its own."""
-    found = snapshot(device("old", 7, replaced=True), device("new", 7), device("other", 8))
-    held = advertising.held_back(found, 1, (), nowhere, {})
-    assert held.devices["new"].reason == "waits until its ID old has left the list"
-    assert held.devices["other"].healthy
-    sick = snapshot(device("old", 7, replaced=True), device("new", 7, reason="sick"))
-    assert advertising.held_back(sick, 1, (), nowhere, {}).devices["new"].reason == "sick"
-
-
-def test_a_node_that_was_changed_meanwhile_is_still_the_same() -> None:
-    """A chmod gives it another change time; a pod may still hold it under the old ID."""
-    before, after = device("old", 7, replaced=True), device("new", 7)
-    state = after.nodes[0].state
-    assert state is not None
-    node = replace(after.nodes[0], state=replace(state, stamp=(*state.identity, 99)))
-    found = snapshot(before, replace(after, nodes=(node,)))
-    assert not advertising.held_back(found, 1, (), nowhere, {}).devices["new"].healthy
-
-
-def test_what_a_pod_holds_as_a_part_of_another_device_waits() -> None:
-    """Without its group a device goes on with fewer nodes; the pod has them all."""
-    a, b = device("a", 1), device("b", 2)
-    joined = snapshot(replace(a, nodes=(*a.nodes, *b.nodes)))
-    held = advertising.in_hand({}, ["a"], joined)
-    apart = snapshot(a, b)
-    held = advertising.in_hand(held, ["a"], apart)  # remembered as it was given away
-    judged = advertising.held_back(apart, 1, (), nowhere, held).devices
-    assert judged["a"].healthy
-    assert judged["b"].reason == "waits until no pod holds it as a part of a"
-    assert advertising.in_hand(held, [], apart) == {}
-
-
 def test_what_is_left_of_an_incomplete_device_is_nobody_elses() -> None:
     """It is not offered, and still on its way out for other resources."""
     found = snapshot(device("a", missing_since=1.0, remaining=frozenset({"/dev/a"})))
@@ -79,27 +42,12 @@ def test_what_is_left_of_an_incomplete_device_is_nobody_elses() -> None:
     assert advertising.keys(found, leaving=False) == frozenset()
 
 
-def test_a_device_listed_by_another_resource_waits() -> None:
-    """The reason names the resource."""
-    held = advertising.held_back(
-        snapshot(device("a"), device("b", 2)),
-        1,
-        (),
-        lambda key: "example.com/x" if key == "/dev/a" else None,
-        {},
-    )
-    assert held.devices["a"].reason == "waits until it has left the list of example.com/x"
-    assert held.devices["b"].healthy
-
-
 @given(
     st.integers(1, 3), st.sets(st.sampled_from(["a", "a::0", "a::1", "a::2", "b", "b::0", "c::5"]))
 )
 def test_a_device_waits_exactly_for_ids_of_the_other_form(replicas: int, listed: set[str]) -> None:
     """From one ID to shares or back all IDs change; from three shares to two the rest stay."""
-    held = advertising.held_back(
-        snapshot(device("a"), device("b", 2)), replicas, listed, nowhere, {}
-    )
+    held = advertising.held_back(snapshot(device("a"), device("b", 2)), replicas, listed)
     for name, one in held.devices.items():
         bare = {key for key in listed if key == name}
         shares = {key for key in listed if without_share(key) == name} - bare

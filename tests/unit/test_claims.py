@@ -41,7 +41,7 @@ def test_the_first_in_the_file_holds_a_node() -> None:
 
 
 def test_a_node_that_leaves_is_listed_still() -> None:
-    """It is nobody's to offer before the former ID has left; then who skipped it looks again."""
+    """Who skipped it looks again, and once more when the former ID has left the list."""
     at = Entered()
     at.claims.set(at.a, ["n"], [])
     at.claims.set(at.b, [], [], skipped=["n"])
@@ -49,12 +49,10 @@ def test_a_node_that_leaves_is_listed_still() -> None:
     at.claims.set(at.a, [], ["n"])
     assert at.told() == {"b"}
     assert at.claims.holder(at.b, "n") is None
-    assert at.claims.listed(at.b, "n") == "a"
     at.claims.set(at.b, ["n"], [])
     at.told()
     at.claims.set(at.a, [], [])
     assert at.told() == {"b"}
-    assert at.claims.listed(at.b, "n") is None
 
 
 def test_who_has_nothing_to_do_with_a_node_is_left_alone() -> None:
@@ -82,18 +80,15 @@ def test_who_looks_is_not_told() -> None:
 
 
 def test_one_before_takes_a_node_over_when_the_one_behind_has_lost_it() -> None:
-    """The first in the file waits while the other's ID is in the kubelet's list."""
+    """The first in the file looks again when the other's ID has left the kubelet's list."""
     at = Entered()
     at.claims.set(at.b, ["n"], [])
     at.told()
     at.claims.set(at.a, ["n"], [])
-    assert at.claims.listed(at.a, "n") == "b"
     assert at.told() == {"b"}
     at.claims.set(at.b, [], ["n"])
-    assert at.claims.listed(at.a, "n") == "b"
     at.claims.set(at.b, [], [])
     assert "a" in at.told()
-    assert at.claims.listed(at.a, "n") is None
 
 
 def test_shared_nodes_wait_for_nobody() -> None:
@@ -103,8 +98,6 @@ def test_shared_nodes_wait_for_nobody() -> None:
     at.claims.set(at.a, ["n"], [])
     at.claims.set(at.b, ["n"], [])
     assert at.claims.holder(at.b, "n") is None
-    assert at.claims.listed(at.b, "n") is None
-    assert at.claims.listed(at.a, "n") is None
     at.claims.set(at.b, ["m"], [])
     assert at.claims.holder(at.c, "m") == "b"
 
@@ -123,7 +116,6 @@ def test_tokens_are_never_claimed() -> None:
     at = Entered()
     at.claims.set(at.a, ["\0000"], [])
     assert at.claims.holder(at.b, "\0000") is None
-    assert at.claims.listed(at.b, "\0000") is None
 
 
 def test_a_new_order_has_all_look_again() -> None:
@@ -137,7 +129,6 @@ def test_a_new_order_has_all_look_again() -> None:
     at.claims.arrange(["b", "c"])
     assert at.told() == {"a", "b", "c"}
     assert at.claims.holder(at.b, "n") is None
-    assert at.claims.listed(at.b, "n") == "a"
 
 
 def test_a_resource_that_comes_between_disturbs_nobody() -> None:
@@ -331,10 +322,6 @@ def test_a_change_is_a_setting(
         for claims, at in ((whole.claims, whole), (part.claims, part)):
             for claim in (at.a, at.b, at.c):
                 before = [at.a, at.b, at.c][: "abc".index(claim.name)]
-                others = [each for each in (at.a, at.b, at.c) if each is not claim]
                 for key in "nmop":
                     first = next((each.name for each in before if key in each.offered), None)
                     assert (claims.holder(claim, key) is None) == (first is None)
-                    lists = {each.name for each in others if key in each.offered | each.leaving}
-                    listed = claims.listed(claim, key)
-                    assert listed in lists or (listed is None and not lists)

@@ -304,7 +304,8 @@ def test_a_renamed_resource() -> None:
     found = reasons([resource("a", replicas=2)], [resource("b")])
     assert found["b"][1] == (
         "looks renamed from example.com/a: its devices stay Unhealthy until they have left "
-        "example.com/a's list"
+        "example.com/a's list and no pod holds them; without --pod-resources, a devhost that "
+        "offers such devices refuses the file"
     )
     assert found["a"][-1].startswith("looks renamed to example.com/b: ")
 
@@ -321,11 +322,33 @@ def test_what_stays_is_not_renamed() -> None:
     assert "renamed" not in str(found)
 
 
-@pytest.mark.parametrize(("old", "new"), [("allow", "deny"), ("deny", "allow")])
-def test_a_renamed_resource_that_shares_does_not_wait(old: str, new: str) -> None:
-    """Nodes that may be offered twice are not waited for."""
+@pytest.mark.parametrize("old", ["allow", "deny"])
+@pytest.mark.parametrize("new", ["allow", "deny"])
+def test_a_renamed_resource_waits_unless_both_share(old: str, new: str) -> None:
+    """Only nodes that may be offered twice under both names are not waited for."""
     found = reasons([resource("a", overlap=old)], [resource("b", overlap=new)])
-    assert found["b"][1] == "looks renamed from example.com/a"
+    shared = found["b"][1] == "looks renamed from example.com/a"
+    assert shared is (old == new == "allow")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ({}, {"id": "${name}"}, "id"),
+        ({}, {"group": "${name}"}, "group"),
+        ({}, {"replicas": 2}, "replicas"),
+        ({"replicas": 2}, {}, "replicas"),
+        ({"replicas": 3}, {"replicas": 2}, "replicas"),
+        ({"replicas": 2}, {"replicas": 3}, None),
+        ({}, {"maxDevices": 2}, None),
+        ({"sources": [{"static": 3}]}, {"sources": [{"static": 3}], "replicas": 2}, None),
+    ],
+)
+def test_what_gives_nodes_other_ids(old: Section, new: Section, key: str | None) -> None:
+    """The key to blame is told, and the reason says who refuses it; tokens are nobody's."""
+    (change,) = changes(config(resource("a", **old)), config(resource("a", **new)), NODE)
+    assert change.moved_by == (key and (key, "example.com/a"))
+    assert any("refuses the file" in one for one in change.reasons) is (key is not None)
 
 
 def test_two_renamed_resources() -> None:

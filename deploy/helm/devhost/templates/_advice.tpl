@@ -111,6 +111,9 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- if and $needs.holders (not $values.podResources.enabled) }}
 {{- $advice = append $advice (printf "The configuration of %s has preStart steps that run once per pod: they need podResources.enabled." .name) }}
 {{- end }}
+{{- if and (not $values.podResources.enabled) $values.podResources.assumeFree }}
+{{- $advice = append $advice (printf "podResources.assumeFree lets %s give a device to a second pod when its resource is renamed: drain the nodes before such an edit, or set podResources.enabled." .name) }}
+{{- end }}
 {{- if and $needs.writable (not $values.deviceAccess.writable) }}
 {{- $advice = append $advice (printf "The configuration of %s changes the mode of nodes: that needs deviceAccess.writable." .name) }}
 {{- end }}

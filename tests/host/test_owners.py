@@ -1,0 +1,177 @@
+"""Which nodes are withheld, and until when."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from devhost.host import owner_index as module
+from devhost.host.holders import Holders
+from devhost.host.owner_file import Owner
+from devhost.host.owners import Owners, owner_of
+from devhost.kubelet.instances import Instances
+from devhost.kubelet.listing import Listing
+from devhost.kubelet.podresources import HeldBy, PodResources
+from devhost.model.config import Resource
+from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+
+A, B = "example.com/a", "example.com/b"
+
+
+class Told(PodResources):
+    """Answers what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("kubelet.sock"))
+        self.held: Mapping[str, HeldBy] = {}
+
+    def kubelet(self) -> object:
+        return 1
+
+    async def holders(self) -> Mapping[str, HeldBy]:
+        return self.held
+
+
+def resource(name: str, **keys: object) -> Resource:
+    return Resource.model_validate({"name": name, "sources": ["/dev/x*"], **keys})
+
+
+def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) -> Device:
+    state = FileState(path, FileKind.CHAR, (4, number), (5, inode, inode))
+    return Device(name, (Node(path, state, 0, name),))
+
+
+def owners(state: Path | None = None, told: Told | None = None, **more: bool) -> Owners:
+    return Owners(
+        Holders(told),
+        Instances(Path("/nowhere")),
+        state,
+        assume_free=more.get("assume_free", False),
+        leave_after=0.0,
+    )
+
+
+async def healthy(who: Owners, declared: Resource, one: Device) -> bool:
+    """Offer a device, and say whether that may be."""
+    await who.keep(declared, [one])
+    snapshot = who.judged(declared, Snapshot({one.id: one}))
+    if snapshot.devices[one.id].healthy:
+        who.offered(declared.name, {owner_of(declared, one)})
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("later", "again", "free"),
+    [
+        pytest.param(resource(A), device("a"), True, id="the same"),
+        pytest.param(resource(B), device("a"), False, id="another resource"),
+        pytest.param(resource(A), device("b"), False, id="another ID"),
+        pytest.param(resource(A, replicas=2), device("a"), False, id="shares of it"),
+        pytest.param(resource(B), device("a", path="/dev/y"), False, id="under another path"),
+        pytest.param(resource(B), device("a", inode=2), True, id="another node at its path"),
+        pytest.param(resource(B), device("a", number=65), True, id="another number"),
+    ],
+)
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_node_is_offered_under_one_name(
+    tmp_path: Path, later: Resource, again: Device, free: bool, restarted: bool
+) -> None:
+    first = owners(tmp_path)
+    assert await healthy(first, resource(A), device("a"))
+    second = owners(tmp_path) if restarted else first
+    assert await healthy(second, later, again) is free
+
+
+@pytest.mark.parametrize("former", ["allow", "deny"])
+@pytest.mark.parametrize("later", ["allow", "deny"])
+@pytest.mark.parametrize("declared", [True, False])
+async def test_overlap_shares_nodes(former: str, later: str, declared: bool) -> None:
+    """Where both are declared one of them is enough, as everywhere; else both have to say so."""
+    who = owners()
+    one, two = resource(A, overlap=former), resource(B, overlap=later)
+    who.declare([one, two])
+    assert await healthy(who, one, device("a"))
+    who.declare([one, two] if declared else [two])
+    said = [former, later].count("allow")
+    assert await healthy(who, two, device("b")) is (said >= (1 if declared else 2))
+
+
+async def test_after_a_boot_the_path_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inodes are others then, and the kubelet's answers name paths."""
+    assert await healthy(owners(tmp_path), resource(A), device("a", 1))
+    monkeypatch.setattr(module, "boot_id", lambda: "another")
+    after = owners(tmp_path)
+    assert not await healthy(after, resource(B), device("a", 77))
+    assert await healthy(after, resource(B), device("other", 78, "/dev/z"))
+    # Found again under its own name, elsewhere: what is at its former path is another node.
+    swapped = owners(tmp_path)
+    await swapped.keep(resource(A), [device("a", 77), device("new", 78, "/dev/y")])
+    assert not swapped.judged(resource(A), Snapshot({"n": device("n", 77)})).devices["n"].healthy
+
+
+async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only when two lists say that nobody holds it, and not before it has left the list."""
+    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.01)
+    told, listing, looks = Told(), Listing(0.0), asyncio.Event()
+    told.held = {A: {"a": frozenset({"default/pod"})}}
+    who = owners(tmp_path, told)
+    who.serve(B, listing, looks.set)
+    holders = who._holders
+    holders.subscribe(lambda: None)
+    tasks = [asyncio.create_task(one) for one in (holders.run(), who.run())]
+    try:
+        assert await healthy(who, resource(A), device("a"))
+        who.offered(A, ())
+        assert not await healthy(who, resource(B), device("b"))
+        judged = who.judged(resource(B), Snapshot({"b": device("b")}))
+        who.count(B, judged)
+        async with asyncio.timeout(10):
+            while "held as example.com/a a by default/pod" not in str(judged.devices["b"].reason):
+                await asyncio.sleep(0.01)
+                judged = who.judged(resource(B), Snapshot({"b": device("b")}))
+            assert not looks.is_set()
+            told.held = {}
+            await looks.wait()
+        assert await healthy(who, resource(B), device("b"))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_went_away_is_free_without_pod_resources() -> None:
+    """A node that is found no more is nobody's; the next one in its place is another."""
+    who = owners()
+    assert await healthy(who, resource(A), device("a"))
+    who._index.of(Owner(A, "a", shared=False))["/dev/x"].unknown = False  # kubelet was told
+    who.offered(A, ())
+    who.settle()
+    assert not await healthy(who, resource(B), device("b"))
+    assert await healthy(who, resource(A), device("a"))
+    await who.keep(resource(A), [replace(device("a"), missing_since=1.0, reason="gone")])
+    who.offered(A, ())
+    await asyncio.sleep(0.01)
+    who.settle()
+    assert await healthy(who, resource(B), device("b"))
+
+
+async def test_a_state_directory_that_cannot_be_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory knows; it is said, and written as soon as that can be."""
+    state = tmp_path / "state"
+    state.write_text("no directory")
+    who = owners(state)
+    assert await healthy(who, resource(A), device("a"))
+    assert not await healthy(who, resource(B), device("b"))
+    assert "records.jsonl" in str(who.problem)
+    assert "cannot save who has which node" in caplog.text
+    state.unlink()
+    who._saver.start()
+    async with asyncio.timeout(10):
+        while who.problem is not None:
+            await asyncio.sleep(0.01)
+    assert not await healthy(owners(state), resource(B), device("b"))

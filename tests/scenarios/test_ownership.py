@@ -1,0 +1,255 @@
+"""A node that a pod may hold is not offered under another resource or ID."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.host.config_source import ConfigSource
+from devhost.host.status import status
+from devhost.host.supervisor import Host, Settings
+from devhost.kubelet.simulator import AdmissionError
+from devhost.model.device import Device
+from devhost.trust import Policy
+from tests.support.daemon import until
+from tests.support.hosting import Hosting, Kubelet
+
+A, B = "example.com/a", "example.com/b"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask often who holds what."""
+    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.1)
+
+
+@pytest.fixture
+def state(directory: Path) -> Path:
+    return directory / "state"
+
+
+@pytest.fixture
+def cola(directory: Path) -> Path:
+    """The one node of these tests."""
+    path = directory / "colas" / "cola"
+    path.touch()
+    return path
+
+
+def config(directory: Path, *names: str, extra: str = "") -> str:
+    """Return a configuration in which each resource finds the node."""
+    entries = (
+        f"  - {{name: {name}, sources: [directory: {directory}/colas]{extra}}}\n" for name in names
+    )
+    return "version: v1\nresources:\n" + "".join(entries)
+
+
+async def withheld(kubelet: Kubelet, hosting: Hosting, resource: str, reason: str) -> None:
+    """See that the node stays unhealthy, longer than any time that it would have to wait."""
+    await kubelet.wait(resource, 1, 0)
+    await asyncio.sleep(3 * hosting.leave_after)
+    assert (await kubelet.capacity())[resource] == (1, 0)
+    with pytest.raises(AdmissionError):
+        await kubelet.admit("second", {"app": {resource: 1}})
+    reasons = [one.reason or "" for one in _devices(hosting, resource)]
+    assert any(reason in one for one in reasons), reasons
+    troubles = status(hosting.hosts[-1])["troubles"]
+    assert any(one.startswith(f"{resource}: ") and reason in one for one in troubles), troubles
+
+
+def _devices(hosting: Hosting, resource: str) -> list[Device]:
+    for runner in hosting.hosts[-1].runners:
+        if runner.name == resource:
+            return [one for one in runner.snapshot.devices.values() if not one.replaced]
+    return []
+
+
+async def offered(kubelet: Kubelet, resource: str) -> None:
+    """See that the next pod gets the node."""
+    await kubelet.wait(resource, 1, 1)
+    await kubelet.admit("second", {"app": {resource: 1}})
+
+
+# ── a change while devhost runs ──
+
+
+async def test_a_renamed_resource_waits_for_the_pod(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path
+) -> None:
+    hosting.start(config(directory, A), pod_resources=hosting.pod_resources)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    hosting.reload(config(directory, B))
+    await withheld(started, hosting, B, f"held as {A} cola by default/first")
+    await started.free("first")
+    await offered(started, B)
+
+
+async def test_without_pod_resources_a_renamed_resource_waits(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path
+) -> None:
+    hosting.start(config(directory, A), assume_free=False)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    hosting.reload(config(directory, B))
+    await withheld(started, hosting, B, "drain the node and start devhost with --assume-free")
+
+
+async def test_removed_in_one_edit_and_added_in_another(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path
+) -> None:
+    hosting.start(config(directory, A), assume_free=False)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    hosting.reload("version: v1\nresources: []\n")
+    await until(lambda: not hosting.hosts[-1].runners, "its end")
+    hosting.reload(config(directory, B))
+    await withheld(started, hosting, B, f"it was offered as {A} cola")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "edit"),
+    [
+        ("name", B, (A, B)),
+        ("id", "'new-${name}'", ("}\n", ", id: 'new-${name}'}\n")),
+        ("replicas", "2", ("}\n", ", replicas: 2}\n")),
+        ("group", "all", ("}\n", ", group: all}\n")),
+    ],
+)
+async def test_without_pod_resources_the_whole_edit_is_refused(
+    started: Kubelet,
+    directory: Path,
+    cola: Path,
+    key: str,
+    value: str,
+    edit: tuple[str, str],
+) -> None:
+    file, text = directory / "config.yaml", config(directory, A)
+    file.write_text(text)
+    source = ConfigSource(str(file), Policy())
+    settings = Settings(directory / "plugins", "node", leave_after=0.3, hold_s=0.0)
+    host = Host(source.first()[0].require(), settings, source)
+    task = asyncio.create_task(host.run())
+    try:
+        await started.wait(A, 1, 1)
+        edited = text.replace(*edit) + "  - {name: e.com/other, sources: [static: 1]}\n"
+        file.write_text(edited)
+        source.look_again()
+        await until(lambda: source.status.failures > 0, "the refusal")
+        (problem,) = source.status.problems
+        column = edited.splitlines()[2].rindex(value) + 1
+        assert str(problem).startswith(
+            f"{file}:3:{column}: error: resources[0].{key}: a change of `{key}` gives the nodes"
+        )
+        assert "start it with --assume-free" in problem.message
+        assert [one.name for one in host.runners] == [A]
+        file.write_text(text.replace("}\n", ", maxDevices: 5}\n"))
+        source.look_again()
+        await until(lambda: not source.status.problems, "an edit that moves nothing")
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+# ── a restart of devhost ──
+
+
+async def test_a_renamed_resource_waits_through_a_restart(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
+) -> None:
+    sockets: dict[str, Any] = {"pod_resources": hosting.pod_resources, "state_dir": state}
+    hosting.start(config(directory, A), **sockets)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    hosting.reload(config(directory, B))
+    await started.wait(B, 1, 0)
+    await hosting.stop()
+    hosting.start(config(directory, B), **sockets)
+    await withheld(started, hosting, B, f"held as {A} cola by default/first")
+    await started.free("first")
+    await offered(started, B)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "resource"),
+    [
+        pytest.param((A, ""), (B, ""), B, id="renamed"),
+        pytest.param((A, ""), (A, ", id: 'new-${name}'"), A, id="id"),
+        pytest.param((A, ", replicas: 1"), (B, ", id: 'new-${name}'"), B, id="both"),
+    ],
+)
+@pytest.mark.parametrize("kubelet_restarts", [False, True])
+async def test_the_file_changes_while_devhost_is_down(
+    started: Kubelet,
+    hosting: Hosting,
+    directory: Path,
+    cola: Path,
+    state: Path,
+    before: tuple[str, str],
+    after: tuple[str, str],
+    resource: str,
+    kubelet_restarts: bool,
+) -> None:
+    sockets: dict[str, Any] = {"pod_resources": hosting.pod_resources, "state_dir": state}
+    hosting.start(config(directory, before[0], extra=before[1]), **sockets)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    await hosting.stop()
+    if kubelet_restarts:
+        await started.restart()
+    hosting.start(config(directory, after[0], extra=after[1]), **sockets)
+    if resource == A:  # the former ID is listed too, as long as it is held
+        await started.wait(A, 2, 0)
+        await asyncio.sleep(3 * hosting.leave_after)
+        assert (await started.capacity())[A] == (2, 0)
+        assert "held as example.com/a cola by default/first" in (
+            hosting.reason(A, "new-cola") or ""
+        )
+        await started.free("first")
+        await offered(started, A)
+        return
+    await withheld(started, hosting, resource, f"held as {A} cola by default/first")
+    await started.free("first")
+    await offered(started, resource)
+
+
+async def test_without_pod_resources_the_file_changes_while_devhost_is_down(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
+) -> None:
+    hosting.start(config(directory, A), state_dir=state, assume_free=False)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    await hosting.stop()
+    hosting.start(config(directory, B), state_dir=state, assume_free=False)
+    await withheld(started, hosting, B, f"it was offered as {A} cola")
+    await hosting.stop()
+    await started.free("first")
+    hosting.start(config(directory, B), state_dir=state, assume_free=True)
+    await offered(started, B)
+
+
+# ── when a pod has ended ──
+
+
+async def test_a_device_is_free_soon_after_its_pod_has_ended(
+    started: Kubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many resources there are, and though nothing else happens."""
+    monkeypatch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
+    others = "".join(f"  - {{name: {A}-{one}, sources: [static: 1]}}\n" for one in range(20))
+
+    def text(replicas: int) -> str:
+        slot = f"{{name: {A}, sources: [static: [a]], replicas: {replicas}}}"
+        return f"version: v1\nresources:\n  - {slot}\n{others}"
+
+    hosting.start(text(2), pod_resources=hosting.pod_resources)
+    await started.wait(A, 2, 2)
+    await started.admit("first", {"app": {A: 2}})
+    holders = hosting.hosts[-1].shared.holders
+    await until(lambda: len(holders.held(A)) == 2, "what the pod holds is known")
+    hosting.reload(text(1))
+    await started.wait(A, 3, 0)
+    await asyncio.sleep(3 * hosting.leave_after)
+    await started.free("first")
+    await started.wait(A, 1, 1)
