@@ -7,7 +7,9 @@ nature, such as a command, has a thread of its own.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
+import errno
 import functools
 import queue
 import threading
@@ -39,6 +41,29 @@ def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     future, job = _job(name, work, loop)
     threading.Thread(target=lambda: _tell(loop, [job()]), name=name, daemon=True).start()
     return future
+
+
+def in_time(work: Callable[[], T], seconds: float) -> T:
+    """Return the result of ``work`` in a thread of its own; for code without an event loop.
+
+    Raises:
+        TimeoutError: There was none within so many seconds. The thread is left to itself; it
+            does not hold up the exit of the process.
+        Exception: Whatever the work raises.
+    """
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (handed to whoever waits)
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="start", daemon=True).start()
+    done, _ = concurrent.futures.wait([future], seconds)
+    if not done:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
+    return future.result()
 
 
 def _job(

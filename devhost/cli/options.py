@@ -4,13 +4,31 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from devhost.cli import output
 from devhost.cli.listening import listen_options
+from devhost.threads import in_time
+
+_PATIENCE_S: Final = 10.0  # for a filesystem to answer
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class _Root(click.Path):
+    """A directory that exists; a filesystem that hangs is an error."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        return answer("--root", lambda: super(_Root, self).convert(value, param, ctx))
+
 
 config_argument = click.argument(
     "config", envvar="DEVHOST_CONFIG", default="/etc/devhost/config.yaml", metavar="[CONFIG]"
@@ -21,7 +39,7 @@ root_option = click.option(
     envvar="DEVHOST_ROOT",
     show_envvar=True,
     show_default=True,
-    type=click.Path(exists=True, file_okay=False),
+    type=_Root(exists=True, file_okay=False),
     help="Where the host's files are seen; paths in the configuration stay the host's.",
 )
 node_name_option = click.option(
@@ -82,14 +100,14 @@ def trust_options(command: Command) -> Command:
 
 
 def _holder_options(command: Command) -> Command:
-    """Add how it is known which pods hold devices."""
+    """Add how it is known which pods hold devices; see `kubelet_options` on paths."""
     for option in reversed(
         (
             click.option(
                 "--pod-resources",
                 envvar="DEVHOST_POD_RESOURCES",
                 show_envvar=True,
-                type=click.Path(path_type=Path, dir_okay=False),
+                type=Path,
                 metavar="SOCKET",
                 help="The kubelet's pod-resources socket, which tells the pods that hold devices: "
                 "/var/lib/kubelet/pod-resources/kubelet.sock.",
@@ -109,7 +127,10 @@ def _holder_options(command: Command) -> Command:
 
 
 def kubelet_options(command: Command) -> Command:
-    """Add where the kubelet, the runtimes and this process keep what is theirs."""
+    """Add where the kubelet, the runtimes and this process keep what is theirs.
+
+    Not as `click.Path`, which looks at the path: a filesystem that hangs would hang the start.
+    """
     for option in reversed(
         (
             click.option(
@@ -118,14 +139,16 @@ def kubelet_options(command: Command) -> Command:
                 envvar="DEVHOST_PLUGIN_DIR",
                 show_envvar=True,
                 show_default=True,
-                type=click.Path(path_type=Path),
+                type=Path,
+                metavar="DIRECTORY",
                 help="The kubelet's plugin directory.",
             ),
             click.option(
                 "--state-dir",
                 envvar="DEVHOST_STATE_DIR",
                 show_envvar=True,
-                type=click.Path(path_type=Path, file_okay=False),
+                type=Path,
+                metavar="DIRECTORY",
                 help="What outlives the process: under which names devices were offered, which "
                 "pod a device was prepared for (both are of the node, whatever configuration it "
                 "has), and the last good configuration, for a start with one that is not valid.",
@@ -148,7 +171,8 @@ def kubelet_options(command: Command) -> Command:
                 envvar="DEVHOST_CDI_DIR",
                 show_envvar=True,
                 show_default=True,
-                type=click.Path(path_type=Path, file_okay=False),
+                type=Path,
+                metavar="DIRECTORY",
                 help="Where container runtimes look for CDI specs.",
             ),
         )
@@ -188,4 +212,12 @@ def host_options(command: Command) -> Command:
 
 def real_root(root: str) -> str:
     """Return a root as an absolute path without links."""
-    return os.path.realpath(root)
+    return answer("--root", lambda: os.path.realpath(root))
+
+
+def answer(option: str, look: Callable[[], T]) -> T:
+    """Return what a look at an option's path finds; end the process if there is no answer."""
+    try:
+        return in_time(look, _PATIENCE_S)
+    except TimeoutError:
+        output.fail(f"{option}: its filesystem did not answer in {_PATIENCE_S:g} s")

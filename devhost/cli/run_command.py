@@ -102,7 +102,7 @@ def _usable(plugin_dir: Path) -> Path:
     """
     from devhost.kubelet.instances import path_length_problem
 
-    if not plugin_dir.is_dir():
+    if not options.answer("--plugin-dir", plugin_dir.is_dir):
         output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
     if problem := path_length_problem(plugin_dir.absolute()):
         output.fail(f"--plugin-dir: {problem}")
@@ -122,5 +122,6 @@ def _first(source: "ConfigSource") -> "Config":
     log_problems(problems)
     if loaded.config is None:
         fields = {"file": source.file, "used": source.status.file}
-        _LOG.error("configuration not valid: starting with the last good", extra={"fields": fields})
+        what = "cannot be read" if source.status.unreadable else "not valid"
+        _LOG.error("configuration %s: starting with the last good", what, extra={"fields": fields})
     return used

@@ -6,6 +6,7 @@ SIGHUP all lead to one function, which compares the content. What is not valid c
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -14,19 +15,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from devhost.errors import Problem
+from devhost.host.config_saver import ConfigSaver
 from devhost.host.last_good import LastGood
 from devhost.immutable import immutable
 from devhost.loading.loader import Loaded, Loader, read, refuse, unusable
 from devhost.model.config import Config
-from devhost.threads import in_thread
+from devhost.threads import in_thread, in_time
 from devhost.trust import Policy
 from devhost.watch import Watcher
 from devhost.watch_spots import Spot
 
-POLL_S: Final = 60.0  # behind the watch; also for a state directory that could not be written
+T = TypeVar("T")
+
+POLL_S: Final = 60.0  # behind the watch
+RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
+RETRY_MAX_S: Final = 5.0
+PATIENCE_S: Final = 10.0  # for a filesystem to answer
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
@@ -35,7 +42,7 @@ _LINKS_MAX: Final = 40  # as the kernel
 _READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _LOG: Final = logging.getLogger(__name__)
 
-Apply = Callable[[Config], None]
+Apply = Callable[[Config], object]
 Content = tuple[bytes | None, str]  # where there is none, why
 
 
@@ -47,6 +54,7 @@ class ConfigStatus:
         file: Where it came from: the configuration file, or the last good copy of it.
         applied: When it came into force.
         problems: What kept the present content of the file from coming into force.
+        unreadable: Why the file cannot be read at the moment; also one of the problems.
         unsaved: Why the last good copy could not be written.
         reloads: How often a new one came into force.
         failures: How often one could not be used.
@@ -56,6 +64,7 @@ class ConfigStatus:
     file: str
     applied: datetime
     problems: tuple[Problem, ...] = ()
+    unreadable: str | None = None
     unsaved: str | None = None
     reloads: int = 0
     failures: int = 0
@@ -70,79 +79,110 @@ class ConfigSource:
         self._loader = Loader(policy)
         self._due = asyncio.Event()
         self._seen: Content = None, ""  # what was judged last
-        self._unsaved: bytes | None = None
         self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
         """By resource, the key and the reason for which a valid configuration is not applied."""
+        self._asked: asyncio.Future[Any] | None = None
+        self._saver = ConfigSaver(last_good, self._saved) if last_good else None
         self.status = ConfigStatus(file, datetime.now(UTC))
 
     def first(self) -> tuple[Loaded, Loaded | None]:
-        """Read the file for the first time.
+        """Read the file for the first time. Blocks.
 
         Returns:
             What the file held and, where that is not valid, what the last good copy holds.
         """
-        raw, reason = self._seen = self._read()
+        raw, reason = self._seen = self._first_content()
         loaded = self._judged(raw, reason)
-        if loaded.config is not None:
-            self._unsaved = raw
+        if raw is not None and loaded.config is not None:
             self.status = replace(self.status, hash=_hash(raw))
+            self._save(raw)
             return loaded, None
-        self._failed(loaded)
-        copy = self._last_good.read() if self._last_good else None
-        if copy is None or self._last_good is None:
+        self._failed(loaded, reason)
+        if self._last_good is None:
             return loaded, None
         file = str(self._last_good.path)
+        try:
+            copy = in_time(self._last_good.read, PATIENCE_S)
+        except TimeoutError as error:
+            return loaded, unusable(file, f"cannot be read: {error.strerror}")
+        if copy is None:
+            return loaded, None
         self.status = replace(self.status, file=file, hash=_hash(copy))
         return loaded, self._loader.load_bytes(copy, file)
+
+    def _first_content(self) -> Content:
+        if self.file == "-":
+            return self._read()  # a person may be typing it
+        try:
+            return in_time(self._read, PATIENCE_S)
+        except TimeoutError as error:
+            return None, f"cannot be read: {error.strerror}"
 
     def look_again(self, _path: str | None = None) -> None:
         """The file may have changed."""
         self._due.set()
 
     async def run(self, watcher: Watcher, apply: Apply) -> None:
-        """Apply each new valid content, until cancelled."""
+        """Apply each new valid content, and save it, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._saver is not None:
+                tasks.create_task(self._saver.run(), name="save configuration")
+            await self._follow(watcher, apply)
+
+    async def _follow(self, watcher: Watcher, apply: Apply) -> None:
+        retry = RETRY_S
         while True:
+            well = self.file == "-"  # what was read once is gone
             try:
-                await self._save()  # also what could not be saved before
-                if self.file != "-":  # what was read once is gone
-                    await self._watch(watcher)
+                if not well:
+                    watched = await self._watch(watcher)
                     # Looked at each time once it is watched, so no change is missed in between.
                     await self._reload(apply)
+                    well = watched and self._seen[0] is not None
             except Exception:  # noqa: BLE001 (logged; the host goes on)
                 _LOG.exception("reading the configuration failed")
+            pause = POLL_S if well else min(retry, POLL_S)
+            retry = RETRY_S if well else min(retry * 2, RETRY_MAX_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout(pause):
                     await self._due.wait()
                 if self.file == "-":
                     _LOG.warning(_READ_ONCE)
             self._due.clear()
 
-    async def _watch(self, watcher: Watcher) -> None:
+    async def _watch(self, watcher: Watcher) -> bool:
         """Watch where the file may be exchanged; if that cannot be told, as before."""
-        with contextlib.suppress(OSError):
-            spots = await in_thread("find config", lambda: _spots(self.file))
-            await watcher.watch(self, spots, self.look_again)
+        with contextlib.suppress(OSError, RuntimeError):
+            spots = await self._ask("find config", lambda: _spots(self.file))
+            async with asyncio.timeout(PATIENCE_S):
+                await watcher.watch(self, spots, self.look_again)
+            return True
+        return False
 
     async def _reload(self, apply: Apply) -> None:
         found = await self._settled()
         if found == self._seen:
             return
-        raw, reason = self._seen = found
-        loaded = await in_thread("load config", lambda: self._judged(raw, reason))
-        if raw is not None and loaded.config is not None:
-            problems = self.refused(loaded.config)
-            if problems:
-                valid, content = loaded, raw
+        raw, reason = found
+        if raw is None:
+            loaded = unusable(self.file, reason)
+        else:
+            content = raw
+            loaded = await in_thread("load config", lambda: self._judged(content, reason))
+            if loaded.config is not None and (problems := self.refused(loaded.config)):
+                valid = loaded
                 loaded = await in_thread(
                     "load config", lambda: refuse(valid, content, self.file, problems)
                 )
+        self._seen = found
         log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
-        if loaded.config is None:
-            self._failed(loaded)
+        if raw is None or loaded.config is None:
+            self._failed(loaded, reason)
+            what = "cannot be read" if raw is None else "invalid"
             applied = self.status.applied.isoformat(timespec="seconds")
-            text = "configuration file invalid; still serving the version of %s"
-            _LOG.error(text, applied, extra=fields)
+            text = "configuration file %s; still serving the version of %s"
+            _LOG.error(text, what, applied, extra=fields)
             return
         now, reloads = datetime.now(UTC), self.status.reloads + 1
         self.status = replace(
@@ -150,26 +190,49 @@ class ConfigSource:
             file=self.file,
             applied=now,
             problems=(),
+            unreadable=None,
             reloads=reloads,
             hash=_hash(raw),
         )
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
-        self._unsaved = raw
-        await self._save()
+        self._save(raw)
 
     async def _settled(self) -> Content:
         """Read the file until it says the same twice: a writer may be in the middle of it."""
-        found = await in_thread("read config", self._read)
+        found = await self._content()
         if found == self._seen:
             return found
         for _ in range(_SETTLES_MAX):
             before = found
             await asyncio.sleep(_SETTLE_GONE_S if found[0] is None else _SETTLE_S)
-            found = await in_thread("read config", self._read)
+            found = await self._content()
             if found == before:
                 break
         return found
+
+    async def _content(self) -> Content:
+        try:
+            return await self._ask("read config", self._read)
+        except (TimeoutError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            return None, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+    async def _ask(self, name: str, work: Callable[[], T]) -> T:
+        """Do ``work`` in a thread; one at a time, so that a sick filesystem costs one thread.
+
+        Raises:
+            TimeoutError: It, or a former one, has not answered in 10 s.
+            RuntimeError: No thread can be started.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                if self._asked is not None:
+                    await asyncio.wait({self._asked})
+                self._asked = asked = in_thread(name, work)
+                asked.add_done_callback(lambda late: late.cancelled() or late.exception())
+                await asyncio.wait({asked})
+                return asked.result()
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {PATIENCE_S:g} s")
 
     def _read(self) -> Content:
         try:
@@ -184,24 +247,20 @@ class ConfigSource:
             return unusable(self.file, reason)
         return self._loader.load_bytes(raw, self.file)
 
-    def _failed(self, loaded: Loaded) -> None:
-        failures = self.status.failures + 1
-        self.status = replace(self.status, problems=loaded.problems, failures=failures)
+    def _failed(self, loaded: Loaded, unreadable: str) -> None:
+        self.status = replace(
+            self.status,
+            problems=loaded.problems,
+            unreadable=unreadable or None,
+            failures=self.status.failures + 1,
+        )
 
-    async def _save(self) -> None:
-        raw, last_good = self._unsaved, self._last_good
-        if raw is None or last_good is None:
-            return
-        reason = None
-        try:
-            await in_thread("save config", lambda: last_good.write(raw))
-        except OSError as error:
-            reason = f"{last_good.path}: {error.strerror or error}"
-        else:
-            self._unsaved = None
-        if reason is not None and reason != self.status.unsaved:
-            _LOG.warning("cannot keep the last good configuration: %s", reason)
-        self.status = replace(self.status, unsaved=reason)
+    def _save(self, raw: bytes) -> None:
+        if self._saver is not None:
+            self._saver.save(raw)
+
+    def _saved(self, problem: str | None) -> None:
+        self.status = replace(self.status, unsaved=problem)
 
 
 def log_problems(problems: Iterable[Problem]) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 from devhost.host.state_files import locked, write_atomically
 
 NAME: Final = "last-good.yaml"
+_LOCK_S: Final = 5.0  # another instance holds the lock for milliseconds
 
 
 class LastGood:
@@ -25,8 +26,8 @@ class LastGood:
         """Replace the copy, whole or not at all.
 
         Raises:
-            OSError: As of `write_atomically`.
+            OSError: As of `locked` and `write_atomically`.
         """
         if self.read() != raw:
-            with locked(self.path.parent):
+            with locked(self.path.parent, _LOCK_S):
                 write_atomically(self.path, raw)

@@ -86,6 +86,7 @@ def _config(config: ConfigStatus) -> Json:
         "reloads": config.reloads,
         "failures": config.failures,
         "problems": [asdict(problem) for problem in config.problems],
+        "unreadable": config.unreadable,
         "unsaved": config.unsaved,
     }
 
@@ -181,9 +182,10 @@ def _troubles(shown: Json) -> Iterator[str]:
     config = shown["config"]
     if config is not None:
         if config["problems"]:
-            yield f"configuration file invalid; still serving the version of {config['appliedAt']}"
+            what = config["unreadable"] or "invalid"
+            yield f"configuration file {what}; still serving the version of {config['appliedAt']}"
         if config["unsaved"]:
-            yield f"the last good configuration cannot be kept: {config['unsaved']}"
+            yield f"the last good configuration cannot be saved: {config['unsaved']}"
     for resource in shown["resources"]:
         name = resource["name"]
         if resource["state"] not in (State.REGISTERED, State.DRAINING):

@@ -52,6 +52,21 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
     assert await daemon.stop() == 0
 
 
+async def test_an_edit_without_a_descriptor(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """It is followed as soon as the file can be opened, and nobody calls it invalid."""
+    await daemon.start(tokens(a=1))
+    await at_rest(standin, daemon, {A: numbers(1)})
+    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    daemon.write(tokens(a=2))
+    await daemon.logged("configuration cannot be read: the current one stays in force")
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+    await at_rest(standin, daemon, {A: numbers(2)})
+    assert daemon.found("cannot be read: Too many open files", level="error")
+    assert not daemon.found("not valid")
+    assert await daemon.stop() == 0
+
+
 @pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
 async def test_no_more_watches(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, limit: str
@@ -147,7 +162,7 @@ async def test_a_state_directory_without_room(
         files = fill(daemon.state) if how == "full" else []
         read_only(daemon.state, on=how == "read-only")
         await daemon.start(tokens(a=1))
-        await daemon.logged("cannot keep the last good configuration")
+        await daemon.logged("cannot save the last good configuration")
         daemon.write(tokens(a=2))
         await at_rest(standin, daemon, {A: numbers(2)})
         read_only(daemon.state, on=False)
@@ -157,5 +172,5 @@ async def test_a_state_directory_without_room(
         wanted = daemon.config.read_bytes()
         await until(lambda: copy.exists() and copy.read_bytes() == wanted, "the copy is kept")
         assert list(daemon.state.iterdir()) == [copy]
-        assert len(daemon.found("cannot keep")) == 1
+        assert len(daemon.found("cannot save")) == 1
         assert await daemon.stop() == 0

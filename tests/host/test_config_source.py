@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devhost.host import config_source
+from devhost.host import config_saver, config_source
 from devhost.host.config_source import ConfigSource
 from devhost.host.last_good import LastGood
+from devhost.loading import loader
+from devhost.model.config import Config
 from devhost.trust import Policy
 from devhost.watch import Watcher
 
@@ -40,9 +43,11 @@ def remove(source: ConfigSource) -> None:
 
 
 @contextlib.asynccontextmanager
-async def followed(source: ConfigSource) -> AsyncIterator[asyncio.Task[None]]:
+async def followed(
+    source: ConfigSource, apply: Callable[[Config], object] = lambda _config: None
+) -> AsyncIterator[asyncio.Task[None]]:
     async with Watcher() as watcher:
-        task = asyncio.create_task(source.run(watcher, lambda _config: None))
+        task = asyncio.create_task(source.run(watcher, apply))
         try:
             yield task
         finally:
@@ -117,22 +122,85 @@ async def test_another_reason_is_told(source: ConfigSource) -> None:
     assert source.status.failures == 2
 
 
+async def test_an_edit_while_the_file_cannot_be_opened(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is followed when the file can be opened again, without another event."""
+    numbers = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.EACCES, errno.ESTALE)
+    for count, number in enumerate(numbers, 2):
+        edited = GOOD.replace("static: 1", f"static: {count}")
+
+        def sick(file: str, number: int = number) -> bytes:
+            raise OSError(number, os.strerror(number), file)
+
+        applied: list[Config] = []
+        async with followed(source, applied.append):
+            with monkeypatch.context() as broken:
+                broken.setattr(config_source, "read", sick)
+                write(source, edited)
+                await until(source, reason := f"cannot be read: {os.strerror(number)}")
+                assert source.status.unreadable == reason
+            async with asyncio.timeout(30):  # the poll that is left for lost events takes 60 s
+                while not applied:
+                    await asyncio.sleep(0.005)
+            assert source.status.unreadable is None
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts.count("configuration cannot be read: the current one stays in force") == 5
+    assert not any("not valid" in text for text in texts)
+
+
+async def test_a_file_that_does_not_answer(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is said, however often it is asked one thread waits, and the edit is followed later."""
+    release, reads = threading.Event(), 0
+    real = loader.read
+    monkeypatch.setattr(config_source, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(config_source, "RETRY_S", 0.01)
+
+    def hanging(file: str) -> bytes:
+        nonlocal reads
+        reads += 1
+        release.wait(30)
+        return real(file)
+
+    monkeypatch.setattr(config_source, "read", hanging)
+    applied: list[Config] = []
+    try:
+        async with followed(source, applied.append):
+            write(source, GOOD.replace("static: 1", "static: 2"))
+            await until(source, "cannot be read: no answer in 0.01 s")
+            for _ in range(3):
+                source.look_again()
+                await asyncio.sleep(0.05)
+            assert reads == 1
+            release.set()
+            async with asyncio.timeout(10):
+                while not applied:
+                    await asyncio.sleep(0.005)
+    finally:
+        release.set()
+
+
 async def test_no_thread_can_be_had(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The host goes on, and the copy is kept as soon as it can be."""
-    monkeypatch.setattr(config_source, "POLL_S", 0.005)
-    asked = asyncio.Event()
+    monkeypatch.setattr(config_saver, "_RETRY_S", 0.005)
+    asked: set[str] = set()
 
-    def none(_name: str, _work: Callable[[], Any]) -> Any:
-        asked.set()
+    def none(name: str, _work: Callable[[], Any]) -> Any:
+        asked.add(name)
         raise RuntimeError("can't start new thread")
 
     copy = tmp_path / "state" / "last-good.yaml"
     async with followed(source) as task, asyncio.timeout(10):
         with monkeypatch.context() as exhausted:
-            exhausted.setattr(config_source, "in_thread", none)
-            await asked.wait()
+            for module in (config_source, config_saver):
+                exhausted.setattr(module, "in_thread", none)
+            await until(source, "cannot be read: can't start new thread")
+            assert source.status.unsaved == f"{copy}: can't start new thread"
+            assert {"read config", "save config"} <= asked
         while not copy.exists():
             assert not task.done()
             await asyncio.sleep(0.005)

@@ -1,0 +1,133 @@
+"""A state directory that hangs or is locked, and other directories that hang at the start."""
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
+from tests.support.mounts import hung
+
+A = "example.com/a"
+SHORT = """
+import devhost.cli.options, devhost.host.config_source, devhost.host.config_saver
+import devhost.host.last_good
+devhost.cli.options._PATIENCE_S = 0.5
+devhost.host.config_source.PATIENCE_S = 0.5
+devhost.host.config_saver.PATIENCE_S = 0.5
+devhost.host.last_good._LOCK_S = 0.2
+"""
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of a state directory, as another devhost does that hangs in a write."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def follows_edits(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """See that edits and SIGHUP are followed, one after the other."""
+    for count in (2, 3, 4):
+        daemon.write(tokens(a=count))
+        await at_rest(standin, daemon, {A: numbers(count)})
+    since = len(daemon.lines)
+    daemon.config.write_text(tokens(a=5))
+    daemon.signal(signal.SIGHUP)
+    await daemon.logged("configuration in force", since)
+    await at_rest(standin, daemon, {A: numbers(5)})
+
+
+async def test_it_hangs_from_the_start(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """What is declared is served, edits are followed, and it is said that nothing is saved."""
+    daemon.prelude = SHORT
+    daemon.state.mkdir()
+    with hung(daemon.state):
+        await daemon.start(tokens(a=1))
+        await at_rest(standin, daemon, {A: numbers(1)})
+        await daemon.logged("last-good.yaml: no answer in 0.5 s")
+        await follows_edits(standin, daemon)
+        assert len(daemon.found("cannot save the last good configuration")) == 1
+        assert await daemon.stop() == 0
+
+
+async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    """The configuration that is the last when it answers again is the one that is saved."""
+    daemon.prelude = SHORT
+    await daemon.start(tokens(a=1))
+    await at_rest(standin, daemon, {A: numbers(1)})
+    copy = daemon.state / "last-good.yaml"
+    await until(copy.exists, "the copy")
+    with hung(daemon.state):
+        await follows_edits(standin, daemon)
+        await daemon.logged("no answer in 0.5 s")
+    await daemon.logged("the last good configuration is saved again")
+    assert copy.read_text() == tokens(a=5)
+    assert await daemon.stop() == 0
+
+
+async def test_another_process_holds_its_lock(standin: SimulatedKubelet, daemon: Daemon) -> None:
+    daemon.prelude = SHORT
+    daemon.state.mkdir()
+    with locked(daemon.state):
+        await daemon.start(tokens(a=1))
+        await at_rest(standin, daemon, {A: numbers(1)})
+        await daemon.logged("last-good.yaml: locked by another process")
+        await follows_edits(standin, daemon)
+    await daemon.logged("the last good configuration is saved again")
+    assert (daemon.state / "last-good.yaml").read_text() == tokens(a=5)
+    assert await daemon.stop() == 0
+
+
+async def test_it_hangs_when_its_copy_is_needed(daemon: Daemon) -> None:
+    """Without a valid file there is nothing to serve; the process says both and ends."""
+    daemon.prelude = SHORT
+    daemon.state.mkdir()
+    daemon.plugins.mkdir(exist_ok=True)
+    with hung(daemon.state):
+        await daemon.start("version: v2\n")
+        assert await daemon.ended() == 1
+    assert daemon.found("config.yaml:1:10: error: version")
+    assert daemon.found("last-good.yaml:1:1: error: cannot be read: no answer in 0.5 s")
+
+
+@pytest.mark.parametrize("flag", ["--cdi-dir", "--pod-resources"])
+async def test_another_directory_hangs_from_the_start(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path, flag: str
+) -> None:
+    """What does not need it is served."""
+    daemon.prelude = SHORT
+    place = directory / "hung"
+    place.mkdir()
+    path = place if flag == "--cdi-dir" else place / "kubelet.sock"
+    daemon.flags += [flag, str(path)]
+    with hung(place):
+        await daemon.start(tokens(a=1))
+        await at_rest(standin, daemon, {A: numbers(1)})
+        await follows_edits(standin, daemon)
+        assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize("flag", ["--plugin-dir", "--root"])
+async def test_a_directory_that_hangs_and_is_needed(
+    daemon: Daemon, directory: Path, flag: str
+) -> None:
+    """The process ends with the reason: whoever starts it again tries again."""
+    daemon.prelude = SHORT
+    place = directory / "hung"
+    place.mkdir()
+    daemon.plugins.mkdir(exist_ok=True)
+    daemon.flags += [flag, str(place)]
+    with hung(place):
+        await daemon.start(tokens(a=1))
+        assert await daemon.ended() == 1
+    assert daemon.found(f"{flag}: its filesystem did not answer in 0.5 s")
