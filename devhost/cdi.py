@@ -201,7 +201,7 @@ def spec(
         What JSON can take; ``None`` where no device has an entry, because CDI knows no file
         without devices.
     """
-    entries = [*kept, *(_entry(device) for device in devices if not device.empty)]
+    entries = [*kept, *(entry(device) for device in devices if not device.empty)]
     if not entries:
         return None
     return {
@@ -211,7 +211,8 @@ def spec(
     }
 
 
-def _entry(device: CdiDevice) -> Entry:
+def entry(device: CdiDevice) -> Entry:
+    """Return what a spec has for a device that is not empty."""
     edits = {
         "env": [f"{name}={device.envs[name]}" for name in sorted(device.envs)],
         "deviceNodes": [

@@ -18,6 +18,7 @@ from devhost.threads import in_thread
 T = TypeVar("T")
 
 _PATIENCE: Final = 10.0  # seconds for a directory to answer
+_PATIENCE_HANGING: Final = 0.5  # when it has not answered before
 _TEMPORARY: Final = re.compile(rf"\.{cdi.FILE_PREFIX}([0-9a-f]{{16}})\..*\.tmp")
 
 
@@ -33,6 +34,7 @@ class CdiFiles:
     def __init__(self, directory: Path) -> None:
         self._directory, self.writes = directory, 0
         self._turn = asyncio.Lock()
+        self._hangs = False
         self._work: asyncio.Future[Any] | None = None
 
     async def write(self, resource_name: str, content: bytes | None) -> bool:
@@ -91,10 +93,13 @@ class CdiFiles:
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
         """Do one thing after the other: one that is late must not undo a later one."""
+        # What a resource loses must be published without much delay while the directory hangs.
+        patience = _PATIENCE_HANGING if self._hangs else _PATIENCE
         try:
-            async with asyncio.timeout(_PATIENCE), self._turn:
+            async with asyncio.timeout(patience), self._turn:
                 if self._work is not None:  # a former caller may have given up on it
                     await asyncio.wait([self._work])
+                self._hangs = False
                 future = in_thread("cdi files", work)
                 future.add_done_callback(_retrieve)
                 self._work = future
@@ -102,7 +107,8 @@ class CdiFiles:
         except TimeoutError as error:
             if error.errno is not None:  # not ours: what the filesystem said
                 raise
-            text = f"no answer in {_PATIENCE:.0f} s"
+            self._hangs = True
+            text = f"no answer in {patience:g} s"
             raise TimeoutError(errno.ETIMEDOUT, text, str(self._directory)) from None
 
 

@@ -1,6 +1,7 @@
 """Keeps a resource's CDI spec file in step with its devices."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +17,8 @@ from devhost.model.device import Snapshot, distinct
 from devhost.threads import in_thread
 
 _PATIENCE_S: Final = 10.0
+_RETRY_S: Final = 1.0
+_RETRY_MAX_S: Final = 8.0
 _UNWRITTEN: Final = "it is not in the CDI spec yet"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -27,8 +30,11 @@ class CdiInjection:
         self._files, self._holders, self._look_again = files, holders, look_again
         self._former: Mapping[str, cdi.Entry] | None = None  # by the process before, by name
         self._written: Mapping[str, CdiDevice] | None = None
+        self._unwritten: Mapping[str, CdiDevice] = {}  # what should be, while there is a problem
         self._looking: asyncio.Future[dict[str, CdiDevice]] | None = None
         self._problem: str | None = None
+        self._pause = _RETRY_S
+        self._retry: asyncio.TimerHandle | None = None
         self._resource: str | None = None  # its name, while it is injected so
 
     async def write(self, scanner: Scanner, found: Snapshot) -> None:
@@ -40,20 +46,40 @@ class CdiInjection:
         """
         name = scanner.resource.name
         self._resource = name if scanner.resource.inject == "cdi" else None
+        self.close()
         if self._resource is None or (self._written is None and found.error):
             return
+        devices: Mapping[str, CdiDevice] = {}
         try:
             devices = await self._look(scanner, found)
             kept = await self._kept(name, devices)
             await self._files.write(name, cdi.serialize(name, list(devices.values()), kept))
         except OSError as error:  # a TimeoutError, too
-            problem = f"its CDI spec could not be written: {error.strerror or 'no answer'}"
-            if problem != self._problem:
-                fields = {"resource": name, "reason": str(error)}
-                _LOG.warning("CDI spec not written", extra={"fields": fields})
-            self._problem = problem
+            await self._failed(name, error, devices)
         else:
-            self._written, self._problem = devices, None
+            self._written, self._problem, self._pause = devices, None, _RETRY_S
+
+    def close(self) -> None:
+        """Give up trying again what could not be written."""
+        if self._retry is not None:
+            self._retry.cancel()
+
+    async def _failed(self, name: str, error: OSError, devices: Mapping[str, CdiDevice]) -> None:
+        problem = f"its CDI spec could not be written: {error.strerror or 'no answer'}"
+        if problem != self._problem:
+            fields = {"resource": name, "reason": str(error)}
+            _LOG.warning("CDI spec not written", extra={"fields": fields})
+        self._problem, self._unwritten = problem, devices
+        self._retry = asyncio.get_running_loop().call_later(self._pause, self._look_again)
+        self._pause = min(self._pause * 2, _RETRY_MAX_S)
+        if self._written is None:  # the spec of the process before may have what is needed
+            with contextlib.suppress(OSError):
+                entries = await self._files.entries(name)
+                self._written = {
+                    device_id: one
+                    for device_id, one in devices.items()
+                    if one.empty or cdi.entry(one) == entries.get(one.name)
+                }
 
     async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.Entry]:
         """Return what a process before this one has written for devices that pods still hold.
@@ -97,14 +123,22 @@ class CdiInjection:
         self._look_again()
 
     def judged(self, snapshot: Snapshot) -> Snapshot:
-        """Name devices as the spec does; make those unhealthy that no runtime would find."""
+        """Name devices as the spec does; make those unhealthy that no runtime would find there.
+
+        Where the spec cannot be written, the former one still serves what has not changed.
+        """
         if self._resource is None:
             return snapshot
         written = self._written or {}
         snapshot = named(self._resource, snapshot, written)
+        good = {
+            device_id
+            for device_id, one in written.items()
+            if self._problem is None or self._unwritten.get(device_id) == one
+        }
         devices = {
             device_id: device
-            if not device.healthy or (self._problem is None and device_id in written)
+            if not device.healthy or device_id in good
             else replace(device, reason=self._problem or _UNWRITTEN)
             for device_id, device in snapshot.devices.items()
         }

@@ -155,6 +155,7 @@ class Runner:
             self._watch.end()
             self._shared.holders.unsubscribe(self._held_changed)
             self.health.close()
+            self._injection.close()
             self._claims.give_up(self._claim)
             self.standing.tell(State.STOPPED)
 

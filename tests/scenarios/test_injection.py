@@ -1,9 +1,11 @@
 """Devices by CDI: the kubelet is told names, and what they stand for is on the disk."""
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from devhost.trust import Policy
 from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
+from tests.support.mounts import read_only, tmpfs
 from tests.support.sysfs import as_root
 
 PORT = "example.com/port"
@@ -169,9 +172,69 @@ async def test_where_no_spec_can_be_written_devices_are_unhealthy(
     assert reason
     assert reason.startswith("its CDI spec could not be written: ")
     hosting.cdi.unlink()
-    hosting.hosts[-1].runners[0].look_again()
     await started.wait(PORT, 1, 1)
     assert bench.numbers() == {"a": 1}
+
+
+@contextlib.contextmanager
+def unwritable(place: Path, how: str) -> Iterator[None]:
+    """Let nothing be written in a directory, by a read-only mount or a full one."""
+    if how == "read-only":
+        read_only(place, on=True)
+        yield
+        read_only(place, on=False)
+    else:
+        with contextlib.suppress(OSError), (place / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        yield
+        (place / "filler").unlink()
+
+
+@pytest.mark.parametrize("how", ["read-only", "full"])
+async def test_what_the_last_spec_has_stays_healthy(
+    started: Kubelet, bench: Bench, hosting: Hosting, how: str
+) -> None:
+    """Only what is new or changed waits, and no longer than the cause lasts."""
+    for minor, name in enumerate("abc", 1):
+        bench.plug(name, minor)
+    with tmpfs(hosting.cdi, "size=64k"):
+        bench.start()
+        await started.wait(PORT, 3, 3)
+        with unwritable(hosting.cdi, how):
+            bench.plug("d", 4)
+            await started.wait(PORT, 4, 3)
+            reason = hosting.reason(PORT, "d")
+            assert reason
+            assert reason.startswith("its CDI spec could not be written: ")
+            (bench.nodes / "c").chmod(0o666)
+            await until(lambda: hosting.reason(PORT, "c") == reason, "c, as it has changed")
+            await started.wait(PORT, 4, 2)
+            answer = (await started.admit("pod", {"app": {PORT: 2}}))["app"]
+            bench.inject(*answer["cdiDevices"])
+            assert sorted(answer["cdiDevices"]) == named("a", "b")
+        await started.wait(PORT, 4, 4)
+        assert bench.numbers() == {"a": 1, "b": 2, "c": 3, "d": 4}
+        await hosting.stop()
+
+
+async def test_a_spec_that_is_there_serves_after_a_restart(
+    started: Kubelet, bench: Bench, hosting: Hosting
+) -> None:
+    """Although it cannot be written, because a device came meanwhile."""
+    for minor, name in enumerate("ab", 1):
+        bench.plug(name, minor)
+    with tmpfs(hosting.cdi, "size=64k"):
+        bench.start()
+        await started.wait(PORT, 2, 2)
+        await hosting.stop()
+        bench.plug("c", 3)
+        with unwritable(hosting.cdi, "read-only"):
+            bench.start()
+            await started.wait(PORT, 3, 2)
+            assert hosting.reason(PORT, "c")
+        await started.wait(PORT, 3, 3)
+        await hosting.stop()
 
 
 async def test_the_spec_ends_with_its_resource(started: Kubelet, bench: Bench) -> None:
