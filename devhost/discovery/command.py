@@ -2,16 +2,17 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from devhost.discovery.process_groups import GROUPS, EndingError
 from devhost.immutable import immutable
 from devhost.model import names
 
@@ -55,11 +56,20 @@ def run(
     environment: Mapping[str, str],
     timeout: float,
     stop: threading.Event | None = None,
+    locks: Sequence[int] = (),
 ) -> Ended:
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
-    When it ends, or after `timeout` seconds, or when `stop` is set, whatever it has started is
-    killed, except what has left its process group on purpose.
+    When it ends, or after `timeout` seconds, or when `stop` is set, or when this process ends,
+    whatever it has started is killed, except what has left its process group on purpose.
+
+    Args:
+        argv: The command.
+        environment: All of its environment.
+        timeout: Seconds.
+        stop: Ends it early.
+        locks: Descriptors of files that are locked by `flock`. The command inherits them, and
+            the locks end with its process group.
 
     Raises:
         OSError, ValueError: It cannot be started.
@@ -74,21 +84,30 @@ def run(
         raise FileNotFoundError(errno.ENOENT, text)
     if time.monotonic() >= until or stop.is_set():
         return Ended(None)
-    process = subprocess.Popen(  # noqa: S603 (who may edit the configuration is asked first)
-        argv,
-        executable=program,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env=environment,
-        start_new_session=True,
-    )
+    try:
+        process = GROUPS.start(
+            lambda: subprocess.Popen(  # noqa: S603 (who may edit the configuration is asked first)
+                argv,
+                executable=program,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+                pass_fds=locks,
+            )
+        )
+    except EndingError:
+        return Ended(None)
     assert process.stdout is not None  # noqa: S101 (a pipe)
     with process.stdout as pipe:
         os.set_blocking(pipe.fileno(), False)
         kept, in_time = _follow(process.pid, pipe.fileno(), until, stop)
         status = _kill(process)
+        if _is_gone(process.pid):  # who has left the group on purpose is not waited for
+            for lock in locks:
+                fcntl.flock(lock, fcntl.LOCK_UN)
         kept = (kept + _available(pipe.fileno()))[-_KEPT:]
     return Ended(status if in_time else None, _last_lines(kept))
 
@@ -128,16 +147,25 @@ def _available(pipe: int) -> bytes:
 def _kill(process: "subprocess.Popen[bytes]") -> int | None:
     """Kill a process group and bury the dead; return the exit status of its leader."""
     until = time.monotonic() + _KILL_S
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    GROUPS.kill(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
         process.wait(_KILL_S)
-    # Where devhost is the first process of a container, orphans become its children.
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < until:
-            if os.waitpid(-process.pid, os.WNOHANG) == (0, 0):
-                time.sleep(_STEP_S)
+    while not _is_gone(process.pid) and time.monotonic() < until:
+        # Where devhost is the first process of a container, orphans become its children.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-process.pid, os.WNOHANG)
+        time.sleep(_STEP_S)
     return process.returncode
+
+
+def _is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _last_lines(output: bytes) -> tuple[str, ...]:

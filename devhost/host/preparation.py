@@ -43,7 +43,7 @@ class Preparation:
         policy: What a configuration may ask for.
         holders: From a resource's name to the pods (``namespace/name``) that hold each
             advertised ID now, or `KubeletError`; ``None`` without ``--pod-resources``.
-        state_dir: Where records outlive the process.
+        state_dir: Where records outlive the process, and devices are locked.
         within: Seconds that all steps of a start may take.
     """
 
@@ -62,6 +62,7 @@ class Preparation:
         self._constants = {"resource": name, "nodeName": node_name}
         self._holders, self._within = holders, within
         self._records = HolderRecords(name, state_dir)
+        self._device_locks = state_dir / "locks" if state_dir else None
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._beside = Beside()
         self._unrecorded = False
@@ -124,6 +125,7 @@ class Preparation:
                         deadline=deadline,
                         pod=pod,
                         beside=self._beside,
+                        locks=self._device_locks,
                     )
                     group.create_task(_run(resource, start, tasks[device.id], failures))
             reasons = names.natural(failures.values())

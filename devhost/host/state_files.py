@@ -5,6 +5,7 @@ import fcntl
 import math
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,13 +35,14 @@ def locked(directory: Path, patience: float = math.inf) -> Iterator[None]:
         os.close(descriptor)
 
 
-def lock(descriptor: int, patience: float, path: str) -> None:
+def lock(descriptor: int, patience: float, path: str, stop: threading.Event | None = None) -> None:
     """Take the exclusive lock of an open file, which ends with the file's last descriptor.
 
     Args:
         descriptor: Of the file.
         patience: Seconds to wait for another process that holds the lock.
         path: The file, for the message.
+        stop: Ends the wait early.
 
     Raises:
         TimeoutError: It stays locked.
@@ -50,7 +52,7 @@ def lock(descriptor: int, patience: float, path: str) -> None:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or (stop and stop.is_set()):
                 raise TimeoutError(errno.ETIMEDOUT, "locked by another process", path) from None
         time.sleep(_POLL_S)
 

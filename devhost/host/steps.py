@@ -8,6 +8,7 @@ import functools
 import os
 import stat
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -17,6 +18,7 @@ from devhost import pre_start
 from devhost.discovery import command
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import PreStartError
+from devhost.host import device_locks
 from devhost.immutable import immutable
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState
@@ -51,10 +53,14 @@ class Beside:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.done():
-                self._stuck += 1
-                future.add_done_callback(self._unstuck)
+            self.leave(future)
             raise
+
+    def leave(self, future: "asyncio.Future[T]") -> None:
+        """Wait no longer for a look, but count it as long as it has not come back."""
+        if not future.done():
+            self._stuck += 1
+            future.add_done_callback(self._unstuck)
 
     def _unstuck(self, future: "asyncio.Future[T]") -> None:
         self._stuck -= 1
@@ -76,6 +82,7 @@ class Start:
         deadline: On the event loop's clock.
         pod: Whose container starts, ``namespace/name``; ``None`` where that is not known.
         beside: The resource's.
+        locks: Where devices are locked while a command runs on them; ``None`` if nowhere.
     """
 
     resource: str
@@ -86,6 +93,7 @@ class Start:
     deadline: float
     pod: str | None = None
     beside: Beside = field(default_factory=Beside)
+    locks: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -220,10 +228,15 @@ def _seen_at(files: HostFiles, path: str) -> str:
 
 async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
     stop = threading.Event()
-    left = limit.ends - asyncio.get_running_loop().time()
-    running = in_own_thread(
-        f"preStart {start.resource}", lambda: command.run(argv, start.environment, left, stop)
-    )
+    until = time.monotonic() + limit.ends - asyncio.get_running_loop().time()
+
+    def work() -> command.Ended:
+        keys = device_locks.keys(start.resource, start.device) if start.locks else []
+        left = until - time.monotonic()
+        with device_locks.held(start.locks or Path(), keys, left, stop) as locks:
+            return command.run(argv, start.environment, until - time.monotonic(), stop, locks)
+
+    running = in_own_thread(f"preStart {start.resource}", work)
     running.add_done_callback(lambda late: late.cancelled() or late.exception())
     try:
         async with dataclasses.replace(limit, ends=limit.ends + _KILL_S).keep(
@@ -237,6 +250,7 @@ async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
     finally:
         if not running.done():  # nothing of it is left when the cancellation goes on
             stop.set()
+            start.beside.leave(running)
             await asyncio.wait([running], timeout=_KILL_S)
     lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
     if ended.status is None:

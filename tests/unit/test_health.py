@@ -416,6 +416,7 @@ def test_the_first_process_of_a_container_buries_orphans() -> None:
         import ctypes, os, sys
         from devhost.discovery import command
         assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+        os.getpid = lambda: 1
         before = os.listdir("/proc/self/fd")
         for script, timeout in (("sleep 600 & sleep 600 &", 5.0), ("sleep 600 & wait", 0.2)):
             command.run(["sh", "-c", script], {"PATH": os.environ["PATH"]}, timeout)

@@ -1,0 +1,220 @@
+"""Commands end with devhost, however it ends, and two never run on one device at a time."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from tests.support.daemon import Daemon, until
+
+DISK = "example.com/disk"
+# Says if another run is still alive, and what its processes are; then it works until it may end.
+STEP = """
+for pid in $(cat {place}/pids); do
+  case "$(cat /proc/$pid/stat 2>/dev/null)" in ""|*") Z "*) ;; *) echo twice >> {place}/log;; esac
+done
+{more} sleep 1000 >/dev/null 2>&1 &
+echo $$ $! > {place}/new
+mv {place}/new {place}/pids
+until test -e {place}/end; do sleep 0.05; done
+"""
+
+
+class Work:
+    """A resource with one device, a step that takes long, and what is known of its runs."""
+
+    def __init__(self, directory: Path, daemon: Daemon, kubelet: SimulatedKubelet) -> None:
+        self.place, self.daemon, self.kubelet = directory / "work", daemon, kubelet
+        (self.place / "disks").mkdir(parents=True)
+        (self.place / "disks" / "a").touch()
+        (self.place / "pids").touch()
+        self.pods = 0
+        daemon.flags.append("--allow-exec")
+
+    def config(self, more: str = "", resource: str = DISK) -> str:
+        """Return a configuration; ``more`` starts what the step leaves in the background."""
+        script = self.place / "step.sh"
+        script.write_text(STEP.format(place=self.place, more=more))
+        return f"""
+version: v1
+resources:
+  - name: {resource}
+    sources: [directory: {self.place}/disks]
+    preStart: [{{run: [sh, {script}], every: start, timeout: 20s}}]
+"""
+
+    def pids(self) -> list[int]:
+        return [int(one) for one in (self.place / "pids").read_text().split()]
+
+    @property
+    def left(self) -> list[int]:
+        """What still lives of the run that began last."""
+        return [pid for pid in self.pids() if alive(pid)]
+
+    @contextlib.asynccontextmanager
+    async def starting(self) -> AsyncIterator[None]:
+        """Have the step run for a container's start, which fails."""
+        before = self.pids()
+        await self.kubelet.wait(DISK, 1, 1, timeout=25)
+        self.pods += 1
+        start = asyncio.create_task(self.kubelet.admit(f"pod-{self.pods}", {"app": {DISK: 1}}))
+        await until(lambda: start.done() or self.pids() != before, "the step has begun")
+        yield
+        with pytest.raises(AdmissionError):
+            await start
+
+    async def succeeds(self) -> None:
+        """See that a container starts after a step that ran alone."""
+        (self.place / "end").touch()
+        await self.kubelet.wait(DISK, 1, 1, timeout=25)
+        await self.kubelet.admit("last", {"app": {DISK: 1}})
+        assert not (self.place / "log").exists()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+
+
+def helper_of(devhost: int) -> int:
+    """Return the process that kills what devhost leaves behind."""
+    (found,) = [
+        one for one in children(devhost) if b"-IBSc" in Path(f"/proc/{one}/cmdline").read_bytes()
+    ]
+    return found
+
+
+@pytest.fixture
+def work(directory: Path, daemon: Daemon, standin: SimulatedKubelet) -> Work:
+    return Work(directory, daemon, standin)
+
+
+async def test_sigterm_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> None:
+    for _ in range(6):
+        await daemon.start(work.config())
+        async with work.starting():
+            assert len(work.left) == 2
+            assert await daemon.stop() == 0
+        await until(lambda: not work.left, "the end of the step")
+    await daemon.start()
+    await work.succeeds()
+
+
+async def test_sigkill_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> None:
+    for _ in range(3):
+        await daemon.start(work.config())
+        async with work.starting():
+            await daemon.kill()
+        await until(lambda: not work.left, "the end of the step")
+    await daemon.start()
+    await work.succeeds()
+
+
+async def test_a_former_step_still_runs(daemon: Daemon, work: Work) -> None:
+    """Nobody could kill it: the next start waits, and is refused with the reason."""
+    await daemon.start(work.config().replace("20s", "1s"))
+    await work.kubelet.wait(DISK, 1, 1, timeout=25)
+    await daemon.stop()
+    await daemon.start(work.config())
+    async with work.starting():
+        os.kill(helper_of(daemon.pid), signal.SIGKILL)
+        await daemon.kill()
+    former = work.left
+    assert len(former) == 2
+    await daemon.start(work.config().replace("20s", "1s"))
+    await work.kubelet.wait(DISK, 1, 1, timeout=25)
+    with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
+        await work.kubelet.admit("refused", {"app": {DISK: 1}})
+    assert work.left == former
+    for pid in former:
+        os.kill(pid, signal.SIGKILL)
+    daemon.write(work.config())
+    await work.succeeds()
+
+
+async def test_a_process_that_has_left_the_group_counts(daemon: Daemon, work: Work) -> None:
+    """While the step runs; when it has ended, what it left on purpose is not its own any more."""
+    await daemon.start(work.config(more="setsid"))
+    async with work.starting():
+        shell, detached = work.left
+        await daemon.kill()
+    await until(lambda: not alive(shell), "the end of the step")
+    assert work.left == [detached]
+    await daemon.start(work.config().replace("20s", "1s"))
+    await work.kubelet.wait(DISK, 1, 1, timeout=25)
+    with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
+        await work.kubelet.admit("refused", {"app": {DISK: 1}})
+    os.kill(detached, signal.SIGKILL)
+    await until(lambda: not alive(detached), "its end")
+    (work.place / "end").touch()
+    daemon.write(work.config(more="setsid"))
+    await work.kubelet.admit("one", {"app": {DISK: 1}})
+    _, detached = work.pids()
+    assert work.left == [detached]
+    await work.kubelet.free("one")
+    (work.place / "pids").write_text("")  # the step would take it for a second run
+    await work.succeeds()
+    os.kill(detached, signal.SIGKILL)
+    for pid in work.left:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_device_has_one_lock_under_all_its_names(daemon: Daemon, work: Work) -> None:
+    """A resource that was renamed meanwhile does not run a step beside that of the former."""
+    await daemon.start(work.config())
+    async with work.starting():
+        os.kill(helper_of(daemon.pid), signal.SIGKILL)
+        await daemon.kill()
+    await daemon.start(work.config(resource="example.com/other").replace("20s", "1s"))
+    await work.kubelet.wait("example.com/other", 1, 1, timeout=25)
+    with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
+        await work.kubelet.admit("refused", {"app": {"example.com/other": 1}})
+    for pid in work.left:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_as_process_1(daemon: Daemon, work: Work) -> None:
+    """No helper is needed: the kernel ends what is in the PID namespace."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("a PID namespace needs root and unshare")
+    daemon.wrapper = ("unshare", "--pid", "--fork", "--kill-child")
+    await daemon.start(work.config())
+    async with work.starting():
+        (first,) = children(daemon.pid)
+        (step,) = children(first)
+        assert alive(step)
+        os.kill(first, signal.SIGTERM)
+        assert await daemon.ended() == 0
+    assert not alive(step)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_check_ends_too(daemon: Daemon, work: Work, how: int) -> None:
+    script = work.place / "check.sh"
+    script.write_text(
+        f"sleep 1000 & echo $$ $! > {work.place}/new\nmv {work.place}/new {work.place}/pids; wait\n"
+    )
+    await daemon.start(f"""
+version: v1
+resources:
+  - name: {DISK}
+    sources: [directory: {work.place}/disks]
+    health: {{checks: {{exec: [sh, {script}]}}, interval: 1m, timeout: 50s}}
+""")
+    await until(lambda: len(work.left) == 2, "the check")
+    daemon.signal(how)
+    assert await daemon.ended() == (0 if how == signal.SIGTERM else -how)
+    await until(lambda: not work.left, "the end of the check")
