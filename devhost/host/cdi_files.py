@@ -108,7 +108,7 @@ class CdiFiles:
             if error.errno is not None:  # not ours: what the filesystem said
                 raise
             self._hangs = True
-            text = f"no answer in {patience:g} s"
+            text = f"no answer in {_PATIENCE:g} s"
             raise TimeoutError(errno.ETIMEDOUT, text, str(self._directory)) from None
 
 

@@ -23,6 +23,7 @@ from devhost.immutable import immutable
 from devhost.threads import in_thread
 
 _PATIENCE_S: Final = 2.0  # for the state directory: Allocate waits for it
+_PATIENCE_HANGING_S: Final = 0.1  # when it has not answered before
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -69,6 +70,7 @@ class HolderRecords:
         self._unsaved: dict[str, _Unsaved] = {}
         self._forgetting = False
         self._turn = asyncio.Lock()
+        self._hangs = False
         self._work: asyncio.Future[_Updated] | None = None
         self._told: str | None = None
 
@@ -167,11 +169,13 @@ class HolderRecords:
                 change(records)
             self._memory = records
             return records
-        until = time.monotonic() + _PATIENCE_S
+        patience = _PATIENCE_HANGING_S if self._hangs else _PATIENCE_S
+        until = time.monotonic() + patience
         try:
-            async with asyncio.timeout(_PATIENCE_S), self._turn:
+            async with asyncio.timeout(patience), self._turn:
                 if self._work is not None:  # a former caller may have given up on it
                     await asyncio.wait([self._work])
+                self._hangs = False
                 known = _Known(self._memory, dict(self._unsaved), self._forgetting)
                 update = functools.partial(
                     _update, self._path, self._resource, known, change, until, only_if_there
@@ -182,6 +186,7 @@ class HolderRecords:
         except TimeoutError as error:
             if error.errno is not None:  # not ours: what the filesystem said
                 raise
+            self._hangs = True
             text = f"no answer in {_PATIENCE_S:g}s"
             raise TimeoutError(errno.ETIMEDOUT, text, str(self._path)) from None
         if written:

@@ -146,6 +146,7 @@ async def test_a_directory_that_does_not_answer_holds_up_nobody(
         with pytest.raises(TimeoutError, match="no answer") as caught:
             await files.write(T, content(T))
         assert caught.value.filename == str(tmp_path)
+        monkeypatch.setattr(cdi_files, "_PATIENCE", 600.0)  # it is waited for only once
         with pytest.raises(TimeoutError, match="no answer"):
             await files.remove_stale([], nobody)
         names = [thread.name for thread in threading.enumerate()]

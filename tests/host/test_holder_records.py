@@ -191,6 +191,21 @@ async def test_a_mark_that_cannot_be_written_is_kept_and_written_later(
     assert await short(records) == {"a": POD, "b": "fresh"}
 
 
+async def test_who_has_not_answered_is_not_waited_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each edit and each Allocate would be late while the state directory hangs."""
+    records = HolderRecords(NAME, tmp_path)
+    await records.mark_fresh(["a"])
+    with locked(tmp_path):
+        await records.mark_fresh(["a"])
+        monkeypatch.setattr(holder_records, "_PATIENCE_S", 600.0)
+        await records.mark_fresh(["b"])
+        await records.forget()
+    await records.mark_fresh(["c"])
+    assert await short(records) == {"c": "fresh"}
+
+
 async def test_a_mark_that_cannot_be_written_at_once_does_not_fail(tmp_path: Path) -> None:
     (tmp_path / "holders").write_text("no directory")
     records = HolderRecords(NAME, tmp_path)
