@@ -10,7 +10,6 @@ import click
 
 from devhost.cli import output
 from devhost.cli.listening import listen_options
-from devhost.threads import in_time
 
 _PATIENCE_S: Final = 10.0  # for a filesystem to answer
 
@@ -217,6 +216,8 @@ def real_root(root: str) -> str:
 
 def answer(option: str, look: Callable[[], T]) -> T:
     """Return what a look at an option's path finds; end the process if there is no answer."""
+    from devhost.threads import in_time
+
     try:
         return in_time(look, _PATIENCE_S)
     except TimeoutError:
