@@ -16,10 +16,11 @@ from typing import Final
 from devhost import pre_start
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import KubeletError, PreStartError
+from devhost.host.beside import Beside
 from devhost.host.holder_file import Fresh
 from devhost.host.holder_records import HolderRecords
 from devhost.host.holder_rules import HeldBy, Task, TwoHandsError, named, only_holder, task_of
-from devhost.host.steps import Beside, Start, refuse_in_use, run_step
+from devhost.host.steps import Start, refuse_in_use, run_step
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileKind, distinct, without_share

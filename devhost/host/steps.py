@@ -19,53 +19,19 @@ from devhost.discovery import command
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import PreStartError
 from devhost.host import device_locks
+from devhost.host.beside import Beside
 from devhost.immutable import immutable
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState
 from devhost.model.names import printable
-from devhost.threads import in_own_thread, in_thread
+from devhost.threads import in_own_thread
 from devhost.trust import Policy
 
 T = TypeVar("T")
 
-_STUCK_MAX: Final = 8  # looks that a filesystem owes; each is a thread
 _POLL_S: Final = 0.1
 _KILL_S: Final = 1.0  # until a command that was stopped has to be gone
 _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
-
-
-class Beside:
-    """Looks at the host beside the event loop; a sick filesystem owes few of them."""
-
-    def __init__(self) -> None:
-        self._stuck = 0
-
-    async def do(self, name: str, work: Callable[[], T]) -> T:
-        """Return the work's result.
-
-        Raises:
-            PreStartError: Too many former ones have not come back.
-            Exception: Whatever the work raises.
-        """
-        if self._stuck >= _STUCK_MAX:
-            raise PreStartError(f"the host did not answer the last {_STUCK_MAX} looks")
-        future = in_thread(name, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self.leave(future)
-            raise
-
-    def leave(self, future: "asyncio.Future[T]") -> None:
-        """Wait no longer for a look, but count it as long as it has not come back."""
-        if not future.done():
-            self._stuck += 1
-            future.add_done_callback(self._unstuck)
-
-    def _unstuck(self, future: "asyncio.Future[T]") -> None:
-        self._stuck -= 1
-        if not future.cancelled():
-            future.exception()  # nobody waits for it any more
 
 
 @immutable

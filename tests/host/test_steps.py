@@ -14,7 +14,8 @@ import pytest
 
 from devhost.discovery.host_files import HostFiles
 from devhost.errors import PreStartError
-from devhost.host.steps import Beside, Start, refuse_in_use, run_step
+from devhost.host.beside import Beside
+from devhost.host.steps import Start, refuse_in_use, run_step
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState, Node
 from devhost.trust import Policy
