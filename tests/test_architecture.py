@@ -50,3 +50,9 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, int, int]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             yield node.name, start, (node.end_lineno or node.lineno) - start + 1
+
+
+def test_each_connection_is_made_in_one_place() -> None:
+    """Only there does gRPC not repeat calls without end."""
+    makers = [path.name for path in HAND_WRITTEN if "insecure_channel(" in path.read_text()]
+    assert makers == ["channel.py"]

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
+from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import Instances, resource_hash
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, Identity, KubeletSocket
 from devhost.kubelet.liveness import Liveness
@@ -269,13 +269,7 @@ class PluginDirectory:
             if self._channel is None or self._channel_of != identity:
                 await self._drop(self._channel)
                 self._channel_of = identity
-                self._channel = grpc.aio.insecure_channel(
-                    f"unix:{quote(self._kubelet.path)}",
-                    options=[
-                        ("grpc.default_authority", "localhost"),
-                        ("grpc.use_local_subchannel_pool", 1),
-                    ],
-                )
+                self._channel = open_channel(self._kubelet.path)
             return self._channel
 
     async def _drop(self, channel: grpc.aio.Channel | None) -> None:

@@ -12,23 +12,18 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import CANNOT_ASK, connected
 
 ANSWER_TIMEOUT_S: Final = 3.0
 _ATTEMPTS: Final = 2  # the first may have failed because this process was stopped itself
 _INTERVAL_S: Final = 1.0
 _RETRY_S: Final = 0.1
-_OPTIONS: Final = [
-    ("grpc.default_authority", "localhost"),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-]
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -119,7 +114,7 @@ class Liveness:
 
 async def _answers(path: Path) -> bool:
     """Ask for the options over one socket."""
-    async with grpc.aio.insecure_channel(f"unix:{quote(str(path))}", _OPTIONS) as channel:
+    async with open_channel(path) as channel:
         try:
             await pb_grpc.DevicePluginStub(channel).GetDevicePluginOptions(
                 pb.Empty(), timeout=ANSWER_TIMEOUT_S

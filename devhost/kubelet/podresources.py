@@ -10,13 +10,13 @@ import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 import grpc
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
+from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import connected
 
 LIST_TIMEOUT_S: Final = 2.0
@@ -54,14 +54,7 @@ class PodResources:
             KubeletError: There is no such list; the text names the socket and says why.
         """
         # A channel that has failed waits before it connects again, and the kubelet restarts.
-        async with grpc.aio.insecure_channel(
-            f"unix:{quote(str(self.socket))}",
-            options=[
-                ("grpc.default_authority", "localhost"),
-                ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),
-                ("grpc.use_local_subchannel_pool", 1),
-            ],
-        ) as channel:
+        async with open_channel(self.socket, receive_bytes_max=_RECEIVE_BYTES_MAX) as channel:
             stub = pb_grpc.PodResourcesListerStub(channel)
             try:
                 listed = await stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S)

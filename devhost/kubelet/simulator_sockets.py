@@ -12,16 +12,12 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
 from devhost.kubelet import simulator_state as state
+from devhost.kubelet.channel import open_channel
 from devhost.kubelet.simulator_state import AdmissionError, RefusedError, in_go
 
 _T = TypeVar("_T")
 
 _DIAL_S: Final = 10.0
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.default_authority", "localhost"),
-    # Else a registration shares connection and back-off with an earlier one to its socket.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 async def serve(server: grpc.aio.Server, socket: Path) -> None:
@@ -51,7 +47,7 @@ def endpoint_of(request: pb2.RegisterRequest, directory: Path) -> state.Endpoint
     """Open a connection to the plugin that registers; nothing is sent yet."""
     # As Go joins paths: an absolute endpoint is below the directory too, ".." leaves it.
     socket = Path(os.path.normpath(f"{directory}/{request.endpoint}"))
-    channel = grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=_CHANNEL_OPTIONS)
+    channel = open_channel(socket)
     plugin = pb2_grpc.DevicePluginStub(channel)
     return state.Endpoint(request.resource_name, socket, channel, plugin)
 
