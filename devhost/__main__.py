@@ -1,5 +1,13 @@
-"""``python -m devhost``."""
+"""``python -m devhost``, and the script ``devhost``."""
+
+import sys
+
+from devhost import early
+
+if sys.argv[1:2] == ["run"]:  # the other commands end by a signal as programs do
+    early.handle_signals()
 
 from devhost.cli import main
 
-main(prog_name="devhost")
+if __name__ == "__main__":
+    main(prog_name="devhost")

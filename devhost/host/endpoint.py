@@ -1,5 +1,6 @@
 """A host's HTTP side: metrics, probes, its status, and a page for people."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Coroutine
@@ -39,10 +40,11 @@ class Endpoint:
 
     async def beside(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host as long as something runs."""
-        async with HttpServer(self.routes(host)).serving(self._socket):
-            where, port = self._socket.getsockname()[:2]
-            _LOG.info("listening", extra={"fields": {"address": str(Address(where, port))}})
-            await work
+        with contextlib.closing(work):  # it is not begun where the server is cut short
+            async with HttpServer(self.routes(host)).serving(self._socket):
+                where, port = self._socket.getsockname()[:2]
+                _LOG.info("listening", extra={"fields": {"address": str(Address(where, port))}})
+                await work
 
     def routes(self, host: Host) -> dict[str, Route]:
         """Return what is answered, by path."""

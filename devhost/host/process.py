@@ -5,7 +5,8 @@ import contextlib
 import logging
 import resource
 import signal
-from collections.abc import Callable, Coroutine
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from devhost.memory import settle
@@ -32,33 +33,56 @@ async def until_signal(
 ) -> None:
     """Run ``work`` until it ends, or until SIGTERM or SIGINT; then cancel it and wait.
 
+    From then on these signals, and SIGHUP, do nothing for the rest of the process: it ends.
+
     Args:
         work: The whole of the program.
         on_hangup: Called at SIGHUP, which otherwise would end the process.
     """
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        _on_signal(number, loop, task.cancel)
-    _on_signal(signal.SIGHUP, loop, on_hangup or (lambda: None))
-    loop.call_later(_SETTLE_AFTER_S, settle)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    callbacks: dict[int, Callable[[], object]] = {
+        signal.SIGTERM: task.cancel,
+        signal.SIGINT: task.cancel,
+        signal.SIGHUP: on_hangup or (lambda: None),
+    }
+    with _signals(loop, callbacks):
+        loop.call_later(_SETTLE_AFTER_S, settle)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
-def _on_signal(
-    number: int, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]
-) -> None:
-    """Call back on the loop at a signal, also when the loop is busy.
+@contextlib.contextmanager
+def _signals(
+    loop: asyncio.AbstractEventLoop, callbacks: Mapping[int, Callable[[], object]]
+) -> Iterator[None]:
+    """Call back on the loop at signals, each but SIGHUP once; at the end they are ignored.
 
-    `add_signal_handler` alone learns of it from a byte in the loop's pipe; where threads have
-    filled that with theirs, the signal would be lost. The byte is what wakes the loop up.
+    Not `loop.add_signal_handler`: it learns of a signal from a byte in the loop's own pipe, which
+    threads may have filled with theirs, and a loop that closes puts the default actions back, so
+    that a second SIGTERM would kill a process that is about to exit 0. The byte in the pipe here
+    only wakes the loop up.
     """
+    ended = False
 
-    def handle(_number: int, _frame: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: the end is near anyway
-            loop.call_soon_threadsafe(callback)
+    def handle(number: int, _frame: object) -> None:
+        nonlocal ended
+        if not ended:
+            ended = number != signal.SIGHUP
+            loop.call_soon_threadsafe(callbacks[number])
 
-    loop.add_signal_handler(number, lambda: None)
-    signal.signal(number, handle)
-    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        loop.add_reader(ours, lambda: ours.recv(4096))
+        signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        for number in callbacks:
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            for number in callbacks:
+                signal.signal(number, signal.SIG_IGN)
+            signal.set_wakeup_fd(-1)
+            loop.remove_reader(ours)

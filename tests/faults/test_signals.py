@@ -1,0 +1,93 @@
+"""Signals at any moment of a `devhost run`: it exits with 0, and says nothing wrong."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.daemon import PATIENCE, Daemon, tokens, until
+
+ROUNDS = 12
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Before its own code begins Python's actions are in force.
+BEGIN = """
+import devhost.early
+devhost.early.handle_signals()
+open({!r}, "w").close()
+"""
+IN_AN_IMPORT = """
+import functools, os, signal
+original = functools.cached_property.__set_name__
+def set_name(self, owner, name):
+    functools.cached_property.__set_name__ = original
+    os.kill(os.getpid(), signal.SIGTERM)
+    original(self, owner, name)
+functools.cached_property.__set_name__ = set_name
+"""
+
+
+def send(daemon: Daemon, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended; `Popen` would take its exit status."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(daemon.pid, number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+async def test_a_signal_while_a_class_is_made(daemon: Daemon, number: signal.Signals) -> None:
+    """Python makes a RuntimeError of what is raised there; nothing has begun, nothing is said."""
+    daemon.prelude = IN_AN_IMPORT.replace("SIGTERM", number.name)
+    await daemon.start(tokens(a=1))
+    assert await daemon.ended() == 0
+    assert [line for line in daemon.lines if line["level"] != "info"] == []
+
+
+async def test_hangup_while_it_starts_is_no_end(daemon: Daemon, standin: SimulatedKubelet) -> None:
+    daemon.prelude = IN_AN_IMPORT.replace("SIGTERM", "SIGHUP")
+    await daemon.start(tokens(a=1))
+    await standin.wait("example.com/a", 1, 1, timeout=PATIENCE)
+    assert await daemon.stop() == 0
+
+
+async def test_signals_at_any_moment_of_a_start(
+    daemon: Daemon, standin: SimulatedKubelet, directory: Path
+) -> None:
+    """However many, and at any moment from the first on."""
+    seed = random.randrange(1 << 32)
+    instants = random.Random(seed)
+    for _ in range(ROUNDS):
+        begun = directory / "begun"
+        daemon.prelude = BEGIN.format(str(begun))
+        daemon.flags = ["--listen", "127.0.0.1:0"]
+        since = len(daemon.lines)
+        await daemon.start(tokens(a=1, b=2))
+        await until(begun.exists, "its code begins")
+        begun.unlink()
+        await asyncio.sleep(instants.uniform(0.0, 1.0))
+        for _ in range(instants.randrange(1, 4)):
+            if daemon.running:
+                send(daemon, instants.choice(SIGNALS))
+                await asyncio.sleep(instants.uniform(0.0, 0.05))
+        assert await daemon.ended() == 0, (seed, daemon.lines[since:])
+        bad = [line for line in daemon.lines[since:] if line["level"] not in ("info", "debug")]
+        assert bad == [], seed
+        assert daemon.sockets() == set()
+
+
+async def test_more_signals_while_it_ends(daemon: Daemon, standin: SimulatedKubelet) -> None:
+    """From the first signal to the last instant of the process: exit 0 and no word of them."""
+    count = 30
+    for number in SIGNALS:
+        await daemon.start(tokens(**{f"r{each}": 1 for each in range(count)}))
+        for each in range(count):
+            await standin.wait(f"example.com/r{each}", 1, 1, timeout=PATIENCE)
+        while daemon.running:
+            send(daemon, number)
+            await asyncio.sleep(0.001)
+        assert await daemon.ended() == 0, daemon.lines[-5:]
+        assert [line for line in daemon.lines if line["level"] not in ("info", "debug")] == []
+        assert daemon.sockets() == set()
