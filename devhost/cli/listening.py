@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from devhost.cli import output
+from devhost.observe import logs
 from devhost.observe.address import Address
 from devhost.observe.recorder import Recorder
 
@@ -61,7 +61,7 @@ def listen_options(command: Command) -> Command:
 
 
 def endpoint(listen: Address | None, *, devices: bool) -> "Endpoint | Silent":
-    """Listen, if that is wanted; end the process where it cannot be."""
+    """Listen, if that is wanted; log why and exit 1 where it cannot be."""
     if listen is None:
         return Silent()
     from devhost.host.endpoint import Endpoint  # brings prometheus-client
@@ -70,4 +70,4 @@ def endpoint(listen: Address | None, *, devices: bool) -> "Endpoint | Silent":
         return Endpoint(listen, devices=devices)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (")[0]  # Python repeats the address
-        output.fail(f"--listen: {listen}: {reason}")
+        logs.fail(f"--listen: {listen}: {reason}")

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-import signal
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from devhost.cli import listening, options, output
+from devhost import __version__, early
+from devhost.cli import listening, options
 from devhost.memory import lasting
 
 _LOG: Final = logging.getLogger(__name__)
@@ -54,8 +55,8 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Serve until SIGTERM: the resources of a configuration, if there is one, and those in code."""
-    # A process 1 has no default actions; what follows takes over when it is ready.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    flags = dict(locals())
+    early.handle_signals()  # also for a program that uses the library
     with lasting(tidy=True):
         from devhost.discovery.host_files import HostFiles
         from devhost.errors import KubeletError
@@ -68,6 +69,7 @@ def run(
         from devhost.trust import Policy
 
     logs.set_up(log_level, log_format)
+    _log_start(flags)
     policy = Policy(allow_paths, allow_exec, enforced=True)
     first, source = Config(version="v1", resources=()), None
     if config is not None:
@@ -92,7 +94,14 @@ def run(
         work = endpoint.beside(host, host.run())
         asyncio.run(until_signal(work, source.look_again if source else None))
     except KubeletError as error:
-        output.fail(str(error))
+        logs.fail(str(error))
+
+
+def _log_start(flags: Mapping[str, Any]) -> None:
+    """Log what runs, and by which flags: the arguments of `run`."""
+    plugins = [one.resource.name for one in flags["plugins"]]
+    fields = {"version": __version__, "pid": os.getpid(), **flags, "plugins": plugins}
+    _LOG.info("devhost starts", extra={"fields": fields})
 
 
 def _usable(plugin_dir: Path) -> Path:
@@ -101,11 +110,12 @@ def _usable(plugin_dir: Path) -> Path:
     Links in it are not resolved: where they lead to another directory later, that one counts.
     """
     from devhost.kubelet.instances import path_length_problem
+    from devhost.observe import logs
 
     if not options.answer("--plugin-dir", plugin_dir.is_dir):
-        output.fail(f"--plugin-dir: {plugin_dir} is not a directory")
+        logs.fail(f"--plugin-dir: {plugin_dir} is not a directory")
     if problem := path_length_problem(plugin_dir.absolute()):
-        output.fail(f"--plugin-dir: {problem}")
+        logs.fail(f"--plugin-dir: {problem}")
     return plugin_dir.absolute()
 
 
@@ -116,10 +126,9 @@ def _first(source: "ConfigSource") -> "Config":
     loaded, copy = source.first()
     problems = loaded.problems + (copy.problems if copy else ())
     used = loaded.config or (copy.config if copy else None)
-    if used is None:
-        output.print_problems(problems)
-        sys.exit(1)
     log_problems(problems)
+    if used is None:
+        sys.exit(1)
     if loaded.config is None:
         fields = {"file": source.file, "used": source.status.file}
         what = "cannot be read" if source.status.unreadable else "not valid"

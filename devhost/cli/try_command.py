@@ -62,7 +62,7 @@ def run(
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
-            output.fail(f"TMPDIR: {problem}")
+            logs.fail(f"TMPDIR: {problem}")
         files, place = HostFiles(options.real_root(root)), Path(directory)
         endpoint = listening.endpoint(None if once else listen, devices=metrics_devices)
         settings = Settings(

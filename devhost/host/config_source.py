@@ -264,10 +264,11 @@ class ConfigSource:
 
 
 def log_problems(problems: Iterable[Problem]) -> None:
-    """Log each problem as a line of its own, as `validate` prints it."""
+    """Log each problem as a line of its own, as `validate` prints it; its place in JSON, too."""
     for problem in problems:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
-        _LOG.log(level, "%s", problem)
+        place = {key: getattr(problem, key) for key in ("file", "line", "column", "path")}
+        _LOG.log(level, "%s", problem, extra={"details": place})
 
 
 def _hash(raw: bytes | None) -> str:

@@ -14,6 +14,7 @@ from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
 from devhost.model.device import Device, Snapshot
 from devhost.model.state import State
+from devhost.observe import logs
 from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
 from devhost.report import ResourceReport
 
@@ -36,6 +37,7 @@ def status(host: Host) -> Json:
             "podResources": holders.unknown or KNOWN,
             "restarts": host.shared.directory.restarts,
         },
+        "log": {"dropped": logs.dropped(), "dropping": logs.dropping()},
         "resources": [_resource(runner, host.shared) for runner in host.runners],
     }
     if holders.asked and holders.unknown:
@@ -70,6 +72,7 @@ def facts(host: Host, *, devices: bool = False) -> Facts:
         _config_facts(host.source.status) if host.source else None,
         host.shared.directory.restarts,
         host.shared.cdi_files.writes,
+        logs.dropped(),
         tuple(_held(host)) if devices else None,
     )
 
@@ -186,6 +189,8 @@ def _troubles(shown: Json) -> Iterator[str]:
             yield f"configuration file {what}; still serving the version of {config['appliedAt']}"
         if config["unsaved"]:
             yield f"the last good configuration cannot be saved: {config['unsaved']}"
+    if shown["log"]["dropping"]:
+        yield "the log is not read fast enough: lines are being dropped"
     for resource in shown["resources"]:
         name = resource["name"]
         if resource["state"] not in (State.REGISTERED, State.DRAINING):

@@ -70,6 +70,7 @@ class Facts:
         config: ``None`` where no file is read.
         kubelet_restarts: How often something was registered with another kubelet than before.
         cdi_spec_writes: How often a CDI spec file was written.
+        log_lines_dropped: How many log lines were dropped because nobody read them.
         held: Who holds what; ``None`` where that is not to be told.
     """
 
@@ -78,4 +79,5 @@ class Facts:
     config: ConfigFacts | None
     kubelet_restarts: int
     cdi_spec_writes: int
+    log_lines_dropped: int
     held: tuple[Held, ...] | None = None

@@ -3,35 +3,98 @@
 import json
 import logging
 import sys
+import threading
 from datetime import UTC, datetime
-from typing import Final
+from types import TracebackType
+from typing import Final, NoReturn
+
+from devhost.observe.log_writer import LogWriter
 
 _ENCODER: Final = json.JSONEncoder(default=str)
+_LEVELS: Final = {
+    "watchdog": logging.WARNING,
+    "asyncio": logging.WARNING,
+    "grpc": logging.WARNING,
+    # A traceback for each message that cannot be parsed; the caller gets an error as well.
+    "grpc._common": logging.CRITICAL,
+}
+_LOG: Final = logging.getLogger(__name__)
 
 
 def set_up(level: str, form: str | None) -> None:
-    """Send all logs to stderr.
+    """Send all logs to stderr, also crashes and warnings of Python.
 
     Args:
         level: debug, info, warning or error.
-        form: ``json`` or ``text``; ``None`` for text where a person looks, else json.
+        form: ``json`` or ``text``; ``None`` for text on a terminal, else json.
     """
     # No line tells of these, and finding them out takes a fifth of its time.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 (as the library's documentation on optimization says)
-    handler = logging.StreamHandler(sys.stderr)
-    chosen = form or ("text" if sys.stderr.isatty() else "json")
-    handler.setFormatter(_Json() if chosen == "json" else _Text())
+    stderr = sys.__stderr__  # None where the process was started without one
+    handler = LogWriter(stderr.fileno()) if stderr else logging.NullHandler()
+    text = form == "text" or (form is None and stderr is not None and stderr.isatty())
+    handler.setFormatter(_Text() if text else _Json())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in ("watchdog", "asyncio", "grpc"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, least in _LEVELS.items():
+        logging.getLogger(name).setLevel(least)
+    # What Python itself would write to stderr, and wait for its reader.
+    logging.captureWarnings(capture=True)
+    sys.excepthook = _crashed
+    sys.unraisablehook = _unraisable
+    threading.excepthook = _thread_crashed
+
+
+def fail(message: str) -> NoReturn:
+    """Log why the process cannot go on, and exit 1."""
+    _LOG.error(message)
+    sys.exit(1)
+
+
+def dropped() -> int:
+    """Return how many log lines were dropped because nobody read them."""
+    return sum(writer.dropped for writer in _writers())
+
+
+def dropping() -> bool:
+    """Return whether log lines are being dropped now."""
+    return any(writer.dropping for writer in _writers())
+
+
+def _writers() -> list[LogWriter]:
+    return [one for one in logging.getLogger().handlers if isinstance(one, LogWriter)]
+
+
+def _crashed(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    _LOG.critical("ended by an unexpected error", exc_info=(kind, error, traceback))
+
+
+def _thread_crashed(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None:
+        info = (args.exc_type, args.exc_value, args.exc_traceback)
+        _LOG.error("a thread failed unexpectedly", exc_info=info)
+
+
+def _unraisable(args: "sys.UnraisableHookArgs") -> None:
+    if args.exc_value is not None:
+        fields = {"fields": {"in": repr(args.object)}}
+        info = (args.exc_type, args.exc_value, args.exc_traceback)
+        _LOG.error("an unexpected error was ignored", exc_info=info, extra=fields)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     fields: dict[str, object] = getattr(record, "fields", {})
     return fields
+
+
+def _details(record: logging.LogRecord) -> dict[str, object]:
+    """Return fields for JSON alone, because the message has them too."""
+    details: dict[str, object] = getattr(record, "details", {})
+    return details
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -46,6 +109,7 @@ class _Json(logging.Formatter):
             "level": record.levelname.lower(),
             "msg": record.getMessage(),
             "logger": record.name,
+            **_details(record),
             **_fields(record),
         }
         if record.exc_info:

@@ -111,6 +111,11 @@ def _families(facts: Facts) -> Iterator[Metric]:
         "How often a CDI spec file was written.",
         value=facts.cdi_spec_writes,
     )
+    yield CounterMetricFamily(
+        "devhost_log_lines_dropped",
+        "Log lines that were dropped because the log was not read fast enough.",
+        value=facts.log_lines_dropped,
+    )
     if facts.held is not None:
         yield _held_family(facts.held)
 

@@ -92,9 +92,12 @@ def run(*args: object, stdin: str = "", **variables: str) -> Done:
 
 
 def refused_in_one_line(done: Done, status: int = 1) -> str:
-    """Return the one line that a refusal says, on whichever stream."""
+    """Return the one line that a refusal says, on whichever stream; of a log, its one error."""
     text = done.stdout + done.stderr
     assert done.returncode == status, text
+    if text.startswith("{"):
+        lines = [json.loads(line) for line in text.splitlines()]
+        text = "\n".join(line["msg"] for line in lines if line["level"] != "info")
     assert len(text.splitlines()) == 1, text
     assert "Traceback" not in text
     return text

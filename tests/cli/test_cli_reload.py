@@ -104,6 +104,31 @@ def test_run_refuses_two_bad_files(plugins: Path, tokens: Path, tmp_path: Path) 
     assert f"{tokens}:1:" in done.stderr
 
 
+def test_a_refused_start_as_json(plugins: Path, tokens: Path) -> None:
+    """Each problem is an object, with its place in fields of their own."""
+    written(tokens, TOKENS.replace("static: 3", "statics: 3"))
+    done = run("run", tokens, "--plugin-dir", plugins, "--log-format", "json")
+    (problem,) = (
+        line for line in map(json.loads, done.stderr.splitlines()) if line["level"] == "error"
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert problem["msg"].startswith(f"{tokens}:4:")
+    assert {key: problem[key] for key in ("file", "line", "path")} == {
+        "file": str(tokens),
+        "line": 4,
+        "path": "resources[0].sources[0].statics",
+    }
+    assert f"{tokens}:4:{problem['column']}: error: " in problem["msg"]
+
+
+def test_a_refused_start_as_text(plugins: Path, tokens: Path) -> None:
+    """Each problem is the line of `validate`, once, after the time and the level."""
+    written(tokens, TOKENS.replace("static: 3", "statics: 3"))
+    done = run("run", tokens, "--plugin-dir", plugins, "--log-format", "text")
+    line = done.stderr.splitlines()[-1]
+    assert line.partition(" ERROR   ")[2] == run("validate", tokens).stdout.strip()
+
+
 def test_a_file_that_is_not_there(plugins: Path, tmp_path: Path) -> None:
     """Without a copy there is nothing to serve."""
     line = refused_in_one_line(run("run", tmp_path / "no.yaml", "--plugin-dir", plugins))

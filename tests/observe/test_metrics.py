@@ -48,6 +48,7 @@ OF_THE_HOST = {
     "devhost_config_last_reload_successful": set[str](),
     "devhost_config_reloads_total": {"result"},
     "devhost_kubelet_restarts_total": set[str](),
+    "devhost_log_lines_dropped_total": set[str](),
 }
 HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
 
@@ -57,6 +58,7 @@ FACTS = Facts(
     ConfigFacts("abc", 1000.5, False, 3, 4),
     5,
     6,
+    7,
 )
 
 
@@ -119,6 +121,7 @@ def test_what_is_so() -> None:
     assert said.value("devhost_config_hash_info", hash="abc") == 1
     assert said.value("devhost_kubelet_restarts_total") == 5
     assert said.value("devhost_cdi_spec_writes_total") == 6
+    assert said.value("devhost_log_lines_dropped_total") == 7
 
 
 def test_what_happens() -> None:

@@ -121,8 +121,8 @@ async def test_a_port_that_is_taken_ends_the_start(daemon: Daemon, started: Kube
         daemon.flags[1] = f"127.0.0.1:{port}"
         await daemon.start(tokens(a=1))
         assert await daemon.ended() == 1
-    (line,) = daemon.lines
-    assert line["msg"] == f"devhost: --listen: 127.0.0.1:{port}: Address already in use"
+    assert (line := daemon.lines[-1])["level"] == "error"
+    assert line["msg"] == f"--listen: 127.0.0.1:{port}: Address already in use"
     assert not daemon.sockets()
 
 

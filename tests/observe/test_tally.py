@@ -21,6 +21,7 @@ FACTS: Final = Facts(
     None,
     0,
     0,
+    0,
 )
 BOUNDS: Final = (0.001, 0.0025, 0.5, 1, 30)
 SECONDS: Final = st.sampled_from((0.0, *BOUNDS, 1e9)) | st.floats(0, 100)

@@ -38,6 +38,7 @@ class Daemon:
         prelude: Python that runs in the process before devhost does: shorter times, limits.
         wrapper: A command that starts the process, for example in a namespace.
         flags: More of the command line.
+        stderr: A descriptor for the log, which is then not read here.
         lines: What the process has logged, in all its runs.
     """
 
@@ -47,6 +48,7 @@ class Daemon:
         self.prelude = ""
         self.wrapper: Sequence[str] = ()
         self.flags: list[str] = []
+        self.stderr = PIPE
         self.lines: list[Line] = []
         self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -67,7 +69,7 @@ class Daemon:
             *("--plugin-dir", str(self.plugins), "--state-dir", str(self.state)),
             *("--log-format", "json", *self.flags),
             stdout=DEVNULL,
-            stderr=PIPE,
+            stderr=self.stderr,
             limit=LONGEST_LINE,
         )
         self._reader = asyncio.create_task(self._read(self._process))
@@ -140,7 +142,8 @@ class Daemon:
         return "\n".join(json.dumps(line) for line in self.lines[-40:])
 
     async def _read(self, process: Process) -> None:
-        assert process.stderr is not None
+        if process.stderr is None:
+            return
         async for raw in process.stderr:
             try:
                 line = json.loads(raw)

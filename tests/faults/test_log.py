@@ -1,0 +1,168 @@
+"""A log that nobody reads, or that is read slowly, stops nothing."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.observe.asking import Samples, get
+from tests.support.daemon import PATIENCE, Daemon, directories, tokens, until
+from tests.support.hosting import Kubelet
+from tests.support.pipes import fill
+
+A = "example.com/a"
+COUNT = 100
+SMALL_QUEUE = """
+import devhost.observe.log_writer
+devhost.observe.log_writer.QUEUE_BYTES_MAX = 4000
+"""
+
+
+def free_port() -> int:
+    """A port that nobody has now: the log cannot say which one was taken."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+    return port
+
+
+class Unread:
+    """A pipe that is full, for a process to log to."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        self._filled = fill(self.writer)
+        os.set_blocking(self.reader, False)
+        self._text = b""
+
+    def lines(self) -> list[dict[str, object]]:
+        """Read what is there; return the log up to now."""
+        try:
+            while got := os.read(self.reader, 1 << 16):
+                self._text += got
+        except BlockingIOError:
+            pass
+        return [json.loads(line) for line in self._text[self._filled :].split(b"\n")[:-1]]
+
+    def close(self) -> None:
+        for descriptor in (self.reader, self.writer):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def unread(daemon: Daemon) -> Iterator[Unread]:
+    """The process's log, which nobody reads."""
+    unread = Unread()
+    daemon.stderr = unread.writer
+    yield unread
+    unread.close()
+
+
+async def test_a_node_whose_log_nobody_reads(
+    started: Kubelet, daemon: Daemon, unread: Unread, directory: Path
+) -> None:
+    """It registers, hands out, takes devices on, bears restarts of kubelet, ends at SIGTERM."""
+    (directory / "d").mkdir()
+    daemon.flags = ["--listen", f"127.0.0.1:{(port := free_port())}"]
+    more = tokens(**{f"r{number}": 2 for number in range(COUNT)}).partition("resources:")[2]
+    await daemon.start(directories(directory, "d") + more.lstrip("\n"))
+    for number in range(COUNT):
+        await started.wait(f"example.com/r{number}", 2, 2, timeout=PATIENCE)
+    (directory / "d" / "cherry").touch()
+    await started.wait("example.com/d", 1, 1, timeout=PATIENCE)
+    await started.restart()
+    for number in range(COUNT):
+        await started.wait(f"example.com/r{number}", 2, 2, timeout=PATIENCE)
+    answer = await started.admit("pod", {"app": {"example.com/r7": 2}})
+    assert answer["app"]["deviceIds"] == {"example.com/r7": ["0", "1"]}
+    assert (await get(port, "/healthz")).status == 200
+    assert await daemon.stop() == 0
+    assert daemon.sockets() == set()
+
+
+async def test_a_log_that_is_read_again(
+    standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
+) -> None:
+    """The first lines arrive in order, then how many are missing, then the next ones."""
+    daemon.prelude = SMALL_QUEUE
+    daemon.flags = ["--log-level", "debug"]
+    await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
+    for number in range(COUNT):
+        await standin.wait(f"example.com/r{number}", 1, 1, timeout=PATIENCE)
+    await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "said")
+    lines = unread.lines()
+    assert "starts" in str(lines[0]["msg"])
+    assert [one["ts"] for one in lines] == sorted(str(one["ts"]) for one in lines)
+    (missing,) = (one for one in lines if "dropped" in str(one["msg"]))
+    assert int(str(missing["count"])) > 0
+    daemon.write(tokens(other=1))
+    await standin.wait("example.com/other", 1, 1, timeout=PATIENCE)
+    await until(
+        lambda: any(one.get("resource") == "example.com/other" for one in unread.lines()),
+        "the next lines",
+    )
+    assert await daemon.stop() == 0
+
+
+async def test_dropped_lines_are_a_metric_and_a_trouble(
+    standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
+) -> None:
+    """Who asks over HTTP learns what the log cannot say; the trouble ends with its cause."""
+    daemon.prelude = SMALL_QUEUE
+    daemon.flags = ["--listen", f"127.0.0.1:{(port := free_port())}"]
+    await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
+    for number in range(COUNT):
+        await standin.wait(f"example.com/r{number}", 1, 1, timeout=PATIENCE)
+    status = (await get(port, "/status")).json()
+    assert status["log"]["dropping"]
+    assert status["log"]["dropped"] > 0
+    assert any("log" in trouble for trouble in status["troubles"])
+    samples = Samples((await get(port, "/metrics")).body.decode())
+    assert samples.value("devhost_log_lines_dropped_total") >= status["log"]["dropped"]
+    await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "read")
+    after = (await get(port, "/status")).json()
+    assert not after["log"]["dropping"]
+    assert after["troubles"] == []
+
+
+CRASH = """
+import threading, warnings
+import devhost.host.supervisor
+async def run(self):
+    warnings.warn("an old way")
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+    raise RuntimeError("broken")
+devhost.host.supervisor.Host.run = run
+"""
+
+
+async def test_a_crash_is_in_the_log(daemon: Daemon) -> None:
+    """With its traceback, as JSON; so is what Python itself would write to stderr."""
+    daemon.prelude = CRASH
+    await daemon.start(tokens(a=1))
+    assert await daemon.ended() == 1
+    assert [line["level"] for line in daemon.lines] == ["info", "warning", "error", "critical"]
+    _, warning, thread, crash = daemon.lines
+    assert "an old way" in warning["msg"]
+    assert "ZeroDivisionError" in thread["traceback"]
+    assert crash["traceback"].endswith("RuntimeError: broken")
+
+
+async def test_a_crash_whose_log_nobody_reads(daemon: Daemon, unread: Unread) -> None:
+    """It ends all the same: a process that has crashed must not look alive."""
+    daemon.prelude = CRASH
+    await daemon.start(tokens(a=1))
+    assert await daemon.ended() == 1
+
+
+async def test_without_stderr(daemon: Daemon, standin: SimulatedKubelet) -> None:
+    """There is no log, and the rest works."""
+    daemon.wrapper = ("sh", "-c", 'exec "$0" "$@" 2>&-')
+    await daemon.start(tokens(a=1))
+    await standin.wait(A, 1, 1, timeout=PATIENCE)
+    assert await daemon.stop() == 0
