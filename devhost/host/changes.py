@@ -10,7 +10,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
-    """Log devices that came, changed their health or go, what is skipped, and failures."""
+    """Log devices that came, changed their health or go, what is skipped, and failures.
+
+    What containers cannot be given is a warning.
+    """
 
     def fields(**more: object) -> dict[str, object]:
         return {"fields": {"resource": resource, **{k: v for k, v in more.items() if v}}}
@@ -22,10 +25,14 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
         for skipped in after.skipped
         if skipped not in known
     ]
+    # Those with a reason first: of many lines, only the first are logged.
+    lines.sort(key=lambda line: not line[1].get("reason"))
     for message, more in lines[:_LINES_MAX]:
-        _LOG.info(message, extra=fields(**more))
-    if len(lines) > _LINES_MAX:
-        _LOG.info("and more", extra=fields(changes=len(lines) - _LINES_MAX))
+        level = logging.WARNING if more.get("reason") else logging.INFO
+        _LOG.log(level, message, extra=fields(**more))
+    if rest := lines[_LINES_MAX:]:
+        level = logging.WARNING if rest[0][1].get("reason") else logging.INFO
+        _LOG.log(level, "and more", extra=fields(changes=len(rest)))
     for note in set(after.notes) - set(before.notes):
         _LOG.info("host path missing", extra=fields(reason=note))
     for reason in () if before.unmatched else after.unmatched:

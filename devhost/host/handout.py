@@ -9,6 +9,7 @@ from typing import Final
 from devhost.discovery.answer import hand_out_at_once
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
+from devhost.host.attribution import Attribution
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.publisher import Publisher
 from devhost.host.shared import CodeResource, Shared
@@ -36,6 +37,7 @@ class Handout:
     ) -> None:
         self._publisher, self._up_to_date = publisher, up_to_date
         self._preparation, self._shared, self._code = preparation, shared, code
+        self._attribution = Attribution(self.name, shared.holders)
         self._stuck = 0
 
     @property
@@ -101,9 +103,11 @@ class Handout:
             answer.add_done_callback(self._unstuck)
             raise
 
-    def allocated(self, result: str, seconds: float) -> None:
+    def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         """Take note that an Allocate has ended, how, and after how long."""
         self._shared.recorder.allocated(self.name, result, seconds)
+        if result == "ok":
+            self._attribution.allocated(ids)
 
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
@@ -115,8 +119,8 @@ class Handout:
             return choose()
         return await in_thread(f"prefer {self.name}", choose)
 
-    async def pre_start(self, advertised_ids: Sequence[str]) -> None:
-        """Prepare devices for a container that starts.
+    async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
+        """Prepare devices for a container that starts; return the pod where it is known.
 
         Raises:
             PreStartError: The container must not start; the text says why.
@@ -124,10 +128,11 @@ class Handout:
         clock = asyncio.get_running_loop().time
         deadline = clock() + WITHIN_S
         scanner, snapshot = await self._current()
-        await self._preparation.prepare(scanner.resource, snapshot.devices, advertised_ids)
+        pod = await self._preparation.prepare(scanner.resource, snapshot.devices, advertised_ids)
         if self._code is not None:
             chosen = [snapshot.devices[one] for one in distinct(advertised_ids)]
             await self._code.pre_start(chosen, deadline - clock())
+        return pod
 
     def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
         self._stuck -= 1

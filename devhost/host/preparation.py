@@ -93,7 +93,7 @@ class Preparation:
 
     async def prepare(
         self, resource: Resource, devices: Mapping[str, Device], ids: Sequence[str]
-    ) -> None:
+    ) -> str | None:
         """Do what has to be done before a container starts with advertised IDs.
 
         Cancelling it kills what it runs.
@@ -102,6 +102,9 @@ class Preparation:
             resource: The declaration.
             devices: The resource's devices at this moment.
             ids: The container's.
+
+        Returns:
+            The pod (``namespace/name``), where a step had to know it.
 
         Raises:
             PreStartError: The container must not start; the text says why.
@@ -135,6 +138,7 @@ class Preparation:
                 reasons += await self._settle(pod, done)
         if reasons:
             raise PreStartError("; ".join(reasons))
+        return pod
 
     @contextlib.asynccontextmanager
     async def _alone(self, device_ids: Sequence[str], deadline: float) -> AsyncIterator[None]:

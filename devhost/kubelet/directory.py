@@ -12,6 +12,7 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
+from devhost.kubelet import call_log
 from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import Instances, resource_hash
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, Identity, KubeletSocket
@@ -61,6 +62,7 @@ class PluginDirectory:
         self._connecting = asyncio.Lock()
         self._known = self.identity()
         self._registered_with: Identity | None = None
+        self._late = False
         self.restarts = 0
 
     def look_again(self, path: str | None = None) -> None:
@@ -243,8 +245,10 @@ class PluginDirectory:
                 pre_start_required=pre_start, get_preferred_allocation_available=True
             ),
         )
+        late = asyncio.get_running_loop().call_later(call_log.LATE_S, self._say_late, resource)
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
+            self._late = False
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await self._drop(channel)  # or it would wait out its back-off
@@ -257,6 +261,14 @@ class PluginDirectory:
                 raise
             # What another resource's `_drop` does to calls that are under way.
             raise KubeletError("the connection to the kubelet was lost") from None
+        finally:
+            late.cancel()
+
+    def _say_late(self, resource: str) -> None:
+        """Log that the kubelet does not answer: once, until it has answered."""
+        if not self._late:
+            self._late = True
+            call_log.log_slow_registration(resource, self._kubelet)
 
     def registered_with(self, identity: Identity) -> None:
         """Take note that something is registered with the kubelet of this identity."""

@@ -10,7 +10,7 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
-from devhost.kubelet import wire
+from devhost.kubelet import call_log, wire
 from devhost.kubelet.flag import Flag
 from devhost.kubelet.listing import Call, Listing
 from devhost.kubelet.streams import Streams
@@ -21,6 +21,7 @@ ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main 
 RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
 _DIGEST_S: Final = 0.5
 WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
+_GAVE_UP: Final = "the kubelet cancelled the call"
 _TAKEN_OVER: Final = "another instance of devhost takes over"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Backend(Protocol):
         """
         ...
 
-    def allocated(self, result: str, seconds: float) -> None:
+    def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         """Take note that an Allocate has ended: how (one of `RESULTS`), and after how long."""
         ...
 
@@ -68,8 +69,11 @@ class Backend(Protocol):
         """Return which IDs a container should get; none to leave it to the kubelet."""
         ...
 
-    async def pre_start(self, advertised_ids: Sequence[str]) -> None:
-        """Prepare devices for a container that starts; raise `PreStartError`."""
+    async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
+        """Prepare devices for a container that starts; raise `PreStartError`.
+
+        Returns the pod, ``namespace/name``, where it is known.
+        """
         ...
 
 
@@ -163,18 +167,21 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, request: pb.AllocateRequest, context: Context
     ) -> pb.AllocateResponse:
         """Answer each container request separately."""
-        name, clock = self._backend.name, asyncio.get_running_loop().time
-        began, result = clock(), "cancelled"
+        name, loop = self._backend.name, asyncio.get_running_loop()
+        ids = [each for one in request.container_requests for each in one.devices_ids]
+        began, result, text = loop.time(), "cancelled", _GAVE_UP
         if self.quiet or self.silenced:
-            self._backend.allocated("refused", 0.0)
+            self._backend.allocated(ids, "refused", 0.0)
+            call_log.log_not_allocated(name, ids, "refused", _TAKEN_OVER)
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}")
         call, deadline = self._begin(began), began + ALLOCATE_TIMEOUT_S
         try:
+            answers = [
+                await self._allocate(list(one.devices_ids), deadline)
+                for one in request.container_requests
+            ]
             response = pb.AllocateResponse(
-                container_responses=[
-                    wire.container_response(await self._allocate(list(one.devices_ids), deadline))
-                    for one in request.container_requests
-                ]
+                container_responses=[wire.container_response(one) for one in answers]
             )
         except AllocationError as error:
             result, code, text = "refused", grpc.StatusCode.FAILED_PRECONDITION, str(error)
@@ -187,12 +194,16 @@ class Servicer(pb_grpc.DevicePluginServicer):
         else:
             if not self.silenced:
                 result = "ok"
+                # After the answer, which the kubelet waits for in its main loop.
+                loop.call_soon(call_log.log_allocated, name, answers, loop.time() - began)
                 return response
             result, code, text = "refused", grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}"
         finally:
-            ended = clock()
+            ended = loop.time()
             self._end(call, ended)
-            self._backend.allocated(result, ended - began)
+            self._backend.allocated(ids, result, ended - began)
+            if result != "ok":
+                call_log.log_not_allocated(name, ids, result, text)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
@@ -203,8 +214,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 raise AllocationError(f"{backend.name}: there is no device {advertised_id}")
         answer = backend.allocate_at_once(advertised_ids, pre_start=pre_start)
         if answer is None:
-            async with asyncio.timeout_at(deadline):
-                answer = await backend.allocate(advertised_ids, pre_start=pre_start)
+            late = asyncio.get_running_loop().call_later(
+                call_log.LATE_S, call_log.log_slow_allocation, backend.name, advertised_ids
+            )
+            try:
+                async with asyncio.timeout_at(deadline):
+                    answer = await backend.allocate(advertised_ids, pre_start=pre_start)
+            finally:
+                late.cancel()
         return answer
 
     async def GetPreferredAllocation(  # noqa: N802
@@ -241,16 +258,23 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Prepare the devices of a container that starts; an error makes the kubelet try again."""
-        name = self._backend.name
+        name, ids = self._backend.name, list(request.devices_ids)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
-            await self._backend.pre_start(list(request.devices_ids))
+            pod = await self._backend.pre_start(ids)
+        except asyncio.CancelledError:
+            call_log.log_not_prepared(name, ids, _GAVE_UP)
+            raise
         except PreStartError as error:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
         except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
             _LOG.exception("preparing failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
+            call_log.log_prepared(name, ids, pod, clock() - began)
             return pb.PreStartContainerResponse()
+        call_log.log_not_prepared(name, ids, text)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 

@@ -15,7 +15,7 @@ from tests.support.hosting import Kubelet
 from tests.support.pipes import fill
 
 A = "example.com/a"
-COUNT = 100
+COUNT = 40
 SMALL_QUEUE = """
 import devhost.observe.log_writer
 devhost.observe.log_writer.QUEUE_BYTES_MAX = 4000

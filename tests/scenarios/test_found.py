@@ -119,7 +119,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
             raise NotImplementedError
 
-        def allocated(self, result: str, seconds: float) -> None:
+        def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
             raise NotImplementedError
 
         async def preferred(
@@ -127,7 +127,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         ) -> Sequence[str]:
             raise NotImplementedError
 
-        async def pre_start(self, advertised_ids: Sequence[str]) -> None:
+        async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
             raise NotImplementedError
 
     complaints: list[object] = []

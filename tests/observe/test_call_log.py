@@ -1,0 +1,164 @@
+"""What the log says of the kubelet's calls, as an audit wants it."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.channel import open_channel
+from devhost.kubelet.simulator import AdmissionError
+from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.hosting import Kubelet
+
+A = "example.com/a"
+FULL = """\
+version: v1
+resources:
+  - name: example.com/a
+    sources: [/dev/null]
+    replicas: 2
+    allocate:
+      env: {{SECRET: hunter2}}
+      annotations: {{example.com/used: "yes"}}
+      mounts: [{{hostPath: {place}, containerPath: /data, readOnly: true}}]
+"""
+STEP = """\
+version: v1
+resources:
+  - {{name: example.com/a, sources: [static: 1], preStart: [{{run: ["{program}"], every: {every}}}]}}
+"""
+
+
+async def allocate(daemon: Daemon, ids: Sequence[str]) -> None:
+    """Call Allocate of the only resource as a kubelet would."""
+    (name,) = daemon.sockets()
+    async with open_channel(daemon.plugins / name) as channel:
+        await pb_grpc.DevicePluginStub(channel).Allocate(
+            pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+        )
+
+
+async def test_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    """What a container was given: variables by name alone, paths on the host and in it."""
+    place = directory / "colas"
+    daemon.flags += ["--allow-path", str(place), "--pod-resources", str(directory / "pr.sock")]
+    await daemon.start(FULL.format(place=place))
+    await started.wait(A, 2, 2, timeout=PATIENCE)
+    await started.admit("pod", {"app": {A: 1}})
+    line = await daemon.logged("allocated", resource=A)
+    assert line["level"] == "info"
+    assert line["ids"] in (["null::0"], ["null::1"])
+    assert (line["env"], line["annotations"]) == (["SECRET"], ["example.com/used"])
+    assert line["devices"] == ["/dev/null:/dev/null:rw"]
+    assert line["mounts"] == [f"{place}:/data:ro"]
+    assert "hunter2" not in str(daemon.lines)
+    held = await daemon.logged("allocated devices are held", resource=A)
+    assert (held["ids"], held["pod"]) == (line["ids"], "default/pod")
+
+
+async def test_thousands_of_devices_are_one_short_line(daemon: Daemon, started: Kubelet) -> None:
+    await daemon.start(tokens(a=3000))
+    await started.wait(A, 3000, 3000, timeout=PATIENCE)
+    await started.admit("pod", {"app": {A: 3000}})
+    line = await daemon.logged("allocated", resource=A)
+    assert line["ids"] == [*map(str, range(16)), "and 2984 more"]
+
+
+async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
+    """It is a warning, with the reason that the pod's user sees."""
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1, timeout=PATIENCE)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await allocate(daemon, ["nope"])
+    line = await daemon.logged("not allocated", resource=A)
+    assert (line["level"], line["ids"], line["result"]) == ("warning", ["nope"], "refused")
+    assert line["reason"] == raised.value.details()
+
+
+SLOW = """
+import asyncio
+import devhost.kubelet.servicer, devhost.host.handout as handout, devhost.kubelet.call_log as log
+devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
+log.LATE_S = 0.1
+async def hangs(self, ids, *, pre_start):
+    await asyncio.sleep(60)
+handout.Handout.allocate_at_once = lambda self, ids, *, pre_start: None
+handout.Handout.allocate = hangs
+"""
+
+
+async def test_an_allocation_that_waits(daemon: Daemon, started: Kubelet) -> None:
+    """It is said while it waits, and how it ended."""
+    daemon.prelude = SLOW
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1, timeout=PATIENCE)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await allocate(daemon, ["0"])
+    line = await daemon.logged("not allocated", resource=A, result="timeout")
+    (late,) = daemon.found("an allocation waits for the host")
+    assert (late["level"], late["ids"]) == ("warning", ["0"])
+    assert daemon.lines.index(late) < daemon.lines.index(line)
+
+
+@pytest.mark.parametrize("every", ["start", "holder"])
+async def test_containers_that_start(
+    daemon: Daemon, started: Kubelet, directory: Path, every: str
+) -> None:
+    """Each PreStartContainer is a line, with the pod where a step had to know it."""
+    daemon.flags += ["--allow-exec", "--pod-resources", str(directory / "pr.sock")]
+    await daemon.start(STEP.format(program="/bin/true", every=every))
+    await started.wait(A, 1, 1, timeout=PATIENCE)
+    await started.admit("pod", {"app": {A: 1}})
+    line = await daemon.logged("devices prepared for a container", resource=A)
+    assert (line["level"], line["ids"]) == ("info", ["0"])
+    assert line.get("pod") == ("default/pod" if every == "holder" else None)
+
+
+async def test_a_container_that_must_not_start(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    daemon.flags += ["--allow-exec"]
+    await daemon.start(STEP.format(program="/bin/false", every="start"))
+    await started.wait(A, 1, 1, timeout=PATIENCE)
+    with pytest.raises(AdmissionError):
+        await started.admit("pod", {"app": {A: 1}})
+    line = await daemon.logged("devices not prepared for a container", resource=A)
+    assert (line["level"], line["ids"]) == ("warning", ["0"])
+    assert "run false" in line["reason"]
+
+
+async def test_a_registration_that_is_not_answered(daemon: Daemon) -> None:
+    """It is said once, long before it is given up."""
+
+    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with await asyncio.start_unix_server(silent, daemon.plugins / "kubelet.sock"):
+        await daemon.start(tokens(a=1, b=1))
+        line = await daemon.logged("the kubelet does not answer a registration")
+        assert line["level"] == "warning"
+        assert line["socket"] == str(daemon.plugins / "kubelet.sock")
+        assert daemon.found("", state="BackingOff") == []
+        assert await daemon.stop() == 0
+        assert len(daemon.found("the kubelet does not answer a registration")) == 1
+
+
+async def test_a_device_that_becomes_unhealthy(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
+    """A warning, as is what is not offered; what is well is not."""
+    place = directory / "colas"
+    (place / "a").touch()
+    (place / "b").symlink_to("/nowhere")
+    await daemon.start(f"version: v1\nresources: [{{name: {A}, sources: [directory: {place}]}}]\n")
+    await started.wait(A, 1, 1, timeout=PATIENCE)
+    assert (await daemon.logged("device found"))["level"] == "info"
+    assert (await daemon.logged("skipped"))["level"] == "warning"
+    (place / "a").unlink()
+    assert (await daemon.logged("device is unhealthy"))["level"] == "warning"
+    (place / "a").touch()
+    assert (await daemon.logged("device is healthy again"))["level"] == "info"
