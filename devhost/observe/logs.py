@@ -40,6 +40,7 @@ def set_up(level: str, form: str | None) -> None:
     root.setLevel(level.upper())
     for name, least in _LEVELS.items():
         logging.getLogger(name).setLevel(least)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
     # What Python itself would write to stderr, and wait for its reader.
     logging.captureWarnings(capture=True)
     sys.excepthook = _crashed
@@ -65,6 +66,14 @@ def dropping() -> bool:
 
 def _writers() -> list[LogWriter]:
     return [one for one in logging.getLogger().handlers if isinstance(one, LogWriter)]
+
+
+def _without_decode_traceback(record: logging.LogRecord) -> bool:
+    """Make a client's message that cannot be parsed a line: it is no fault of this process."""
+    if record.exc_info and type(record.exc_info[1]).__name__ == "DecodeError":
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 def _crashed(

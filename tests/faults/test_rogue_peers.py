@@ -1,12 +1,19 @@
-"""Peers in kubelet's place that speak just enough HTTP/2 to do harm."""
+"""Peers that say rubbish, or just enough HTTP/2 to do harm."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+import socket
+import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
+import pytest
+
+from devhost.kubelet.channel import open_channel
 from devhost.kubelet.simulator import SimulatedKubelet
-from tests.support.daemon import Daemon, tokens, until
+from tests.observe.asking import get, port_of
+from tests.support.daemon import PATIENCE, Daemon, tokens, until
+from tests.support.rogue import rogue
 
 SETTINGS = bytes.fromhex("000000 04 00 00000000")
 GOAWAY = bytes.fromhex("000008 07 00 00000000 00000000 00000000")
@@ -14,23 +21,7 @@ ATTEMPTS = 60
 RSS_MAX = 400_000_000  # a devhost has some 60 MB
 
 
-@contextlib.asynccontextmanager
-async def says_goaway(socket: Path) -> AsyncIterator[list[None]]:
-    """Serve a socket that ends each connection in an orderly way, before any call."""
-    connections: list[None] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(None)
-        writer.write(SETTINGS + GOAWAY)
-        with contextlib.suppress(OSError):
-            await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_unix_server(serve, socket):
-        yield connections
-
-
-async def bounded(daemon: Daemon, connections: list[None]) -> None:
+async def bounded(daemon: Daemon, connections: Sequence[object]) -> None:
     """Watch the memory of a process until there were so many connections."""
 
     def enough() -> bool:
@@ -43,7 +34,7 @@ async def bounded(daemon: Daemon, connections: list[None]) -> None:
 
 async def test_a_kubelet_that_says_goaway(daemon: Daemon) -> None:
     """Registrations fail and are tried again, with pauses, in bounded memory."""
-    async with says_goaway(daemon.plugins / "kubelet.sock") as connections:
+    async with rogue(daemon.plugins / "kubelet.sock", SETTINGS + GOAWAY) as connections:
         await daemon.start(tokens(**{f"r{number}": 1 for number in range(20)}))
         await bounded(daemon, connections)
     assert daemon.found("", state="BackingOff")
@@ -55,7 +46,73 @@ async def test_pod_resources_that_say_goaway(
     """Who holds what is not known, and that is all."""
     daemon.prelude = "import devhost.host.holders as holders; holders.POLL_S = 0.1"
     daemon.flags = ["--pod-resources", str(directory / "pr.sock")]
-    async with says_goaway(directory / "pr.sock") as connections:
+    async with rogue(directory / "pr.sock", SETTINGS + GOAWAY) as connections:
         await daemon.start(tokens(a=1))
         await bounded(daemon, connections)
     assert daemon.found("who holds what is not known")
+
+
+# ── rubbish: an error with its reason at most, and never a traceback ──
+
+RUBBISH = bytes(range(255, 200, -1))
+
+
+def is_clean(daemon: Daemon) -> bool:
+    return not [it for it in daemon.lines if "traceback" in it or it["level"] in ("raw", "error")]
+
+
+async def test_pod_resources_that_answer_rubbish(
+    daemon: Daemon, standin: SimulatedKubelet, directory: Path
+) -> None:
+    async def rubbish(_request: bytes, _context: Any) -> bytes:
+        return RUBBISH
+
+    handlers: dict[str, Any] = {"List": grpc.unary_unary_rpc_method_handler(rubbish)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers)]
+    )
+    server.add_insecure_port(f"unix:{directory / 'pr.sock'}")
+    await server.start()
+    daemon.flags = ["--pod-resources", str(directory / "pr.sock")]
+    await daemon.start(tokens(a=1))
+    line = await daemon.logged("who holds what is not known")
+    assert line["reason"] == f"{directory / 'pr.sock'}: the answer cannot be read"
+    assert await daemon.stop() == 0
+    await server.stop(None)
+    assert is_clean(daemon)
+
+
+@pytest.mark.parametrize("method", ["Allocate", "PreStartContainer", "GetPreferredAllocation"])
+async def test_a_client_that_sends_rubbish(
+    daemon: Daemon, standin: SimulatedKubelet, method: str
+) -> None:
+    await daemon.start(tokens(a=1))
+    await standin.wait("example.com/a", 1, 1, timeout=PATIENCE)
+    (name,) = daemon.sockets()
+    async with open_channel(daemon.plugins / name) as channel:
+        call: Any = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(RUBBISH)
+    assert (await standin.admit("pod", {"app": {"example.com/a": 1}}))["app"]
+    assert await daemon.stop() == 0
+    assert is_clean(daemon)
+
+
+async def test_http_clients_that_misbehave(daemon: Daemon, standin: SimulatedKubelet) -> None:
+    """Whatever they send, and however they end."""
+    daemon.flags = ["--listen", "127.0.0.1:0"]
+    await daemon.start(tokens(**{f"r{number}": 1 for number in range(50)}))
+    port = await port_of(daemon)
+    requests = (b"", RUBBISH, b"GET", b"GET /status HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 9000)
+    for request in requests:
+        for reset in (False, True):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.sendall(request)
+            if reset:
+                linger = struct.pack("ii", 1, 0)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            client.close()
+    assert (await get(port, "/healthz")).status == 200
+    assert await daemon.stop() == 0
+    assert is_clean(daemon)

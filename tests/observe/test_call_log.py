@@ -1,6 +1,5 @@
 """What the log says of the kubelet's calls, as an audit wants it."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from devhost.kubelet.channel import open_channel
 from devhost.kubelet.simulator import AdmissionError
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
+from tests.support.rogue import rogue
 
 A = "example.com/a"
 FULL = """\
@@ -133,11 +133,7 @@ async def test_a_container_that_must_not_start(
 
 async def test_a_registration_that_is_not_answered(daemon: Daemon) -> None:
     """It is said once, long before it is given up."""
-
-    async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
-    async with await asyncio.start_unix_server(silent, daemon.plugins / "kubelet.sock"):
+    async with rogue(daemon.plugins / "kubelet.sock"):
         await daemon.start(tokens(a=1, b=1))
         line = await daemon.logged("the kubelet does not answer a registration")
         assert line["level"] == "warning"
