@@ -114,7 +114,10 @@ class HttpServer:
                     writer.close()
                     await writer.wait_closed()
         finally:
-            writer.transport.abort()
+            transport = writer.transport
+            # In Python 3.11 abort() fails after close() has flushed what the client read late.
+            if not transport.is_closing() or transport.get_write_buffer_size():
+                transport.abort()
             self._open.pop(task, None)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,6 +13,7 @@ from devhost.observe.http import HttpServer, Response, sparing
 from tests.observe.asking import get, send
 
 LARGE = 50_000_000
+MEDIUM = 60_000  # more than small buffers of the kernel take, less than the loop waits for
 
 
 def broken() -> Response:
@@ -25,6 +26,7 @@ async def server() -> HttpServer:
         {
             "/": lambda: Response(b"hello"),
             "/no": lambda: Response(b"no", status=HTTPStatus.SERVICE_UNAVAILABLE),
+            "/medium": lambda: Response(b"x" * MEDIUM),
             "/large": lambda: Response(b"x" * LARGE),
             "/broken": broken,
         }
@@ -152,3 +154,25 @@ def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         for clock[0] in times:
             spared()
     assert made == [100.0, 111.0, 200.0, 200.0]
+
+
+async def test_who_reads_late_is_no_error(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left when the connection is closed is sent, and nothing is logged of it."""
+    loop = asyncio.get_running_loop()
+    bound, client = socket.create_server(("127.0.0.1", 0)), socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    async with server.serving(bound), asyncio.timeout(10):
+        await loop.sock_connect(client, bound.getsockname())
+        await loop.sock_sendall(client, b"GET /medium HTTP/1.1\r\n\r\n")
+        size = 0
+        while got := await loop.sock_recv(client, 1000):
+            size += len(got)
+        while server._open:
+            await asyncio.sleep(0)
+    client.close()
+    assert size > MEDIUM
+    assert caplog.records == []
