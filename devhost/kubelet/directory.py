@@ -268,7 +268,7 @@ class PluginDirectory:
         """Log that the kubelet does not answer: once, until it has answered."""
         if not self._late:
             self._late = True
-            call_log.log_slow_registration(resource, self._kubelet)
+            call_log.log_slow_registration(resource, self._kubelet.path)
 
     def registered_with(self, identity: Identity) -> None:
         """Take note that something is registered with the kubelet of this identity."""
