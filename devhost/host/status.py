@@ -192,24 +192,27 @@ def _troubles(shown: Json) -> Iterator[str]:
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
     for resource in shown["resources"]:
-        name = resource["name"]
-        if resource["state"] not in (State.REGISTERED, State.DRAINING):
-            reason = f": {resource['reason']}" if resource["reason"] else ""
-            yield f"{name}: {resource['state']}{reason}"
-        if resource["error"]:
-            yield f"{name}: a source failed: {resource['error']}"
-        devices = resource["devices"]
-        bad = sum(device["health"] != "Healthy" for device in devices)
-        if bad and resource["state"] != State.DRAINING:
-            yield f"{name}: {bad} of {len(devices)} devices unhealthy"
-        if resource["missing"]:
-            there = resource["expected"] - resource["missing"]
-            yield (
-                f"{name}: {resource['missing']} of {resource['expected']} devices missing (accept "
-                f"with minDevices: {there}; without minDevices, accepted after 24 hours)"
-            )
-        withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
-        if withheld:
-            first, *more = withheld
-            others = f" (and {len(more)} more)" if more else ""
-            yield f"{name}: {first['id']} is {first['reason']}{others}"
+        yield from (f"{resource['name']}: {trouble}" for trouble in _resource_troubles(resource))
+
+
+def _resource_troubles(resource: Json) -> Iterator[str]:
+    if resource["state"] not in (State.REGISTERED, State.DRAINING):
+        reason = f": {resource['reason']}" if resource["reason"] else ""
+        yield f"{resource['state']}{reason}"
+    if resource["error"]:
+        yield f"a source failed: {resource['error']}"
+    devices = resource["devices"]
+    bad = sum(device["health"] != "Healthy" for device in devices)
+    if bad and resource["state"] != State.DRAINING:
+        yield f"{bad} of {len(devices)} devices unhealthy"
+    if resource["missing"]:
+        there = resource["expected"] - resource["missing"]
+        yield (
+            f"{resource['missing']} of {resource['expected']} devices missing (accept "
+            f"with minDevices: {there}; without minDevices, accepted after 24 hours)"
+        )
+    withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
+    if withheld:
+        first, *more = withheld
+        others = f" (and {len(more)} more)" if more else ""
+        yield f"{first['id']} is {first['reason']}{others}"
