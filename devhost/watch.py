@@ -5,8 +5,8 @@ can change. Its traps, and what is done about them: only directories are watched
 ConfigMap swaps links); one that is not there is waited for at its nearest existing ancestor; a
 watch dies with its directory, so the ancestor's events set it up anew; what came before a watch
 has no event, so it is looked again after that; a filesystem may never answer, so it is asked, and
-watches are added, in a thread; what has no event is found in rounds; and what inotify cannot give
-(limits) is left to the caller's slow rescan.
+watches are added, in a thread; and what has no event, or what inotify cannot give (limits), is
+left to the caller's rescan.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from typing import Final, Self
 from devhost.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN
 from devhost.threads import in_thread
 from devhost.watch_directories import Directories, Directory, Look
-from devhost.watch_rounds import Rounds
 from devhost.watch_spots import Spot, entry_towards
 from devhost.watch_wanted import LookAgain, Wanted
 
@@ -34,23 +33,26 @@ class Watcher:
         self._spots: dict[Hashable, frozenset[Spot]] = {}
         self._unwatched: set[Spot] = set()
         self._directories: Directories | None = None
-        self._rounds: asyncio.Task[None] | None = None
         self._open = False
 
     def degraded(self, key: Hashable) -> bool:
         """Whether something under a key cannot be watched: it has to be looked at regularly."""
         return not self._unwatched.isdisjoint(self._spots.get(key, ()))
 
+    def directories(self, key: Hashable) -> frozenset[str]:
+        """Return the directories whose entries count for a key, there or not."""
+        return frozenset(
+            path
+            for spot in self._spots.get(key, ())
+            for path in (spot.path, *self._wanted[spot].inside)
+        )
+
     async def __aenter__(self) -> Self:
         self._open = True
-        rounds = Rounds(lambda: list(self._wanted.values()), self._renew)
-        self._rounds = asyncio.create_task(rounds.run(), name="watch rounds")
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._open = False
-        if self._rounds is not None:
-            self._rounds.cancel()
         if self._directories is not None:
             asyncio.get_running_loop().remove_reader(self._directories.fileno())
             self._directories.close()

@@ -12,8 +12,6 @@ from devhost.watch_spots import Spot
 _LOG: Final = logging.getLogger(__name__)
 
 LookAgain = Callable[[str | None], None]
-Seen = dict[str, tuple[int, int, int] | None]
-"""Of each directory, by its path: its device, inode and modification time (ns)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +26,6 @@ class Wanted:
         rounds: How often one look had to follow another.
         arranged: Whether its watches were arranged once.
         changed: Whether other directories are watched than when its subscribers were last told.
-        seen: What its directories were at the last round, if nothing was told since.
     """
 
     spot: Spot
@@ -40,7 +37,6 @@ class Wanted:
     rounds: int = 0
     arranged: bool = False
     changed: bool = False
-    seen: Seen | None = None
 
     @property
     def directories(self) -> list[Directory]:
@@ -50,7 +46,6 @@ class Wanted:
 
     def tell(self, path: str | None) -> None:
         """Have the subscribers look again."""
-        self.seen = None
         for look_again in list(self.subscribers.values()):
             try:
                 look_again(path)

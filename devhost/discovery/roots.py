@@ -54,7 +54,7 @@ def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
     """Whether the events of the watched directories tell all that may change a snapshot. Blocks.
 
     They tell nothing of where links lead, of what uses a block device, of what else containers
-    are given, and of whether a CDI spec can be written.
+    are given, of whether a CDI spec can be written, and of why a device is not fit to be given.
     """
     if found.failed:  # where the roots lead may not be answered either
         return False
@@ -63,6 +63,7 @@ def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
         scanner.by_path
         and scanner.resource.inject != "cdi"
         and snapshot.error is None
+        and not any(one.reason and one.missing_since is None for one in snapshot.devices.values())
         and scanner.self_contained
         and not any(root.real != root.path or is_silent(root.path) for root in roots)
         and all(root.finder.by_path for root in roots)  # else links may be on the way

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Final
 
 from devhost.discovery import block_use
+from devhost.discovery.baseline import Baseline
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
@@ -34,6 +35,7 @@ class Survey:
         failed: By source, why it could not be read.
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything.
+        baseline: What the directories were like before; ``None`` where that is not known.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -41,6 +43,7 @@ class Survey:
     failed: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
+    baseline: Baseline | None = None
 
 
 def finder(kind: Kind) -> Finder:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
+from devhost.discovery.baseline import Baseline
 from devhost.discovery.instant_files import WouldWait
 from devhost.discovery.partial import Part, PartialLook
 from devhost.discovery.roots import told_by_events
@@ -24,7 +25,8 @@ class Looker:
 
     Attributes:
         skipped: The nodes (`Node.key`) that the last whole look has left to other resources.
-        told_all: Whether what may change what was found is told by events.
+        baseline: What the directories were like at the last whole look; ``None`` where that
+            does not show all that may change what was found.
     """
 
     def __init__(
@@ -35,14 +37,23 @@ class Looker:
         self._keys: frozenset[str] = frozenset()  # that the look under way has found
         self._survey = Survey()
         self.skipped: set[str] = set()
-        self.told_all = False
+        self.baseline: Baseline | None = None
+        self._told_all = False
 
-    async def all(self, scanner: Scanner, previous: Snapshot) -> Snapshot:
-        """Return what there is, told what was known before."""
+    async def all(
+        self, scanner: Scanner, previous: Snapshot, directories: Collection[str] | None
+    ) -> Snapshot:
+        """Return what there is.
+
+        Args:
+            scanner: Looks at the host.
+            previous: What was known before.
+            directories: Those in which its sources look, where that is known.
+        """
         clock = asyncio.get_running_loop().time
         self._claims.order.busy(self._claim)
         self._claims.look(self._claim)
-        began, found = clock(), await self._surveyor.survey(scanner)
+        began, found = clock(), await self._surveyor.survey(scanner, directories)
         self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
         self._survey, self.skipped = found, set()
         self._keys = frozenset(node.key for node in found.nodes)
@@ -52,7 +63,7 @@ class Looker:
 
         def judge(one: Survey) -> Snapshot:
             snapshot = scanner.snapshot(one, previous, self._claimed, clock())
-            self.told_all = told_by_events(scanner, one, snapshot)
+            self._told_all = told_by_events(scanner, one, snapshot)
             return snapshot
 
         return await self._surveyor.judged(scanner, found, judge)
@@ -91,6 +102,7 @@ class Looker:
     def published(self, scanner: Scanner, found: Snapshot) -> None:
         """Take note of what a whole look has led to, which a look at a part goes on from."""
         self._partial.learn(scanner, self._survey, found)
+        self.baseline = self._survey.baseline if self._told_all else None
         self._survey = Survey()
 
     def outdated(self) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from devhost.discovery.baseline import Baseline
 from devhost.discovery.scan import Scanner, carried_over
-from devhost.host import advertising, rescan
+from devhost.host import advertising
 from devhost.host.cdi_injection import CdiInjection
 from devhost.host.due import Due
 from devhost.host.handout import Handout
@@ -91,6 +92,11 @@ class Runner:
     def status(self) -> Status:
         """Its state, why, and since when."""
         return self.standing.status
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What its directories were like at the last whole look; see `Looker.baseline`."""
+        return self._looker.baseline
 
     @property
     def _drained(self) -> bool:
@@ -251,15 +257,13 @@ class Runner:
             await self._shared.holders.settled()
 
     async def _until_due(self) -> Collection[str] | None:
-        """Wait for an event, the slow rescan, or the time of something that was put off.
+        """Wait for a reason to look, or the time of something that was put off.
 
         Returns:
             The paths that changed; ``None`` if anything may have.
         """
         clock = asyncio.get_running_loop().time
-        pause = math.inf if self._looker.told_all else rescan.RESCAN_S
-        if self._watch.degraded:
-            pause = POLL_S
+        pause = POLL_S if self._watch.degraded else math.inf
         if (again_at := self._publisher.found.again_at) is not None:
             pause = min(pause, max(0.0, again_at - clock()))
         until = clock() + pause
@@ -281,7 +285,7 @@ class Runner:
         previous = advertising.without_left(self._publisher.found, self.listing.leaving)
         if self.draining:
             return advertising.withdrawn(previous, _REMOVED, asyncio.get_running_loop().time())
-        return await self._looker.all(scanner, previous)
+        return await self._looker.all(scanner, previous, self._watch.directories)
 
     # ── publishing ──
 

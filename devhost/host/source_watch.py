@@ -32,6 +32,16 @@ class SourceWatch:
         """Whether not all can be watched, so that it has to be looked at regularly."""
         return self._watcher.degraded(self)
 
+    @property
+    def directories(self) -> frozenset[str] | None:
+        """The directories in which the sources look; ``None`` where that is not known."""
+        arranging = self._arranging
+        if arranging is None or not arranging.done():
+            return None
+        if arranging.cancelled() or arranging.exception() is not None:
+            return None
+        return self._watcher.directories(self)
+
     def doubt(self) -> None:
         """Have `arrange` see that they are still right."""
         self._of = None

@@ -18,7 +18,7 @@ from devhost.host.config_source import ConfigSource
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
-from devhost.host.rescan import rotate
+from devhost.host.rescan import Rescan
 from devhost.host.runner import Runner
 from devhost.host.shared import CodeResource, Shared
 from devhost.immutable import immutable
@@ -103,6 +103,7 @@ class Host:
         self._first = config
         self._config: Config | None = None
         self._runners: dict[str, Runner] = {}
+        self._rescan = Rescan(self._runners.values)
         socket = settings.pod_resources
         directory = PluginDirectory(settings.plugin_dir)
         holders = Holders(PodResources(socket) if socket else None)
@@ -164,7 +165,8 @@ class Host:
                 self._tasks.create_task(shared.holders.run(), name="holders")
                 self._tasks.create_task(shared.expectations.run(), name="expectations")
                 self._tasks.create_task(shared.owners.run(), name="owners")
-                self._tasks.create_task(rotate(lambda: self._runners), name="rescans")
+                await self._rescan.begin()
+                self._tasks.create_task(self._rescan.run(), name="rescan")
                 self.apply(self._first)
                 self._tasks.create_task(self._clear_cdi(), name="stale CDI specs")
                 if self.source:

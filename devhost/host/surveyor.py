@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Final
 
+from devhost.discovery.baseline import baseline
 from devhost.discovery.partial import Part
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
@@ -36,14 +38,24 @@ class Surveyor:
         self.partly = False
         self._judging: asyncio.Future[Snapshot] | None = None
 
-    async def survey(self, scanner: Scanner) -> Survey:
-        """Return what is there; whatever goes wrong is the failure of all sources."""
+    async def survey(self, scanner: Scanner, directories: Collection[str] | None = None) -> Survey:
+        """Return what is there; whatever goes wrong is the failure of all sources.
+
+        Args:
+            scanner: Looks at the host.
+            directories: Those of which the survey's baseline is to be.
+        """
         resource = scanner.resource
         looking = self._looking if self._sources == resource.sources else None
         begun_before = looking is not None
         if looking is None:
             self._sources = resource.sources
-            looking = self._looking = in_thread(f"look {resource.name}", scanner.survey)
+
+            def look() -> Survey:
+                before = None if directories is None else baseline(directories)
+                return replace(scanner.survey(), baseline=before)
+
+            looking = self._looking = in_thread(f"look {resource.name}", look)
         try:
             async with asyncio.timeout(self._patience):
                 found = await asyncio.shield(looking)

@@ -13,7 +13,7 @@ from tests.support.hosting import Kubelet
 
 STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
 SHORT = """
-import devhost.kubelet.listing, devhost.host.runner
+import devhost.kubelet.listing, devhost.host.rescan
 devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
 devhost.host.rescan.RESCAN_S = 1.0
 """

@@ -13,7 +13,7 @@ from tests.support.mounts import bound, hung, tmpfs
 
 SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = """
-import devhost.host.runner, devhost.host.surveyor, devhost.kubelet.servicer
+import devhost.host.rescan, devhost.host.surveyor, devhost.kubelet.servicer
 import devhost.kubelet.listing
 devhost.kubelet.listing.LEAVE_AFTER_S = 2.0
 devhost.host.rescan.RESCAN_S = 1.0

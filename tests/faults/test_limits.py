@@ -16,7 +16,7 @@ from tests.support.mounts import read_only, tmpfs
 
 A, B = "example.com/a", "example.com/b"
 SHORT = """
-import devhost.host.runner, devhost.host.config_source
+import devhost.host.runner, devhost.host.rescan, devhost.host.config_source
 devhost.host.runner.POLL_S = devhost.host.rescan.RESCAN_S = 0.3
 devhost.host.config_source.POLL_S = 0.3
 """

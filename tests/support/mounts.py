@@ -22,7 +22,17 @@ def _mount(source: str, target: Path, kind: str | None, flags: int, data: str = 
         raise OSError(number, f"mount {kind}: {os.strerror(number)}", str(target))
 
 
-def _unmount(target: Path) -> None:
+def mount(source: str, target: Path, kind: str, data: str = "") -> None:
+    """Mount a filesystem.
+
+    Raises:
+        OSError: It cannot be.
+    """
+    _mount(source, target, kind, 0, data)
+
+
+def unmount(target: Path) -> None:
+    """Unmount it at once from where it is seen, though somebody may be using it."""
     _LIBC.umount2(str(target).encode(), _MNT_DETACH)
 
 
@@ -54,7 +64,7 @@ class HungMount:
     def end(self) -> None:
         """Abort and unmount."""
         self.abort()
-        _unmount(self._place)
+        unmount(self._place)
 
 
 @contextlib.contextmanager
@@ -78,7 +88,7 @@ def mounted(kind: str, place: Path, options: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        _unmount(place)
+        unmount(place)
 
 
 @contextlib.contextmanager
@@ -98,7 +108,7 @@ def bound(source: Path, place: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        _unmount(place)
+        unmount(place)
 
 
 def read_only(place: Path, *, on: bool) -> None:

@@ -1,0 +1,140 @@
+"""What no event tells is found in one round of the rescan, however many resources there are."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from devhost.host.runner import Runner
+from devhost.kubelet.simulator import SimulatedKubelet
+from tests.support.fuse import remote_directory
+from tests.support.hosting import Hosting
+from tests.support.mounts import bound, mount, unmount
+
+COUNT = 8
+LONG_AGO = (1_000_000_000, 1_000_000_000)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+
+
+@pytest.fixture(autouse=True)
+def rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the tests begin them; and no filesystem's clock counts as coarse."""
+    monkeypatch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
+    monkeypatch.setattr("devhost.discovery.baseline._GRAIN_NS", 0)
+
+
+@pytest.fixture
+async def kubelet(directory: Path) -> AsyncIterator[SimulatedKubelet]:
+    kubelet = SimulatedKubelet(directory / "plugins")
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+def named(number: int) -> str:
+    return f"example.com/r{number}"
+
+
+def config(place: Path) -> str:
+    resources = (
+        f"  - {{name: {named(number)}, sources: [directory: {place}/d{number}]}}"
+        for number in range(COUNT)
+    )
+    return "\n".join(["version: v1", "resources:", *resources])
+
+
+async def one_round(hosting: Hosting) -> None:
+    await hosting.hosts[-1]._rescan.round()
+
+
+@as_root
+async def test_a_mount_after_an_event(
+    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """As udisks and CSI do: a directory is made, a moment later something is mounted on it."""
+    hosting.start(config(directory))
+    places = [directory / f"d{number}" for number in range(COUNT)]
+    for number, place in enumerate(places):
+        await kubelet.wait(named(number), 0, 0)
+        place.mkdir()
+        (place / "under").touch()
+        await kubelet.wait(named(number), 1, 1)
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            mount("tmpfs", place, "tmpfs", "size=1m")
+            stack.callback(unmount, place)
+            (place / "a").touch()
+            (place / "b").touch()
+        await one_round(hosting)
+        for number in range(COUNT):
+            await kubelet.wait(named(number), 3, 2)
+        (places[0] / "c").touch()  # of which there is an event: it is watched
+        await kubelet.wait(named(0), 4, 3)
+    await hosting.close()
+
+
+@as_root
+async def test_a_filesystem_without_events(
+    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """Each change is found in the round that follows, the first one after a start too."""
+    with contextlib.ExitStack() as stack:
+        remote = [
+            stack.enter_context(remote_directory(directory / f"d{number}"))
+            for number in range(COUNT)
+        ]
+        for one in remote:
+            one.change("a")
+        hosting.start(config(directory))
+        for number in range(COUNT):
+            await kubelet.wait(named(number), 1, 1)
+        for names in (("a", "b"), ("a", "b", "c")):
+            for one in remote:
+                one.change(*names)
+            await one_round(hosting)
+            for number in range(COUNT):
+                await kubelet.wait(named(number), len(names), len(names))
+        await hosting.close()
+
+
+@as_root
+async def test_a_mount_on_a_file(
+    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """Its directory stays as it was."""
+    for number in range(COUNT):
+        (directory / f"d{number}").mkdir()
+        (directory / f"d{number}" / "a").touch()
+    hosting.start(config(directory))
+    for number in range(COUNT):
+        await kubelet.wait(named(number), 1, 1)
+    with contextlib.ExitStack() as stack:
+        for number in range(COUNT):
+            stack.enter_context(bound(Path("/dev/null"), directory / f"d{number}" / "a"))
+        await one_round(hosting)
+        for number in range(COUNT):
+            await kubelet.wait(named(number), 1, 0)  # no regular file any more
+        await hosting.close()
+
+
+async def test_nothing_is_scanned_where_nothing_has_changed(
+    kubelet: SimulatedKubelet,
+    hosting: Hosting,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(COUNT):
+        (directory / f"d{number}").mkdir()
+        (directory / f"d{number}" / "a").touch()
+    hosting.start(config(directory))
+    for number in range(COUNT):
+        await kubelet.wait(named(number), 1, 1)
+    scanned: list[str] = []
+    monkeypatch.setattr(Runner, "rescan", lambda self: scanned.append(self.name))
+    await one_round(hosting)
+    assert scanned == []
+    os.utime(directory / "d3", LONG_AGO)  # of which there is no event
+    await one_round(hosting)
+    assert scanned == [named(3)]
