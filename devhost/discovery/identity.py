@@ -13,6 +13,7 @@ from devhost.model.answer import MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileState, Skipped, Snapshot
 
+SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
 NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
 # Who gets an ID and a seat first: the same node again, a node that comes back under an ID on
 # offer (a replug, also elsewhere), a new one.
@@ -135,7 +136,7 @@ def vanished(
             reason, withdrawn = "not offered any more, or under another ID", True
         else:
             reason, withdrawn = "not found any more", False
-        if withdrawn or now - since < resource.remove_missing_after:
+        if withdrawn or now < since + remembered(resource, device):
             gone[device_id] = replace(
                 device,
                 reason=reason,
@@ -144,6 +145,14 @@ def vanished(
                 remaining=remaining,
             )
     return gone
+
+
+def remembered(resource: Resource, device: Device) -> float:
+    """Return how long a device that is missing is known, in seconds.
+
+    That of a device node at least as long as another one in its place would be unhealthy.
+    """
+    return max(resource.remove_missing_after, SWAP_S if device.numbers else 0.0)
 
 
 def file_of(state: FileState) -> File:

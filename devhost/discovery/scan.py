@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from devhost import preference, rendering
 from devhost.discovery import identity, topology
@@ -20,8 +19,6 @@ from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Snapshot
 from devhost.rules import Rules, bound, rules_of
 from devhost.trust import Policy
-
-SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +161,9 @@ class Scanner:
     def times(self, device: Device) -> Iterator[float]:
         """Yield when a device changes even if nothing happens."""
         if device.missing_since is not None:
-            yield device.missing_since + self.resource.remove_missing_after
+            yield device.missing_since + identity.remembered(self.resource, device)
         if device.swapped_at is not None:
-            yield device.swapped_at + SWAP_S
+            yield device.swapped_at + identity.SWAP_S
 
 
 def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:
@@ -198,18 +195,22 @@ def _swapped(
     """Make a device unhealthy for a while that is another node than before.
 
     Whoever holds it has lost it, for containers are given numbers, and kubelet would hear
-    nothing of it.
+    nothing of it. It is unhealthy for the same time whether or not a scan has seen that the former
+    node was gone: then that time counts from there.
     """
     for device_id, device in devices.items():
         before = previous.devices.get(device_id)
-        if before is None or before.missing_since is not None:
+        if before is None:
             yield device_id, device
             continue
         known = before.numbers
         other = any(known.get(path, number) != number for path, number in device.numbers.items())
-        since = now if other else before.swapped_at
+        lost_at = now if before.missing_since is None else before.missing_since
+        since = lost_at if other else before.swapped_at
         if since is not None:
-            reason = "another device was found in its place" if now - since < SWAP_S else None
+            reason = (
+                "another device was found in its place" if now < since + identity.SWAP_S else None
+            )
             device = replace(device, reason=device.reason or reason, swapped_at=since)  # noqa: PLW2901
         yield device_id, device
 

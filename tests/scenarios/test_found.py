@@ -248,6 +248,37 @@ async def test_a_file_under_another_name_is_not_in_two_hands(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+@pytest.mark.parametrize("seen", [True, False])
+async def test_another_node_in_a_devices_place_is_no_blip(
+    started: Kubelet,
+    hosting: Hosting,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seen: bool,
+) -> None:
+    """The kubelet has it as unhealthy until the time is over, whether its absence was seen."""
+    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 2.0)
+    dev = directory / "root" / "dev"
+    dev.mkdir(parents=True)
+    os.mknod(dev / "tty0", 0o020660, os.makedev(1, 3))
+    policy = Policy(("/dev/*",), enforced=True)
+    config = f"version: v1\nresources: [{{name: {A}, sources: [dev: tty0]}}]"
+    hosting.start(config, root=directory / "root", policy=policy)
+    await started.wait(A, 1, 1)
+    os.mknod(dev / "other", 0o020660, os.makedev(1, 5))
+    if seen:
+        (dev / "tty0").unlink()
+        await started.wait(A, 1, 0)
+    (dev / "other").rename(dev / "tty0")
+    await started.wait(A, 1, 0)
+    async with asyncio.timeout(20):
+        while hosting.reason(A, "tty0") != "another device was found in its place":
+            assert hosting.reason(A, "tty0") is not None
+            await asyncio.sleep(0.01)
+    await started.wait(A, 1, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 async def test_a_disk_that_came_is_looked_at_again_for_who_uses_it(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from devhost.discovery.host_files import HostFiles
-from devhost.discovery.scan import SWAP_S, Scanner
+from devhost.discovery.identity import SWAP_S
+from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
@@ -279,10 +280,72 @@ def test_another_node_in_a_devices_place_is_unhealthy_for_a_while(tmp_path: Path
     assert host.last.again_at == SWAP_S
     assert host.states(SWAP_S / 2) == {"kvm": "another device was found in its place"}
     assert host.states(SWAP_S / 2) == {"kvm": None}
+    assert host.last.again_at is None
+
+
+SWAPPED = "another device was found in its place"
+
+
+def test_its_absence_was_seen(tmp_path: Path) -> None:
+    """It is unhealthy for the same time as if no scan had seen that."""
+    host = Host(tmp_path, "sources: [dev: kvm]")
+    host.make("kvm")
+    host.scan()
+    host.remove("kvm")
+    assert host.states() == {"kvm": "not found any more"}
+    host.make("kvm", minor=5)
+    assert host.states(0.1) == {"kvm": SWAPPED}
+    assert host.last.again_at == SWAP_S
+    assert host.states(SWAP_S - 0.2) == {"kvm": SWAPPED}
+    assert host.states(0.1) == {"kvm": None}
+
+
+def test_it_goes_again_meanwhile(tmp_path: Path) -> None:
+    """The time begins anew with the number of the last one, and goes on with the same one."""
+    host = Host(tmp_path, "sources: [dev: kvm]")
+    host.make("kvm")
+    host.scan()
+    host.remove("kvm")
+    host.make("kvm", minor=5)
+    assert host.states() == {"kvm": SWAPPED}
+    host.remove("kvm")
+    assert host.states(1) == {"kvm": "not found any more"}
+    host.make("kvm", minor=5)
+    assert host.states(1) == {"kvm": SWAPPED}
+    host.remove("kvm")
+    host.make("kvm", minor=3)
+    assert host.states(1) == {"kvm": SWAPPED}
+    assert host.last.again_at == 3 + SWAP_S
+    assert host.states(SWAP_S) == {"kvm": None}
+
+
+def test_it_was_away_for_long(tmp_path: Path) -> None:
+    """Whoever held it was told in time; the same node is well at once in any case."""
+    host = Host(tmp_path, "sources: [dev: kvm]")
+    host.make("kvm")
+    host.scan()
     host.remove("kvm")
     host.scan()
-    host.make("kvm", minor=3)  # its absence was seen
-    assert host.states() == {"kvm": None}
+    host.make("kvm")
+    assert host.states(1) == {"kvm": None}
+    host.remove("kvm")
+    host.scan()
+    host.make("kvm", minor=5)
+    assert host.states(SWAP_S) == {"kvm": None}
+
+
+def test_it_would_have_been_forgotten(tmp_path: Path) -> None:
+    host = Host(tmp_path, "sources: [dev: kvm]\nremoveMissingAfter: 0s")
+    host.make("kvm")
+    host.scan()
+    host.remove("kvm")
+    assert host.states() == {"kvm": "not found any more"}
+    assert host.last.again_at == SWAP_S
+    host.make("kvm", minor=5)
+    assert host.states(1) == {"kvm": SWAPPED}
+    host.remove("kvm")
+    assert host.states(1) == {"kvm": "not found any more"}
+    assert host.states(SWAP_S) == {}
 
 
 def test_a_directory_of_nodes_is_given_node_by_node(tmp_path: Path) -> None:

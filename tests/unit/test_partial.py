@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from devhost.discovery.host_files import HostFiles
+from devhost.discovery.identity import SWAP_S
 from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.partial import Part, PartialLook
 from devhost.discovery.scan import Scanner
@@ -285,6 +286,30 @@ def test_a_file_under_another_name_is_left_to_the_whole_look(first: str) -> None
         else:
             assert at.part("a/a1", "a/a2") is None
         assert at.whole().devices["a1"].replaced
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+@pytest.mark.parametrize("absence", ["unseen", "seen by a part", "seen by a whole look"])
+def test_another_node_in_a_devices_place(absence: str) -> None:
+    """It is unhealthy for a while, whatever was seen of what lies between."""
+    with tree("- directory: {{path: '{a}', types: [char]}}") as at:
+        node = at.base / "a/a1"
+        os.mknod(node, 0o020600, os.makedev(1, 3))
+        at.look()
+        node.unlink()
+        if absence == "seen by a whole look":
+            at.look()
+        elif absence == "seen by a part":
+            part = at.part("a/a1")
+            assert part is not None
+            at.snapshot = part.after
+        assert (at.snapshot.devices["a1"].missing_since is None) is (absence == "unseen")
+        os.mknod(node, 0o020600, os.makedev(1, 5))
+        part = at.part("a/a1")
+        assert part is not None
+        assert part.devices["a1"].reason == "another device was found in its place"
+        assert part.after.again_at == at.now + SWAP_S
+        assert at.whole().devices == part.after.devices
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
