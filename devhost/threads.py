@@ -4,6 +4,9 @@ Short work shares a few threads: to start one for each look costs more than the 
 of them wait for a filesystem that does not answer, more are started, so one never holds up
 another's work for long, nor, being daemons, the exit of the process. What may take its time by
 nature, such as a command, has a thread of its own.
+
+A result that is lost, because there was no memory to hand it over, would be waited for for ever.
+So then the process ends, and whoever started it starts it again.
 """
 
 import asyncio
@@ -11,11 +14,12 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -25,6 +29,32 @@ Job = Callable[[], Delivery]
 REGULAR: Final = 1  # threads that stay; more would only wait for each other's turn in Python
 STALL_S: Final = 0.02  # nothing was begun for so long: more threads are needed
 BATCH_S: Final = 0.002  # for which results of one job after the other wait for the next
+
+
+_FATAL: Final = b"devhost: cannot go on: out of memory, or a mistake of ours in a thread\n"
+
+
+def end_process() -> NoReturn:
+    """End the process as failed, with no need of memory, nor of anybody who reads the log."""
+    try:
+        os.set_blocking(2, False)
+        os.write(2, _FATAL)
+    finally:
+        os._exit(1)
+
+
+class _Vital:
+    """Ends the process if something fails on which others wait."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            end_process()
+
+
+_VITAL: Final = _Vital()  # to make one takes memory
 
 
 def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -39,7 +69,12 @@ def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     """Run ``work`` that may take long in a thread of its own."""
     loop = asyncio.get_running_loop()
     future, job = _job(name, work, loop)
-    threading.Thread(target=lambda: _tell(loop, [job()]), name=name, daemon=True).start()
+
+    def run() -> None:
+        with _VITAL:
+            _tell(loop, [job()])
+
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future
 
 
@@ -95,8 +130,9 @@ def _tell(loop: asyncio.AbstractEventLoop, deliveries: Sequence[Delivery]) -> No
 
 
 def _deliver(deliveries: Sequence[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery()
+    with _VITAL:
+        for delivery in deliveries:
+            delivery()
 
 
 class _Workers:
@@ -115,6 +151,12 @@ class _Workers:
 
     def submit(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         """Have a thread do a job; the loop sees to it that one does soon."""
+        try:
+            self._submit(job, loop)
+        except MemoryError:
+            end_process()
+
+    def _submit(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             self._unbegun += 1
             needed = self._unbegun > self._idle
@@ -138,6 +180,10 @@ class _Workers:
         begun = self._begun
 
         def look() -> None:
+            with _VITAL:
+                look_at_all()
+
+        def look_at_all() -> None:
             with self._lock:
                 waiting = self._unbegun
                 if waiting and self._begun == begun:
@@ -153,9 +199,13 @@ class _Workers:
 
     def _grow(self, count: int) -> None:
         for _ in range(count):
-            threading.Thread(target=self._work, name=_IDLE, daemon=True).start()
+            threading.Thread(target=self._run, name=_IDLE, daemon=True).start()
             self._threads += 1
             self._idle += 1
+
+    def _run(self) -> None:
+        with _VITAL:
+            self._work()
 
     def _work(self) -> None:
         current = threading.current_thread()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from devhost.memory import settle
+from devhost.threads import end_process
 
 _SETTLE_AFTER_S: Final = 10.0  # by then a start is over
 _OTHERS: Final = 64
@@ -41,6 +42,7 @@ async def until_signal(
     """
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_failed)
     callbacks: dict[int, Callable[[], object]] = {
         signal.SIGTERM: task.cancel,
         signal.SIGINT: task.cancel,
@@ -50,6 +52,16 @@ async def until_signal(
         loop.call_later(_SETTLE_AFTER_S, settle)
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a callback raised, but end the process where it ran out of memory.
+
+    What that callback was to begin would be missing from then on.
+    """
+    if isinstance(context.get("exception"), MemoryError):
+        end_process()
+    loop.default_exception_handler(context)
 
 
 @contextlib.contextmanager
