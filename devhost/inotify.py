@@ -43,7 +43,7 @@ _REASONS: Final = {
     errno.EMFILE: "inotify instance limit reached",
 }
 _HEAD: Final = struct.Struct("iIII")
-_BUFFER: Final = 64 * 1024  # 2,000 events
+_BUFFER: Final = 8 * 1024  # some 250 events: what else waits has its turn after them
 _init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", libc))
 
 

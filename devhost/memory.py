@@ -3,6 +3,10 @@
 import contextlib
 import gc
 from collections.abc import Iterator
+from typing import Final
+
+_MANY: Final = 10_000  # devices
+_SELDOM: Final = 1000  # times that younger values are looked through, to once all others
 
 
 @contextlib.contextmanager
@@ -31,7 +35,23 @@ def lasting(*, tidy: bool = False) -> Iterator[None]:
         gc.freeze()
 
 
+def spare(count: int) -> None:
+    """Keep the collector away from what so many devices are made of, if they are very many.
+
+    None of it is ever garbage that only the collector finds, and to go through it holds up all
+    of Python for long. What else is alive then and becomes such garbage is never found: so this
+    is only for where it matters.
+    """
+    if count >= _MANY:
+        youngest, younger, _ = gc.get_threshold()
+        gc.set_threshold(youngest, younger, _SELDOM)
+        gc.freeze()
+
+
 def settle() -> None:
-    """Drop the garbage of a start, and take all that is left for what stays."""
-    gc.collect()
+    """Drop the latest garbage of a start, and take all that is left for what stays.
+
+    To look at all of it takes longer than a call of the kubelet is to wait.
+    """
+    gc.collect(1)
     gc.freeze()

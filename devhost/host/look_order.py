@@ -3,11 +3,15 @@
 import asyncio
 import bisect
 import contextlib
+import itertools
 from typing import Final
 
-from devhost.host.claim import ByNode, Claim
+from devhost.host.claim import Claim
+from devhost.kubelet.turns import Turns
 
 _TURN_S: Final = 1.0
+_AT_A_TIME: Final = 8
+_LONG_S: Final = 0.1  # whoever waits for the host so long lets another one begin
 
 
 class LookOrder:
@@ -15,12 +19,16 @@ class LookOrder:
 
     One waits for those before it as long as it is not known what they find, and then only for
     those that have found the same.
+
+    Attributes:
+        turns: Few are scanned at a time: a call of the kubelet waits on the event loop behind the
+            steps of all that are.
     """
 
     def __init__(self) -> None:
+        self.turns = Turns(_AT_A_TIME, _LONG_S)
         self._busy: list[Claim] = []  # by place
         self._unknown: list[Claim] = []  # those of them that have not found anything yet; by place
-        self._finding = ByNode()
 
     def sort(self) -> None:
         """Take note that places have changed."""
@@ -44,13 +52,11 @@ class LookOrder:
             bisect.insort(self._unknown, claim, key=_place)
 
     def found(self, claim: Claim, keys: frozenset[str]) -> None:
-        """Note what the scan under way has found (`Node.key`)."""
+        """Note which nodes the scan under way has found (`Node.key`)."""
         if not claim.busy:
             return
         self._take_out(claim)
         claim.found = frozenset(key for key in keys if not key.startswith("\0"))  # no tokens
-        for key in claim.found:
-            self._finding.add(key, claim)
         _wake(claim)
 
     def idle(self, claim: Claim) -> None:
@@ -67,8 +73,6 @@ class LookOrder:
         if claim.found is None:
             self._unknown.remove(claim)
         else:
-            for key in claim.found:
-                self._finding.remove(key, claim)
             claim.found = None
 
     def first(self, claim: Claim) -> bool:
@@ -94,15 +98,9 @@ class LookOrder:
         place = bisect.bisect_left(self._unknown, claim.place, key=_place)
         if place:
             return self._unknown[place - 1]
-        return next(
-            (
-                one
-                for key in claim.found or ()
-                for one in self._finding.of(key)
-                if one.place < claim.place
-            ),
-            None,
-        )
+        keys = claim.found or frozenset()
+        before = itertools.takewhile(lambda one: one.place < claim.place, self._busy)
+        return next((one for one in before if one.found and not keys.isdisjoint(one.found)), None)
 
 
 def _wake(claim: Claim) -> None:

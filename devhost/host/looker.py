@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
+from devhost import memory
 from devhost.discovery.baseline import Baseline
 from devhost.discovery.instant_files import WouldWait
 from devhost.discovery.partial import Part, PartialLook
@@ -55,6 +56,7 @@ class Looker:
         self._claims.look(self._claim)
         began, found = clock(), await self._surveyor.survey(scanner, directories)
         self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
+        memory.spare(len(found.nodes))
         self._survey, self.skipped = found, set()
         self._keys = frozenset(node.key for node in found.nodes)
         self._claims.order.found(self._claim, self._keys)
@@ -104,6 +106,7 @@ class Looker:
         self._partial.learn(scanner, self._survey, found)
         self.baseline = self._survey.baseline if self._told_all else None
         self._survey = Survey()
+        memory.spare(len(found.devices))
 
     def outdated(self) -> bool:
         """Whether other resources took or left a node meanwhile; that ends the look."""

@@ -65,15 +65,16 @@ class Publisher:
         found = advertising.without_left(found, before)
         snapshot = self._judged(found, before)
         wanted = advertising.entries(snapshot, replicas)
-        # What a pod holds is listed, as on its way out, even if it was gone before this process
-        # came: the kubelet may know it.
-        held = listing.held() - wanted.keys() - listing.leaving
+        held = listing.held() - wanted.keys() - before.keys()
         wanted = self._fitting(wanted)
+        listing.update(wanted)
         if held:
-            kept = {one: before.get(one, Advertised(False)) for one in held}
+            # What a pod holds is listed, as on its way out, even if it was gone before this
+            # process came: the kubelet may know it. But not beyond what the list can have.
+            kept = wire.truncated(dict.fromkeys(held, Advertised(False)), listing)
             listing.sending(kept)
             listing.update(wanted | kept)
-        listing.update(wanted)
+            listing.update(wanted)
         listing.prune(asyncio.get_running_loop().time())
         if listing.left != left:
             self.publish(scanner, found)  # what has waited for the IDs that left need wait no more

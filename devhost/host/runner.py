@@ -27,6 +27,7 @@ from devhost.model.state import State, Status
 
 POLL_S: Final = 5.0  # where watching is not possible
 _BURST_S: Final = 0.002
+_REST_MAX_S: Final = 0.5
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
@@ -188,11 +189,17 @@ class Runner:
     # ── discovery ──
 
     async def _discover(self) -> None:
-        """Wait until there is a reason to look, look, publish."""
+        """Wait until there is a reason to look, look, publish, and rest."""
         changed = await self._until_due()
-        if not changed or not await self._look_at(changed):
-            await self._look_at_all()
-        await asyncio.sleep(_BURST_S)
+        turn, clock = await self._claims.order.turns.next(), asyncio.get_running_loop().time
+        began = clock()
+        try:
+            if not changed or not await self._look_at(changed):
+                await self._look_at_all()
+        finally:
+            turn.end()
+        # One whose looks take long leaves time to the others.
+        await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
 
     async def _look_at(self, changed: Collection[str]) -> bool:
         """Look at a few paths, if that is enough; else nothing is done."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ from devhost.watch import Watcher
 from devhost.watch_spots import Spot
 
 CDI_DIR: Final = Path("/var/run/cdi")
+_APPLIED_AT_A_TIME: Final = 10
 _CRASH_PAUSE_S: Final = 1.0
 _CRASH_PAUSE_MAX_S: Final = 60.0
 _DONE: Final = {
@@ -102,6 +104,7 @@ class Host:
         self._code = {one.resource.name: one for one in plugins}
         self._first = config
         self._config: Config | None = None
+        self._applying: Iterator[plan.Change] = iter(())
         self._runners: dict[str, Runner] = {}
         self._rescan = Rescan(self._runners.values)
         socket = settings.pod_resources
@@ -175,13 +178,34 @@ class Host:
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
+            self._applying = iter(())
             try:
                 await directory.close()
             finally:
                 await asyncio.gather(*(one.ended() for one in self._code.values()))
 
     def apply(self, config: Config) -> None:
-        """Go from the configuration in force to another one; what is the same is not touched."""
+        """Go from the configuration in force to another one; what is the same is not touched.
+
+        The first few resources are changed now; the rest some at a time, so that the calls of the
+        kubelet have their turn in between.
+        """
+        first = self._config is None
+        self._apply_some(math.inf)  # what is left of the one before
+        self._applying = self._applied(config)
+        self._apply_some(math.inf if first else _APPLIED_AT_A_TIME)
+
+    def _apply_some(self, most: float) -> None:
+        done = 0
+        while done < most:
+            if next(self._applying, None) is None:
+                return
+            done += 1
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._apply_some, _APPLIED_AT_A_TIME)
+
+    def _applied(self, config: Config) -> Iterator[plan.Change]:
+        """Apply a configuration; yield after each change."""
         first, node_name = self._config is None, self._settings.node_name
         config = self._with_code(config)
         changes = plan.changes(self._config, config, node_name)
@@ -199,6 +223,7 @@ class Host:
                 self._start(change.resource)
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
+            yield change
         self._shared.claims.arrange([resource.name for resource in config.resources])
 
     def refused(self, config: Config) -> dict[str, tuple[str, str]]:

@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
-from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import connected
+from devhost.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
-_RECEIVE_BYTES_MAX: Final = 16 * 1024 * 1024  # the kubelet sets no limit to what it sends
+# The kubelet sets no limit to what it sends. A node's pods with some 10,000 devices need 1 MiB; to
+# take a message apart holds up all of Python, for 4 MiB some 50 ms.
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+_LIST: Final = "/v1.PodResourcesLister/List"
 _REASONS: Final = {
     errno.ENOENT: "no such socket",
     errno.ECONNREFUSED: "connection refused",
@@ -54,21 +58,25 @@ class PodResources:
             KubeletError: There is no such list; the text names the socket and says why.
         """
         # A channel that has failed waits before it connects again, and the kubelet restarts.
-        async with open_channel(self.socket, receive_bytes_max=_RECEIVE_BYTES_MAX) as channel:
-            stub = pb_grpc.PodResourcesListerStub(channel)
+        async with open_channel(self.socket, receive_bytes_max=ANSWER_BYTES_MAX) as channel:
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
+            request = pb.ListPodResourcesRequest().SerializeToString()
             try:
-                listed = await stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S)
+                answer = await ask(request, timeout=LIST_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 raise KubeletError(f"{self.socket}: {self._reason(error)}") from None
-        if listed is None:  # what gRPC makes of bytes that are no such message
-            raise KubeletError(f"{self.socket}: the answer cannot be read")
-        return _by_resource(listed)
+        try:
+            return await in_thread("pod resources", lambda: _by_resource(answer))
+        except DecodeError:
+            raise KubeletError(f"{self.socket}: the answer cannot be read") from None
 
     def _reason(self, error: grpc.aio.AioRpcError) -> str:
         details = error.details() or error.code().name.lower()
         match error.code():
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return f"did not answer in {LIST_TIMEOUT_S:g} s"
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return f"the answer may be larger than {ANSWER_BYTES_MAX >> 20} MiB: {details}"
             case grpc.StatusCode.UNIMPLEMENTED:
                 return f"not the kubelet's pod-resources API: {details}"
             case grpc.StatusCode.UNAVAILABLE:
@@ -78,7 +86,8 @@ class PodResources:
                 return details
 
 
-def _by_resource(listed: pb.ListPodResourcesResponse) -> Mapping[str, HeldBy]:
+def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
+    listed = pb.ListPodResourcesResponse.FromString(answer)
     found: dict[str, dict[str, set[str]]] = {}
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"

@@ -1,4 +1,4 @@
-"""How many registrations begin at a time."""
+"""How many resources do something at a time, such as to register."""
 
 import asyncio
 from typing import Final
@@ -12,9 +12,9 @@ class Turn:
 
     __slots__ = ("_limit", "_places")
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
+    def __init__(self, places: asyncio.Semaphore, long_s: float) -> None:
         self._places: asyncio.Semaphore | None = places
-        self._limit = asyncio.get_running_loop().call_later(_LONG_S, self.end)
+        self._limit = asyncio.get_running_loop().call_later(long_s, self.end)
 
     def end(self) -> None:
         """Let the next one begin."""
@@ -29,12 +29,16 @@ class Turns:
 
     All at once would take memory that the process never gives back. One that takes long, because
     the kubelet or another instance hangs, does not hold the others up.
+
+    Args:
+        at_a_time: How many resources.
+        long_s: After so many seconds the next one begins, too.
     """
 
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(_AT_A_TIME)
+    def __init__(self, at_a_time: int = _AT_A_TIME, long_s: float = _LONG_S) -> None:
+        self._places, self._long_s = asyncio.Semaphore(at_a_time), long_s
 
     async def next(self) -> Turn:
         """Wait for a place."""
         await self._places.acquire()
-        return Turn(self._places)
+        return Turn(self._places, self._long_s)

@@ -119,3 +119,18 @@ async def test_a_part_of_something_else_is_left_alone() -> None:
     after = Snapshot({"a": device("a", "well")})
     assert not at.publisher.publish_part(Part(before, after, dict(after.devices), frozenset()))
     assert not at.listing.entries
+
+
+async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
+    """The kubelet would end the stream of a longer one, and the resource be served no more."""
+    one = Published(1, set())
+    held = frozenset(f"{number:063}" for number in range(100_000))
+    one.listing.held = lambda: held
+    snapshot = Snapshot({"a": device("a", "well")})
+    for _ in range(2):
+        one.publisher.publish(one.publisher.scanner, snapshot)
+    assert one.listing.room >= 0
+    assert "a" in one.listing.entries
+    assert "a" not in one.listing.leaving
+    assert one.listing.leaving == one.listing.entries.keys() & held
+    assert 10_000 < len(one.listing.leaving) < len(held)

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from devhost.memory import lasting, settle, uncollected
+from devhost.memory import lasting, settle, spare, uncollected
 
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     yield
+    gc.set_threshold(*thresholds)
     gc.enable()
     gc.unfreeze()
 
@@ -57,3 +59,12 @@ def test_garbage_does_not_last() -> None:
     with lasting(tidy=True):
         seen = weakref.ref(Knot())
     assert seen() is None
+
+
+@pytest.mark.parametrize(("count", "spared"), [(9_999, False), (10_000, True)])
+def test_very_many_devices_are_spared(count: int, spared: bool) -> None:
+    kept, before = [Knot() for _ in range(100)], gc.get_freeze_count()
+    thresholds = gc.get_threshold()
+    spare(count)
+    assert (gc.get_freeze_count() >= before + len(kept)) is spared
+    assert (gc.get_threshold() > thresholds) is spared
