@@ -26,8 +26,7 @@ from devhost.model.device import Snapshot
 from devhost.model.state import State, Status
 
 POLL_S: Final = 5.0  # where watching is not possible
-_BURST_S: Final = 0.002
-_REST_MAX_S: Final = 0.5
+_BURST_S, _REST_MAX_S = 0.002, 0.5
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
@@ -96,7 +95,7 @@ class Runner:
 
     @property
     def baseline(self) -> Baseline | None:
-        """What its directories were like at the last whole look; see `Looker.baseline`."""
+        """See `Looker.baseline`."""
         return self._looker.baseline
 
     @property
@@ -191,13 +190,11 @@ class Runner:
     async def _discover(self) -> None:
         """Wait until there is a reason to look, look, publish, and rest."""
         changed = await self._until_due()
-        turn, clock = await self._claims.order.turns.next(), asyncio.get_running_loop().time
-        began = clock()
-        try:
+        with await self._claims.order.turns.next():
+            clock = asyncio.get_running_loop().time
+            began = clock()
             if not changed or not await self._look_at(changed):
                 await self._look_at_all()
-        finally:
-            turn.end()
         # One whose looks take long leaves time to the others.
         await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
 

@@ -16,6 +16,12 @@ class Turn:
         self._places: asyncio.Semaphore | None = places
         self._limit = asyncio.get_running_loop().call_later(long_s, self.end)
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
     def end(self) -> None:
         """Let the next one begin."""
         self._limit.cancel()
