@@ -191,8 +191,7 @@ class Runner:
         """Wait until there is a reason to look, look, publish, and rest."""
         changed = await self._until_due()
         with await self._claims.order.turns.next():
-            clock = asyncio.get_running_loop().time
-            began = clock()
+            began = (clock := asyncio.get_running_loop().time)()
             if not changed or not await self._look_at(changed):
                 await self._look_at_all()
         # One whose looks take long leaves time to the others.
