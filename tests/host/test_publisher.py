@@ -123,7 +123,7 @@ async def test_a_part_of_something_else_is_left_alone() -> None:
 
 async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
     """The kubelet would end the stream of a longer one, and the resource be served no more."""
-    one = Published(1, set())
+    one = Published(1)
     held = frozenset(f"{number:063}" for number in range(100_000))
     one.listing.held = lambda: held
     snapshot = Snapshot({"a": device("a", "well")})
