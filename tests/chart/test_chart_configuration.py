@@ -13,6 +13,7 @@ from devhost.model.config import Config
 from devhost.report import report
 from devhost.trust import Policy
 from tests.chart.helm import Helm
+from tests.chart.pods import SYSFS
 from tests.chart.values import EVERYTHING, EXAMPLES, TOKENS, Values, example
 
 # Texts that YAML 1.1 or 1.2 would take for something else if they were not quoted.
@@ -107,10 +108,7 @@ def test_what_is_rendered_finds_devices_below_the_mounts(helm: Helm, tmp_path: P
     cola = next(path for path in EXAMPLES if path.stem == "cola")
     values: Values = example(cola) | {"hostPaths": ["/etc/colas"]}
     host, pod = tmp_path / "host", tmp_path / "pod"
-    (host / "etc" / "colas").mkdir(parents=True)
-    (host / "etc" / "colas" / "cherry").touch()
-    (host / "dev").mkdir()
-    (host / "sys").mkdir()
+    make_host(host)
     place(helm, values, host, pod)
     (found,) = dry_run(served(helm, values), pod / "host", {"myway5.com/cola": "1"})
     assert found["error"] is None
@@ -120,12 +118,16 @@ def test_what_is_rendered_finds_devices_below_the_mounts(helm: Helm, tmp_path: P
 def test_what_is_not_mounted_is_not_found(helm: Helm, tmp_path: Path) -> None:
     cola = next(path for path in EXAMPLES if path.stem == "cola")
     host, pod = tmp_path / "host", tmp_path / "pod"
-    for part in ("etc/colas", "dev", "sys"):
-        (host / part).mkdir(parents=True)
-    (host / "etc" / "colas" / "cherry").touch()
+    make_host(host)
     place(helm, example(cola), host, pod)
     (found,) = dry_run(served(helm, example(cola)), pod / "host", {})
     assert found["devices"] == []
+
+
+def make_host(host: Path) -> None:
+    for path in ("/etc/colas", "/dev", *SYSFS):
+        (host / path.lstrip("/")).mkdir(parents=True)
+    (host / "etc" / "colas" / "cherry").touch()
 
 
 def place(helm: Helm, values: Values, host: Path, pod: Path) -> None:

@@ -62,6 +62,7 @@ def test_they_name_the_configmap_of_somebody_else(helm: Helm) -> None:
         ({"directory": "/device"}, "/device"),
         ({"directory": "/dev"}, None),
         ({"directory": "/sys/class/x"}, None),
+        ({"directory": "/sys/kernel/x"}, "/sys/kernel/x"),
         ({"dev": "x"}, None),
         ({"static": 3}, None),
     ],

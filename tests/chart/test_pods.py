@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tests.chart.helm import Helm
-from tests.chart.pods import PLUGINS, container_of, mounts_of
+from tests.chart.pods import PLUGINS, SYSFS, container_of, mounts_of, pod_of
 from tests.chart.values import SETS, TOKENS, Values
 
 # ── rights ───────────────────────────────────────────────────────────────────
@@ -116,9 +116,14 @@ def test_a_pod_sees_little_of_the_host(helm: Helm) -> None:
     assert mounts_of(helm, {}) == {
         PLUGINS: ("Directory", PLUGINS, False, None),
         "/dev": ("Directory", "/host/dev", "recursively", None),
-        "/sys": ("Directory", "/host/sys", "recursively", None),
         POD_RESOURCES: ("Directory", POD_RESOURCES, True, None),
-    }
+    } | {path: ("Directory", f"/host{path}", "recursively", None) for path in SYSFS}
+
+
+def test_the_cgroups_of_the_node_are_not_mounted(helm: Helm) -> None:
+    """Without recursive read-only mounts they would be writable below a read-only /sys."""
+    volumes = [one["hostPath"]["path"] for one in pod_of(helm, {})["volumes"] if "hostPath" in one]
+    assert not [path for path in volumes if "/sys/fs/cgroup/".startswith(f"{path.rstrip('/')}/")]
 
 
 def test_pod_resources_are_mounted_where_kubelet_has_them(helm: Helm) -> None:
@@ -148,11 +153,6 @@ def test_older_kubernetes_knows_no_recursive_mounts(helm: Helm, kubernetes: str)
             id="hostPaths",
         ),
         pytest.param(
-            {"hostRoot": {"enabled": True}, "hostPaths": ["/srv"], "allow": {"paths": ["/dev/*"]}},
-            {"/": ("Directory", "/host", True, "HostToContainer")},
-            id="hostRoot",
-        ),
-        pytest.param(
             {"allow": {"paths": ["/dev/*"]}},
             {"/proc": ("Directory", "/host/proc", "recursively", None)},
             id="allow.paths",
@@ -171,6 +171,21 @@ def test_older_kubernetes_knows_no_recursive_mounts(helm: Helm, kubernetes: str)
 )
 def test_each_switch_mounts_one_thing_more(helm: Helm, values: Values, more: Any) -> None:
     assert mounts_of(helm, values) == mounts_of(helm, {}) | more
+
+
+def test_the_whole_host_has_all_of_sys(helm: Helm) -> None:
+    """It is visible anyway, so all of it is read-only where the node supports that."""
+    values = {
+        "hostRoot": {"enabled": True},
+        "hostPaths": ["/srv"],
+        "allow": {"paths": ["/dev/*"]},
+    }
+    assert mounts_of(helm, values) == {
+        PLUGINS: ("Directory", PLUGINS, False, None),
+        "/": ("Directory", "/host", True, "HostToContainer"),
+        "/dev": ("Directory", "/host/dev", "recursively", None),
+        "/sys": ("Directory", "/host/sys", "recursively", None),
+    }
 
 
 def test_a_mount_stays_within_its_part_of_the_pod(helm: Helm) -> None:

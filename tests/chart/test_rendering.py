@@ -145,7 +145,12 @@ def test_older_kubernetes_is_refused(each_helm: Helm) -> None:
             '"/etc/../dev" is /dev, which is mounted already',
             id="the host's /dev as a host path",
         ),
-        pytest.param({"hostPaths": ["/sys"]}, '"/sys" is /sys, which', id="/sys as a host path"),
+        pytest.param(
+            {"hostPaths": ["/sys"]}, '"/sys" includes the cgroups', id="/sys as a host path"
+        ),
+        pytest.param(
+            {"hostPaths": ["/sys/class"]}, '"/sys/class" is /sys/class, which', id="mounted of /sys"
+        ),
         pytest.param(
             {"hostPaths": ["/proc/"], "allow": {"paths": ["/dev/*"]}},
             '"/proc/" is /proc, which is mounted already',

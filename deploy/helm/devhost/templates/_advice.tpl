@@ -78,11 +78,12 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- $wanted = append $wanted (regexReplaceAll "/[^/]*$" (regexReplaceAll "[*?$\\[].*$" . "") "") }}
 {{- end }}
 {{- end }}
+{{- $sysfs := include "devhost.sysfs" $values | fromJsonArray }}
 {{- $missing := list }}
 {{- range $path := $wanted }}
 {{- $path = clean (default "/" $path) }}
 {{- $mounted := $values.hostRoot.enabled }}
-{{- range concat (list "/dev" "/sys") $values.hostPaths }}
+{{- range concat (list "/dev") $sysfs $values.hostPaths }}
 {{- $mounted = or $mounted (hasPrefix (printf "%s/" .) (printf "%s/" $path)) }}
 {{- end }}
 {{- if not $mounted }}

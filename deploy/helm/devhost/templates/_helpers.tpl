@@ -112,7 +112,7 @@ taken as a whole.
 {{- /* An instance's hostPaths, clean, as JSON: each has a mount of its own beside the chart's. */}}
 {{- define "devhost.hostPaths" -}}
 {{- $name := .name }}
-{{- $mounted := list "/dev" "/sys" }}
+{{- $mounted := concat (list "/dev") (include "devhost.sysfs" .values | fromJsonArray) }}
 {{- if .values.allow.paths }}
 {{- $mounted = append $mounted "/proc" }}
 {{- end }}
@@ -122,6 +122,9 @@ taken as a whole.
 {{- $path := clean $given }}
 {{- if eq $path "/" }}
 {{- fail (printf "hostPaths of %s: %q is the whole host; set hostRoot.enabled instead" $name $given) }}
+{{- end }}
+{{- if eq $path "/sys" }}
+{{- fail (printf "hostPaths of %s: %q includes the cgroups of the node, which could be writable; name the directory below it that is needed" $name $given) }}
 {{- end }}
 {{- if has $path (concat $mounted $paths) }}
 {{- fail (printf "hostPaths of %s: %q is %s, which is mounted already; remove it" $name $given $path) }}
@@ -183,8 +186,18 @@ each of them makes a term of its own from every term so far.
 {{- end }}
 
 {{- /*
-/dev and /sys have filesystems mounted below them, cgroups among others: only a recursive read-only
-mount protects those. It excludes mount propagation, which neither needs.
+The parts of sysfs that a pod sees, as a JSON list. Links between them stay within them. Not all of
+/sys: cgroups, debugfs and bpffs are mounted below it, and without recursive read-only mounts they
+are writable. With `hostRoot` all of /sys is visible, so all of it is made read-only where possible.
+*/}}
+{{- define "devhost.sysfs" -}}
+{{- .hostRoot.enabled | ternary (list "/sys") (list "/sys/block" "/sys/bus" "/sys/class" "/sys/dev" "/sys/devices") | toJson }}
+{{- end }}
+
+{{- /*
+A read-only mount leaves what is mounted below it writable (/dev/shm, say); only a recursive one
+does not. It excludes mount propagation, which is not needed here. The field is in the API from
+Kubernetes 1.30 on, behind a feature gate that is on by default from 1.31 on.
 */}}
 {{- define "devhost.readOnlyRecursively" -}}
 readOnly: true
