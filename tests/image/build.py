@@ -79,7 +79,7 @@ def build() -> Image:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        tools, base = debian.tools(), debian.base()
+        tools, base = debian.tools(debian.TOOLS, CACHE), debian.base()
         wheels = _wheels(base)
         inputs = [*_sources(), Path(__file__)]
         directory = CACHE / f"image-{hash_of(base.name, wheels.name, *_contents(inputs))}"

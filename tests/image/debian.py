@@ -3,26 +3,31 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.image import machine
 from tests.image.machine import CACHE, Unavailable, Unfinished, hash_of, run
 
-TOOLS: Final = ("buildah", "runc")
+# What an image is built and run with: Debian packages, each with a program of it.
+TOOLS: Final = {"buildah": "buildah", "runc": "runc"}
 # What the Dockerfile asks of its base: pip, a shell, and what wheels for glibc may link with.
 BASE: Final = ("base-files", "coreutils", "dash", "libstdc++6", "python3-pip", "python3-venv")
 
 
-def tools() -> Path:
-    """Extract what the machine has not of the tools, and what they need.
+def tools(programs: Mapping[str, str], cache: Path) -> Path:
+    """Extract what the machine has not of some programs, and what they need.
+
+    Args:
+        programs: Debian packages, each with a program of it, by name or by path.
+        cache: Where they are kept.
 
     Raises:
-        Unavailable: Nothing can be built with them here.
+        Unavailable: They cannot be had, or not be used here.
     """
-    wanted = [name for name in TOOLS if not shutil.which(name)]
-    directory = CACHE / f"tools-{hash_of(machine.name(), *wanted)}"
+    wanted = [name for name, program in programs.items() if not shutil.which(program)]
+    directory = cache / f"tools-{hash_of(machine.name(), *wanted)}"
     if not directory.exists():
         with Unfinished(directory) as unfinished:
             (unfinished / "usr").mkdir()
@@ -68,7 +73,7 @@ def _packages(names: Sequence[str], where: Path, *, empty: bool = False) -> Iter
         where: Where there is room.
         empty: Not only those that the machine has not.
     """
-    apt, archives = CACHE / "apt", where / ".archives"
+    apt, archives = where.parent / "apt", where / ".archives"
     for directory in (apt / "lists" / "partial", archives / "partial"):
         directory.mkdir(parents=True, exist_ok=True)
     options = [

@@ -5,6 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,14 @@ def check() -> None:
     """Raise `Unavailable` where it is plain that nothing can be built."""
     if os.geteuid() != 0:
         raise Unavailable("an image is built and run as root")
-    lacking = [each for each in ("apt-get", "dpkg-deb", "tar", "unshare") if not shutil.which(each)]
+    demand(("apt-get", "dpkg-deb", "tar", "unshare"))
+
+
+def demand(commands: Iterable[str]) -> None:
+    """Raise `Unavailable` where the machine lacks one of some commands."""
+    lacking = [each for each in commands if not shutil.which(each)]
     if lacking:
-        raise Unavailable(f"no {', '.join(lacking)}: the base image is made of Debian's packages")
+        raise Unavailable(f"the machine has no {', '.join(lacking)}")
 
 
 class Unfinished:
