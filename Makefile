@@ -24,10 +24,10 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets soak fuzz bench lint type format kubelet chart-schema manifest image proto schema clean
+.PHONY: help setup demo test test-kubelets e2e soak fuzz bench lint type format kubelet chart-schema manifest image proto schema clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.stamp ## Make .venv with devhost and what its tests need
 
@@ -50,6 +50,13 @@ test-kubelets: setup ## Run the tests that take any kubelet on all real ones, ol
 	@kubelets="$$($(BUILD_KUBELETS) $(OLD_KUBELETS) $(KUBELETS))" && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		$(BIN)/python -m pytest -m real_kubelet $(PYTEST_ARGS)
+
+# Builds everything first, because pytest hides the progress. If that fails, the tests are skipped
+# with the reason.
+e2e: setup ## Test chart and image on a real one-node cluster, as root (the first run builds it: 15 minutes)
+	@$(BIN)/python -m tests.e2e.programs && $(BIN)/python -m tests.chart.helm \
+		&& $(BIN)/python -m tests.image.build || true
+	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
 
 soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \

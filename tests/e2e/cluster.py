@@ -1,0 +1,247 @@
+"""A real cluster of one node, and what the tests do with it."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e import configuration, images
+from tests.e2e.init import SYSCTLS
+from tests.e2e.node import HIERARCHIES, cgroups
+from tests.e2e.programs import Programs
+from tests.image.build import Image
+from tests.image.machine import ROOT, Unavailable
+
+PATIENCE: Final = 120.0  # seconds that only a failure takes
+NODE: Final = configuration.NODE
+
+Json = dict[str, Any]
+
+
+class CommandError(Exception):
+    """A command failed; the text is what it printed."""
+
+
+class Cluster:
+    """The node and its processes.
+
+    Attributes:
+        logs: A file for each program.
+        phases: The seconds that each step of the start took.
+        figures: What tests have measured.
+        sysctls: Those of the machine, before anything was started.
+    """
+
+    def __init__(self, programs: Programs, logs: Path) -> None:
+        self.logs = logs
+        self.phases: dict[str, float] = {}
+        self.figures: dict[str, float] = {}
+        self.sysctls = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
+        self._programs = programs
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._directory = Path()  # as the processes of the node see it
+        self._init = 0  # the first process of the namespaces
+        path = f"{programs.kubernetes}:{programs.containerd}:/usr/sbin:/usr/bin:/sbin:/bin"
+        self._environment = {"PATH": path, "LANG": "C.UTF-8"}
+
+    # ── its life ──
+
+    def start(self, image: Image) -> None:
+        """Start everything, with an image of devhost; pods can run when this returns.
+
+        Raises:
+            Unavailable: This machine does not permit namespaces or cgroups.
+        """
+        with self.phase("namespaces"):
+            self._start_node()
+            configuration.write(self._directory, self.host("/"))
+            home = {"HOME": str(self._directory), "KUBECONFIG": f"{self._directory}/kubeconfig"}
+            self._environment |= home
+        with self.phase("control plane"):
+            for name in ("containerd", "etcd", "kube-apiserver"):
+                self.run(name)
+            self.until("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"))
+            for name in ("kube-controller-manager", "kube-scheduler"):
+                self.run(name)
+        with self.phase("images"):
+            self._import(image)
+        with self.phase("node"):
+            self.run("kubelet")
+            self.until("pods can be created", self._ready)
+
+    def stop(self) -> None:
+        """End all processes of the node, and remove what was made for it."""
+        if node := self._processes.get("node"):
+            assert node.stdin
+            assert node.stdout
+            node.stdin.close()
+            node.stdout.close()
+        for process in self._processes.values():
+            process.wait(PATIENCE)
+
+    def run(self, name: str) -> None:
+        """Start a program that does not run."""
+        command = configuration.commands(self._directory)[name]
+        self._spawn(name, [*self._inside("--pid"), *command])
+
+    def kill(self, name: str) -> None:
+        """End a program by SIGKILL."""
+        process = self._processes[name]
+        os.kill(_child(process.pid), 9)
+        process.wait(PATIENCE)
+
+    def _start_node(self) -> None:
+        command = [sys.executable, "-m", "tests.e2e.node", str(self._programs.debian)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        node = self._spawn("node", command, **pipes)
+        assert node.stdout
+        line = node.stdout.readline().decode().strip()
+        if not line:
+            last = (self.logs / "node.log").read_text().strip().splitlines()[-1:]
+            raise Unavailable(f"no namespaces for a node: {''.join(last)}")
+        self._directory = Path(line)
+        self._init = _child(_child(node.pid))
+
+    def _spawn(self, name: str, command: list[str], **pipes: int) -> "subprocess.Popen[bytes]":
+        with (self.logs / f"{name}.log").open("ab") as log:
+            files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            process = subprocess.Popen(
+                command,
+                start_new_session=True,  # an interrupt from the terminal is for pytest
+                cwd=ROOT,
+                env=self._environment,
+                **files | pipes,
+            )
+        self._processes[name] = process
+        return process
+
+    def _import(self, image: Image) -> None:
+        archive = self.host(f"{self._directory}/image.tar")
+        self.until("containerd is ready", lambda: self.ctr("version"))
+        images.devhost(image, archive)
+        self.ctr("images", "import", f"{self._directory}/image.tar")
+        images.busybox(self._programs.busybox, archive)
+        self.ctr("images", "import", f"{self._directory}/image.tar")
+        archive.unlink()
+
+    def _ready(self) -> bool:
+        if not self.items("serviceaccounts", "--field-selector=metadata.name=default"):
+            return False
+        node = self.get("node", NODE)
+        conditions = {one["type"]: one["status"] for one in node["status"]["conditions"]}
+        return conditions["Ready"] == "True" and not node["spec"].get("taints")
+
+    # ── what the tests do ──
+
+    def host(self, path: str) -> Path:
+        """Where this process sees a path of the node."""
+        return Path(f"/proc/{self._init}/root{path}")
+
+    def command(self, *command: str, stdin: str = "") -> str:
+        """Run a command with the node's mounts and network, and return what it prints.
+
+        Raises:
+            CommandError: It failed.
+        """
+        done = subprocess.run(
+            [*self._inside(), *command],
+            check=False,
+            capture_output=True,
+            text=True,
+            input=stdin,
+            env=self._environment,
+            timeout=PATIENCE,
+        )
+        if done.returncode != 0:
+            raise CommandError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        return self.command("kubectl", *arguments, stdin=stdin)
+
+    def ctr(self, *arguments: str) -> str:
+        """Run containerd's command line in the namespace of the kubelet's containers."""
+        address = f"--address={configuration.CONTAINERD}"
+        return self.command("ctr", address, "--namespace=k8s.io", *arguments)
+
+    def cgroup(self, controller: str) -> Path:
+        """Where the cgroup of all pods is."""
+        return next(
+            cgroup
+            for cgroup in cgroups(self._directory.name)
+            if cgroup.parent.name in (controller, HIERARCHIES.name)
+        )
+
+    def get(self, *arguments: str) -> Json:
+        """Return an object of the API, as ``kubectl get`` names it."""
+        found: Json = json.loads(self.kubectl("get", "--output=json", *arguments))
+        return found
+
+    def items(self, *arguments: str) -> list[Json]:
+        """Return the objects of a list."""
+        found: list[Json] = self.get(*arguments)["items"]
+        return found
+
+    def apply(self, *documents: Json) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": documents}
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(listed))
+
+    def until(self, what: str, seen: Callable[[], object]) -> None:
+        """Wait until a condition is true.
+
+        Args:
+            what: The condition, for the message.
+            seen: Evaluates it. A failed command or a missing object counts as false.
+
+        Raises:
+            AssertionError: It does not become true.
+        """
+        deadline = time.monotonic() + PATIENCE
+        last: object = None
+        while time.monotonic() < deadline:
+            try:
+                if last := seen():
+                    return
+            except (CommandError, LookupError, ValueError) as error:
+                last = error
+            time.sleep(0.2)
+        raise AssertionError(f"not in {PATIENCE:.0f} s: {what}; last: {last!r}")
+
+    def explain(self) -> str:
+        """Return pods, events and the log of devhost, for the report of a failed test."""
+        ours = "--selector=app.kubernetes.io/name=devhost"
+        found = self.items("pods", "--all-namespaces", ours)
+        namespaces = {one["metadata"]["namespace"] for one in found}
+        commands = [
+            ("get", "pods", "--all-namespaces"),
+            ("events", "--all-namespaces"),
+            *(("logs", ours, f"--namespace={one}", "--tail=100") for one in namespaces),
+        ]
+        texts = []
+        for command in commands:
+            try:
+                texts.append(self.kubectl(*command)[-8000:])
+            except CommandError as error:
+                texts.append(str(error))
+        return "\n".join(texts)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Note how long a step takes."""
+        began = time.monotonic()
+        yield
+        self.phases[name] = time.monotonic() - began
+
+    def _inside(self, *more: str) -> Sequence[str]:
+        return ["nsenter", f"--target={self._init}", "--mount", "--net", *more, "--"]
+
+
+def _child(pid: int) -> int:
+    """Return the one child of a process."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)

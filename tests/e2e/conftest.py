@@ -1,0 +1,106 @@
+"""One cluster for all tests, and one release that is reset for each test."""
+
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.chart import helm
+from tests.e2e import devices, programs
+from tests.e2e.cluster import Cluster
+from tests.e2e.pods import NAMESPACE, Pods
+from tests.e2e.release import VALUES, Release
+from tests.image import build as image
+from tests.image.machine import Unavailable
+
+SECONDS: Final = 1800  # for a test; the first may have to build everything
+
+_clusters: list[Cluster] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A running cluster with the images; skips where there can be none."""
+    cluster = None
+    try:
+        built = programs.build()
+        for major in helm.PACKAGES:
+            helm.build(major)
+        cluster = Cluster(built, tmp_path_factory.mktemp("cluster"))
+        cluster.start(image.build())
+    except (Unavailable, OSError, subprocess.CalledProcessError) as reason:
+        if cluster:
+            cluster.stop()
+        pytest.skip(f"no cluster can be run here: {reason}")
+    _clusters.append(cluster)
+    try:
+        cluster.kubectl("create", "namespace", NAMESPACE)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster) -> Release:
+    """The release of most tests; the first of them installs it."""
+    return Release(cluster, max(helm.PACKAGES), "devhost")
+
+
+@pytest.fixture
+def pods(cluster: Cluster) -> Iterator[Pods]:
+    """Pods that request devices; they are deleted after the test."""
+    pods = Pods(cluster)
+    yield pods
+    pods.delete_all()
+
+
+@pytest.fixture
+def release(cluster: Cluster, installed: Release, pods: Pods) -> Release:
+    """The chart with one resource of each kind, all devices plugged in and free."""
+    devices.plug_all(cluster)
+    installed.install(VALUES)
+    installed.wait()
+    return installed
+
+
+@pytest.fixture
+def bare(cluster: Cluster, installed: Release) -> None:
+    """Nothing is installed."""
+    devices.plug_all(cluster)
+    installed.uninstall()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and _clusters:
+        report.sections.append(("the cluster", _clusters[-1].explain()))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print durations and measured figures."""
+    for cluster in _clusters:
+        terminalreporter.section("seconds")
+        for name, seconds in cluster.phases.items():
+            terminalreporter.write_line(f"{seconds:7.1f}  start: {name}")
+        for outcome in ("passed", "failed"):
+            for report in terminalreporter.getreports(outcome):
+                if report.when == "call":
+                    name = report.nodeid.rpartition("::")[2]
+                    terminalreporter.write_line(f"{report.duration:7.1f}  {name}")
+        terminalreporter.section("figures")
+        for name, figure in cluster.figures.items():
+            terminalreporter.write_line(f"{figure:7.1f}  {name}")
+        terminalreporter.write_line(f"the logs of the node are in {cluster.logs}")

@@ -1,0 +1,161 @@
+"""The chart installed with Helm, and the running devhost."""
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from tests.chart import helm
+from tests.e2e.cluster import NODE, Cluster, Json
+from tests.e2e.images import DEVHOST, TAG
+
+PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+DEVICES: Final = "/run/e2e"  # the directories of the tests' devices
+STEPS: Final = f"{PLUGINS}/e2e-steps"  # devhost's pod can write there
+
+COLA, DICE, COIN, BOOK, SLOT, DISK = (
+    f"e2e.test/{name}" for name in ("cola", "dice", "coin", "book", "slot", "disk")
+)
+
+_PYTHON: Final = "/opt/devhost/bin/python3"
+_STEP: Final = f"import sys; open('{STEPS}/' + sys.argv[1], 'a').write('x')"
+
+# One resource of each kind, and what the node offers with all devices plugged in.
+VALUES: Final[Json] = {
+    "image": {"repository": DEVHOST, "tag": TAG, "pullPolicy": "Never"},
+    "config": {
+        "version": "v1",
+        "resources": [
+            {
+                "name": COLA,
+                "sources": [{"directory": f"{DEVICES}/colas"}],
+                "allocate": {"env": {"COLAS": "${id}"}},
+            },
+            {
+                "name": DICE,
+                "sources": [{"dev": "dice[0-9]+"}],
+                "id": "${name}",
+                "allocate": {
+                    "devices": [{"hostPath": "${path}", "containerPath": "/dev/die${index}"}]
+                },
+            },
+            {"name": COIN, "sources": [{"dev": "coin[0-9]+"}], "id": "${name}", "inject": "cdi"},
+            {
+                "name": BOOK,
+                "sources": [{"directory": f"{DEVICES}/books"}],
+                "allocate": {"mounts": [{"hostPath": "${path}", "containerPath": "/book${index}"}]},
+            },
+            {
+                "name": SLOT,
+                "sources": [{"static": 2}],
+                "replicas": 3,
+                "allocate": {"env": {"SLOTS": "${id}"}},
+            },
+            {
+                "name": DISK,
+                "sources": [{"directory": f"{DEVICES}/disks"}],
+                "preStart": [{"run": [_PYTHON, "-c", _STEP, "${id}"]}],
+                "allocate": {"env": {"DISKS": "${id}"}},
+            },
+        ],
+    },
+    "hostPaths": [DEVICES],
+    "allow": {"paths": [f"{DEVICES}/books/*"], "exec": True},
+    "podResources": {"enabled": True},
+    "cdi": {"enabled": True},
+}
+OFFERED: Final = {COLA: 3, DICE: 2, COIN: 2, BOOK: 2, SLOT: 6, DISK: 2}
+
+
+class Release:
+    """An installation in a namespace of its own.
+
+    Attributes:
+        values: Those that are installed; none are known after a failure.
+    """
+
+    def __init__(self, cluster: Cluster, major: int, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.values: Json | None = None
+        self._helm = str(helm.build(major))
+
+    def install(self, values: Json) -> None:
+        """Install or upgrade, and wait until the pods are ready."""
+        if values != self.values:
+            self.values = None
+            self.helm(
+                *("upgrade", "--install", "--wait", "--timeout=100s", "--create-namespace"),
+                *("--reset-values", "devhost", str(helm.CHART), "--values=-"),
+                stdin=json.dumps(values),
+            )
+            self.values = copy.deepcopy(values)
+
+    def uninstall(self) -> None:
+        """Remove what is installed, if something is."""
+        self.helm("uninstall", "devhost", "--wait", "--ignore-not-found")
+        self.values = None
+
+    def helm(self, *arguments: str, stdin: str = "") -> str:
+        namespace = f"--namespace={self.namespace}"
+        return self.cluster.command(self._helm, *arguments, namespace, stdin=stdin)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
+
+    def pod(self) -> Json:
+        """Return the one pod of devhost that is not being deleted."""
+        labels = "--selector=app.kubernetes.io/name=devhost,app.kubernetes.io/component!=test"
+        pods = self.cluster.items("pods", f"--namespace={self.namespace}", labels)
+        (pod,) = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+        return pod
+
+    def execute(self, *command: str) -> str:
+        """Run a command in the pod."""
+        return self.kubectl("exec", self.pod()["metadata"]["name"], "--", *command)
+
+    def status(self) -> Json:
+        """Return devhost's /status."""
+        pod = self.pod()["metadata"]["name"]
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9110/proxy/status"
+        found: Json = json.loads(self.cluster.kubectl("get", f"--raw={path}"))
+        return found
+
+    def well(self) -> bool:
+        """Whether devhost reports no trouble and each resource has one stream."""
+        status = self.status()
+        return not status["troubles"] and {one["streams"] for one in status["resources"]} == {1}
+
+    def noticed(self, restarts: int) -> bool:
+        """Whether devhost has seen so many restarts of the kubelet."""
+        seen: int = self.status()["kubelet"]["restarts"]
+        return seen >= restarts
+
+    def offers(self, expected: dict[str, int]) -> bool:
+        """Whether the node offers these numbers, all healthy, and devhost reports no trouble."""
+        return (
+            offered(self.cluster, expected)
+            == {name: (count, count) for name, count in expected.items()}
+            and self.well()
+        )
+
+    def wait(self, expected: dict[str, int] = OFFERED) -> None:
+        self.cluster.until(f"the node offers {expected}", lambda: self.offers(expected))
+
+
+def offered(cluster: Cluster, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return (capacity, allocatable) of resources from the node's status."""
+    status = cluster.get("node", NODE)["status"]
+    return {
+        name: (int(status["capacity"].get(name, 0)), int(status["allocatable"].get(name, 0)))
+        for name in names
+    }
+
+
+def sockets(cluster: Cluster) -> dict[str, int]:
+    """Return the sockets in kubelet's directory; each registration creates a new one."""
+    return {
+        path.name: path.stat().st_ino
+        for path in cluster.host(PLUGINS).iterdir()
+        if path.is_socket()
+    }

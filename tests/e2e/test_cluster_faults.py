@@ -1,0 +1,71 @@
+"""Kills of the node's programs while pods hold devices."""
+
+from functools import partial
+
+import pytest
+
+from tests.e2e.pods import Pods, pod
+from tests.e2e.release import BOOK, COIN, COLA, DICE, DISK, OFFERED, SLOT, Release, sockets
+
+KILLS = 20
+ONE_OF_EACH = dict.fromkeys((BOOK, COIN, COLA, DICE, DISK, SLOT), 1)
+
+
+@pytest.fixture
+def holding(release: Release, pods: Pods) -> dict[str, tuple[str, str, int]]:
+    """Two pods that hold devices, one of each resource and some more."""
+    pods.run(pod("holder", ONE_OF_EACH), pod("other", {COLA: 1, SLOT: 1}))
+    return pods.containers()
+
+
+def test_twenty_kills_of_the_kubelet(
+    release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
+) -> None:
+    """Each time all resources are registered again, and no pod fails or restarts."""
+    cluster = release.cluster
+    devhost = release.pod()["status"]["containerStatuses"][0]["containerID"]
+    restarts = release.status()["kubelet"]["restarts"]
+    for number in range(1, KILLS + 1):
+        cluster.kill("kubelet")
+        cluster.run("kubelet")
+        cluster.until("the kill is noticed", partial(release.noticed, restarts + number))
+        release.wait()
+        if number % 5 == 0:
+            pods.run(pod("late", {COLA: 1, DICE: 1}))
+            pods.delete("late")
+        assert pods.failed() == [], f"after kill {number}"
+    assert pods.containers() == holding
+    assert release.pod()["status"]["containerStatuses"][0]["containerID"] == devhost
+    assert len(sockets(cluster)) == 1 + len(OFFERED)
+
+
+def test_devhost_is_killed(
+    release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
+) -> None:
+    (before,) = release.pod()["status"]["containerStatuses"]
+    container = before["containerID"].removeprefix("containerd://")
+    release.cluster.ctr("tasks", "kill", "--signal=SIGKILL", container)
+    release.cluster.until(
+        "it is started again",
+        lambda: (
+            release.pod()["status"]["containerStatuses"][0]["restartCount"]
+            == before["restartCount"] + 1
+        ),
+    )
+    release.wait()
+    assert pods.containers() == holding
+    pods.run(pod("late", {COLA: 1, DISK: 1}))
+    assert pods.failed() == []
+
+
+def test_containerd_is_killed(
+    release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
+) -> None:
+    release.cluster.kill("containerd")
+    release.cluster.run("containerd")
+    pods.run(pod("late", {COLA: 1, COIN: 1, DISK: 1}))
+    release.wait()
+    containers = pods.containers()
+    del containers["late"]
+    assert containers == holding
+    assert pods.failed() == []

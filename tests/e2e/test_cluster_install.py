@@ -1,0 +1,92 @@
+"""Installing, upgrading and uninstalling with both Helms."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chart.helm import PACKAGES
+from tests.e2e import devices
+from tests.e2e.cluster import Cluster, CommandError
+from tests.e2e.pods import CRASHES, Pods, pod
+from tests.e2e.release import (
+    COIN,
+    COLA,
+    DICE,
+    DISK,
+    OFFERED,
+    PLUGINS,
+    VALUES,
+    Release,
+    offered,
+    sockets,
+)
+
+NEW = "e2e.test/new"
+KINDS = "daemonsets,pods,configmaps,serviceaccounts,secrets"
+
+
+@pytest.fixture(params=PACKAGES, ids=[f"helm{major}" for major in PACKAGES])
+def fresh(cluster: Cluster, bare: None, request: pytest.FixtureRequest) -> Iterator[Release]:
+    """A release by each Helm, the only one on the node."""
+    release = Release(cluster, request.param, f"by-helm{request.param}")
+    try:
+        release.install(VALUES)
+        release.wait()
+        yield release
+    finally:
+        release.uninstall()
+
+
+def test_install_test_upgrade_uninstall(fresh: Release, pods: Pods) -> None:
+    cluster = fresh.cluster
+    assert "Succeeded" in fresh.helm("test", "devhost")
+    assert "Registered" in fresh.execute("devhost", "status")
+    pods.run(pod("holder", {COLA: 1, DICE: 1}))
+
+    # An edit of the resources rolls no pod.
+    before = fresh.pod()["metadata"]["uid"]
+    edited = copy.deepcopy(VALUES)
+    edited["config"]["resources"].append({"name": NEW, "sources": [{"static": 5}]})
+    fresh.install(edited)
+    fresh.wait(OFFERED | {NEW: 5})
+    assert fresh.pod()["metadata"]["uid"] == before
+
+    # A mistake changes nothing.
+    config = fresh.kubectl("get", "configmap", "devhost", "--output=jsonpath={.data}")
+    wrong = copy.deepcopy(VALUES)
+    wrong["config"]["resources"][0]["sauces"] = []
+    with pytest.raises(CommandError, match="sauces"):
+        fresh.install(wrong)
+    assert fresh.kubectl("get", "configmap", "devhost", "--output=jsonpath={.data}") == config
+
+    # A running pod keeps what it has; the node offers nothing any more.
+    running = pods.containers()
+    fresh.uninstall()
+    cluster.until(
+        "nothing is allocatable",
+        lambda: {healthy for _, healthy in offered(cluster, [*OFFERED, NEW]).values()} == {0},
+    )
+    left = cluster.items(KINDS, f"--namespace={fresh.namespace}")
+    assert [one["metadata"]["name"] for one in left] == ["kube-root-ca.crt", "default"]
+    assert [name for name in sockets(cluster) if name != "kubelet.sock"] == []
+    assert pods.containers() == running
+    assert pods.failed() == []
+
+
+def test_what_is_left_serves_the_next_installation(fresh: Release, pods: Pods) -> None:
+    """State and CDI specs stay on the node, and by them containers of running pods start again."""
+    cluster = fresh.cluster
+    pods.run(pod("holder", {DISK: 1, COIN: 1}, command=CRASHES))
+    disk = pods.env("holder")["DISKS"]
+    fresh.uninstall()
+    assert list(cluster.host(f"{PLUGINS}/devhost-state").iterdir())
+    assert list(cluster.host("/run/cdi").iterdir())
+    fresh.install(VALUES)
+    fresh.wait()
+    pods.execute("holder", "touch", "/tmp/end")
+    pods.wait_restarted("holder")
+    assert pods.execute("holder", "sh", "-c", "ls /dev | grep -c coin") == "1\n"
+    assert devices.steps_run(cluster) == {disk: 1}
+    pods.run(pod("second", {DISK: 1}))
+    assert pods.env("second")["DISKS"] != disk
