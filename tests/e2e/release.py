@@ -61,7 +61,6 @@ VALUES: Final[Json] = {
     },
     "hostPaths": [DEVICES],
     "allow": {"paths": [f"{DEVICES}/books/*"], "exec": True},
-    "podResources": {"enabled": True},
     "cdi": {"enabled": True},
 }
 OFFERED: Final = {COLA: 3, DICE: 2, COIN: 2, BOOK: 2, SLOT: 6, DISK: 2}

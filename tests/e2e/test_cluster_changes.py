@@ -58,7 +58,6 @@ def owned(cluster: Cluster, pods: Pods) -> Iterator[Release]:
     values: Json = {
         "image": VALUES["image"],
         "config": {"existingConfigMap": CONFIGMAP},
-        "podResources": {"enabled": True},
     }
     try:
         release.install(values)
