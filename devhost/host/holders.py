@@ -196,18 +196,20 @@ class Holders:
                 raise KubeletError(self._failure)
 
     async def _ask(self, pod_resources: PodResources) -> None:
+        kubelet = await pod_resources.kubelet()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ALLOCATION_S):
                 await self._no_allocation.wait()
         self._begun += 1
         before, failure = self._last, None
-        asked_at, kubelet = asyncio.get_running_loop().time(), pod_resources.kubelet()
+        asked_at = asyncio.get_running_loop().time()
         try:
             self._last = await pod_resources.holders()
         except KubeletError as error:
             failure = str(error)
         else:
-            self._note(asked_at, kubelet)
+            if kubelet == await pod_resources.kubelet():  # else it is not known whose list it is
+                self._note(asked_at, kubelet)
         self._ended = self._begun
         if failure != self._failure:
             self._failure = failure

@@ -207,6 +207,9 @@ class Host:
     def _applied(self, config: Config) -> Iterator[plan.Change]:
         """Apply a configuration; yield after each change."""
         first, node_name = self._config is None, self._settings.node_name
+        for clash in (one.name for one in config.resources if one.name in self._code):
+            fields = {"fields": {"resource": clash}}
+            _LOG.warning("not served from the configuration: code serves it", extra=fields)
         config = self._with_code(config)
         changes = plan.changes(self._config, config, node_name)
         self._config = config
@@ -251,13 +254,7 @@ class Host:
 
     def _with_code(self, config: Config) -> Config:
         """Put the resources in code before those of a configuration; of a name, theirs counts."""
-        kept = []
-        for resource in config.resources:
-            if resource.name in self._code:
-                fields = {"fields": {"resource": resource.name}}
-                _LOG.warning("not served from the configuration: code serves it", extra=fields)
-            else:
-                kept.append(resource)
+        kept = (one for one in config.resources if one.name not in self._code)
         resources = (*(one.resource for one in self._code.values()), *kept)
         return Config(version="v1", resources=resources)
 

@@ -6,6 +6,7 @@ those that are being admitted included, with their app containers and sidecars. 
 containers are not shown, though they hold devices.
 """
 
+import asyncio
 import errno
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,9 +40,22 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
+        self._looking: asyncio.Future[object] | None = None
 
-    def kubelet(self) -> object:
-        """Return what tells the kubelet that serves the socket from one before or after it."""
+    async def kubelet(self) -> object:
+        """Return what tells the kubelet that serves the socket from one before or after it.
+
+        ``None`` where there is no socket, or its filesystem does not answer in `LIST_TIMEOUT_S`.
+        """
+        if self._looking is None:
+            self._looking = in_thread("pod-resources socket", self._identity)
+        done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
+        if not done:
+            return None
+        found, self._looking = self._looking.result(), None
+        return found
+
+    def _identity(self) -> object:
         try:
             found = self.socket.stat()
         except OSError:

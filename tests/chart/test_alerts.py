@@ -59,6 +59,7 @@ WELL = [
     ours("devhost_allocations_total", *once_a_minute(0), result="ok"),
     ours("devhost_allocations_total", 0, result="refused"),
     ours("devhost_discovery_errors_total", 0),
+    of("devhost_log_lines_dropped_total", 0),
 ]
 
 
@@ -133,6 +134,10 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
     "a pod is refused": (
         [ours("devhost_allocations_total", *after(10, 1), result="refused")],
         {"DevhostAllocateErrors": 10},
+    ),
+    "the log is not read": (
+        [of("devhost_log_lines_dropped_total", *after(10, 3))],
+        {"DevhostLogLinesDropped": 10},
     ),
     "a source fails for good": (
         [ours("devhost_discovery_errors_total", *once_a_minute(10))],

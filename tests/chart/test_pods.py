@@ -185,6 +185,7 @@ def test_the_whole_host_has_all_of_sys(helm: Helm) -> None:
         "/": ("Directory", "/host", True, "HostToContainer"),
         "/dev": ("Directory", "/host/dev", "recursively", None),
         "/sys": ("Directory", "/host/sys", "recursively", None),
+        POD_RESOURCES: ("Directory", POD_RESOURCES, True, None),
     }
 
 

@@ -27,7 +27,7 @@ class Told(PodResources):
         super().__init__(Path("kubelet.sock"))
         self.held: Mapping[str, HeldBy] = {}
 
-    def kubelet(self) -> object:
+    async def kubelet(self) -> object:
         return 1
 
     async def holders(self) -> Mapping[str, HeldBy]:

@@ -139,7 +139,7 @@ async def test_superdisk(started: Kubelet, program: Program, directory: Path) ->
     await started.wait(DISKS, 2, 1)
     status, _, logged = await program.stop()
     assert status == 0
-    assert logged.count('"started"') >= 2
+    assert '"started"' in logged
     assert logged.count('"stopped"') == 1
     assert "bad sectors" in logged
 
