@@ -208,8 +208,8 @@ class Host:
         """Apply a configuration; yield after each change."""
         first, node_name = self._config is None, self._settings.node_name
         for clash in (one.name for one in config.resources if one.name in self._code):
-            fields = {"fields": {"resource": clash}}
-            _LOG.warning("not served from the configuration: code serves it", extra=fields)
+            extra = {"fields": {"resource": clash}}
+            _LOG.warning("not served from the configuration: code serves it", extra=extra)
         config = self._with_code(config)
         changes = plan.changes(self._config, config, node_name)
         self._config = config

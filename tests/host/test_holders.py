@@ -30,6 +30,9 @@ class Asked(PodResources):
         self._questions: asyncio.Queue[asyncio.Future[Mapping[str, HeldBy]]] = asyncio.Queue()
         self._running = False
 
+    async def kubelet(self) -> object:
+        return None
+
     async def holders(self) -> Mapping[str, HeldBy]:
         assert not self._running, "one call at a time"
         self.calls += 1
