@@ -26,12 +26,12 @@ class Asked(PodResources):
 
     def __init__(self) -> None:
         super().__init__(Path("kubelet.sock"))
-        self.calls = 0
+        self.calls = self.now = 0
         self._questions: asyncio.Queue[asyncio.Future[Mapping[str, HeldBy]]] = asyncio.Queue()
         self._running = False
 
     async def kubelet(self) -> object:
-        return None
+        return self.now
 
     async def holders(self) -> Mapping[str, HeldBy]:
         assert not self._running, "one call at a time"
@@ -285,3 +285,17 @@ async def test_what_one_of_the_last_two_polls_listed_is_held(
             await asked.answer(answer)
             await turns()
             assert holders.held(COLA) == held
+
+
+async def test_a_list_counts_only_if_one_kubelet_answered_all_the_while(
+    holders: Holders, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a kubelet that came meanwhile may lack pods, and was not asked as its first one."""
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    for replaced in (True, False):
+        asking = asyncio.create_task(holders.refresh())
+        question = await asked.question()
+        asked.now += replaced
+        question.set_result(NOBODY)
+        await asking
+        assert holders.unheld(COLA, "a", shared=False, since=0.0) is not replaced
