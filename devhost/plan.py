@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from devhost.immutable import immutable
 from devhost.model.config import Config, Resource
 from devhost.model.sources import Static
+from devhost.model.values import DEVICES_MAX
 
 
 class Action(StrEnum):
@@ -226,12 +227,13 @@ def _shown(value: object) -> str:
 
 def _max_devices(old: int | None, new: int | None) -> str:
     if new is None:
-        effect = "all devices that are found are offered"
+        effect = f"up to {DEVICES_MAX} devices of the host are offered, and all tokens"
     elif old is None or new < old:
         effect = f"where there are more than {new}, the last in natural order leave"
     else:
         effect = f"up to {new - old} more are offered; those that are keep their seats"
-    return _stepped(effect)(old, new)
+    was, becomes = ("default" if n is None else n for n in (old, new))
+    return f" {was} → {becomes}: {effect}"
 
 
 def _min_devices(old: int | None, new: int | None) -> str:

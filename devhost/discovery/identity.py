@@ -74,14 +74,15 @@ def _seat(
         )
     kept = sum(1 for device in previous.devices.values() if not device.replaced)
     absent = kept - len({device_id for rank, device_id, _ in wanted if rank != _NEW})
-    limit = resource.max_devices
+    limit = resource.limit
     for rank, device_id, candidate in wanted:
         holder = result.devices.get(device_id)
         if holder is not None:
             reason = f"its ID {device_id} is that of {label(holder.nodes[0])}"
             result.skipped.append(Skipped(_label(candidate), reason))
         elif limit is not None and len(result.devices) + (absent if rank == _NEW else 0) >= limit:
-            reason = f"over the limit: maxDevices is {limit}"
+            default = "" if resource.max_devices else " by default"
+            reason = f"over the limit: maxDevices is {limit}{default}"
             result.crowded = True
             result.skipped.append(Skipped(_label(candidate), reason))
         else:

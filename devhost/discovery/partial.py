@@ -198,7 +198,7 @@ def _looked(
         scanner.resource.topology, judged, moment.previous, scanner.files
     )
     total = len(before.devices) - len(affected) + len(devices)
-    limit = scanner.resource.max_devices
+    limit = scanner.resource.limit
     if (
         present.held
         or len(present.skipped) > len(found.skipped)  # claimed, without an ID, or with another's

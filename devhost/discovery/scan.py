@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from devhost import preference, rendering
 from devhost.discovery import identity, topology
@@ -16,9 +17,11 @@ from devhost.errors import AllocationError
 from devhost.model import names
 from devhost.model.answer import Allocation, Answer, MountSpec
 from devhost.model.config import Resource
-from devhost.model.device import Device, Node, Snapshot
+from devhost.model.device import Device, Node, Skipped, Snapshot
 from devhost.rules import Rules, bound, rules_of
 from devhost.trust import Policy
+
+SKIPPED_MAX: Final = 1000  # that are kept: there may be as many as files in a directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Scanner:
         devices, mixed = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
-            skipped=tuple(present.skipped),
+            skipped=_listed(present.skipped),
             error="; ".join(found.failed.values()) or None,
             notes=(*found.notes, *_unseen(present.unseen, self.files.root)),
             unmatched=() if devices else found.unmatched,
@@ -152,7 +155,7 @@ class Scanner:
     ) -> float | None:
         """Return when to look again even if nothing happens, by these devices."""
         seated = sum(1 for device in devices.values() if not device.replaced)
-        if present.crowded and seated < (self.resource.max_devices or 0):
+        if present.crowded and seated < (self.resource.limit or 0):
             return now  # a device was given up, and its seat is free for another
         times = [time for device in devices.values() for time in self.times(device)]
         times += [since + self.hold_s for since in present.held.values()]
@@ -164,6 +167,13 @@ class Scanner:
             yield device.missing_since + identity.remembered(self.resource, device)
         if device.swapped_at is not None:
             yield device.swapped_at + identity.SWAP_S
+
+
+def _listed(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
+    """Return the first `SKIPPED_MAX` of what is not offered, and that there are more."""
+    if len(skipped) <= SKIPPED_MAX:
+        return tuple(skipped)
+    return (*skipped[:SKIPPED_MAX], Skipped("and more", f"only {SKIPPED_MAX} are listed"))
 
 
 def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:

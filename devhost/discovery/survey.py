@@ -35,6 +35,7 @@ class Survey:
         failed: By source, why it could not be read.
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything.
+        keys: Which nodes are found (`Node.key`), without tokens.
         baseline: What the directories were like before; ``None`` where that is not known.
     """
 
@@ -43,6 +44,7 @@ class Survey:
     failed: Mapping[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
+    keys: frozenset[str] = frozenset()
     baseline: Baseline | None = None
 
 

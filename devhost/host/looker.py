@@ -58,7 +58,7 @@ class Looker:
         self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
         memory.spare(len(found.nodes))
         self._survey, self.skipped = found, set()
-        self._keys = frozenset(node.key for node in found.nodes)
+        self._keys = found.keys
         self._claims.order.found(self._claim, self._keys)
         await self._claims.order.turn(self._claim)
         self._claims.judge(self._claim)

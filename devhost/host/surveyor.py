@@ -53,7 +53,9 @@ class Surveyor:
 
             def look() -> Survey:
                 before = None if directories is None else baseline(directories)
-                return replace(scanner.survey(), baseline=before)
+                found = scanner.survey()
+                keys = frozenset(node.key for node in found.nodes if node.state)
+                return replace(found, baseline=before, keys=keys)
 
             looking = self._looking = in_thread(f"look {resource.name}", look)
         try:

@@ -16,8 +16,9 @@ from pydantic import BeforeValidator, Discriminator, StrictStr, Tag, model_valid
 
 from devhost.model.allocate import Allocate
 from devhost.model.mapping import Model
-from devhost.model.sources import SourceEntry
+from devhost.model.sources import SourceEntry, Static
 from devhost.model.values import (
+    DEVICES_MAX,
     AsTuple,
     Count,
     Duration,
@@ -131,7 +132,7 @@ class Resource(Model):
     inject: Literal["deviceSpecs", "cdi"] = "deviceSpecs"
     """How device nodes and mounts reach a container: by kubelet, or by a CDI spec."""
     max_devices: Positive | None = None
-    """Offer at most so many devices."""
+    """Offer at most so many devices; 10000 of those that are found on the host, if left out."""
     min_devices: Count | None = None
     """Report fewer devices as missing; as many as in the last 24 hours, if left out."""
     overlap: Literal["allow", "deny"] = "deny"
@@ -160,6 +161,15 @@ class Resource(Model):
     """Steps before a container starts."""
     node_names: Strings | None = None
     """Globs; the resource is served only on nodes with such a name."""
+
+    @property
+    def limit(self) -> int | None:
+        """How many devices are offered at most; ``None`` for tokens without ``maxDevices``."""
+        if self.max_devices is None and any(
+            not isinstance(source.kind, Static) for source in self.sources
+        ):
+            return DEVICES_MAX
+        return self.max_devices
 
     def applies_to(self, node_name: str) -> bool:
         """Whether the resource is for this node."""

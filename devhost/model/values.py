@@ -10,6 +10,9 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictSt
 from devhost.model import names
 from devhost.template import TEMPLATE_PATTERN, Template
 
+# Of one resource that looks for its devices, by default: setting the list of more would hold up
+# the kubelet's calls for other resources for longer than a quarter of a second.
+DEVICES_MAX: Final = 10_000
 SHARES_MAX: Final = 100_000  # devices times replicas; a list of the kubelet holds 4 MiB
 
 _NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits

@@ -105,7 +105,7 @@ def test_as_json(old: Path, new: Path) -> None:
     ]
     cola, token, started, drained = (one["reasons"] for one in found)
     assert [reason.split(":")[0] for reason in cola] == [
-        "maxDevices unlimited → 2",
+        "maxDevices default → 2",
         "replicas 1 → 3",
     ]
     assert token == []
@@ -117,7 +117,7 @@ def test_the_direction(old: Path, new: Path) -> None:
     """CONFIG is the new one, --against the old one."""
     found = compared(old, "--against", new)
     assert actions(found)["example.com/fuse"] == "start"
-    assert found[1]["reasons"][0].startswith("maxDevices 2 → unlimited: ")
+    assert found[1]["reasons"][0].startswith("maxDevices 2 → default: ")
 
 
 def test_the_configuration_by_variable(old: Path, new: Path) -> None:
@@ -178,7 +178,7 @@ def test_as_a_table(old: Path, new: Path) -> None:
         ["example.com/fuse", "drain"],
     ]
     column = heading.index("REASON")
-    assert lines[0][column:].startswith("maxDevices unlimited → 2: ")
+    assert lines[0][column:].startswith("maxDevices default → 2: ")
     assert lines[1][:column].isspace()
     assert lines[1][column:].startswith("replicas 1 → 3: ")
     assert "\x1b" not in done.stdout

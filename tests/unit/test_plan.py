@@ -216,9 +216,9 @@ CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
     "allocate": [({}, {"allocate": {"env": {"A": "1"}}}, "allocate: holds for the next Allocate; ")],
     "max_devices": [
         ({"maxDevices": 4}, {"maxDevices": 2}, "maxDevices 4 → 2: where there are more than 2, "),
-        ({}, {"maxDevices": 2}, "maxDevices unlimited → 2: where there are more than 2, "),
+        ({}, {"maxDevices": 2}, "maxDevices default → 2: where there are more than 2, "),
         ({"maxDevices": 2}, {"maxDevices": 5}, "maxDevices 2 → 5: up to 3 more "),
-        ({"maxDevices": 2}, {}, "maxDevices 2 → unlimited: all "),
+        ({"maxDevices": 2}, {}, "maxDevices 2 → default: up to 10000 "),
     ],
     "min_devices": [
         ({}, {"minDevices": 2}, "minDevices that of the last 24 hours → 2: fewer devices are "),

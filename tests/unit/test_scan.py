@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devhost.discovery import scan
 from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import survey
 from devhost.loading.loader import loads
-from devhost.model import names
+from devhost.model import config, names
 from devhost.model.device import Snapshot
 from devhost.trust import Policy
 
@@ -175,3 +176,38 @@ def test_a_limit_is_kept_and_seats_are_too(limit: int, sets: list[set[str]]) -> 
             states = scans.states(float(now))
             assert states.keys() == seats
             assert {key for key, healthy in states.items() if healthy} == seats & wanted
+
+
+def test_more_than_can_be_offered_quickly_is_over_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without maxDevices there is a limit for what is found, and few of the rest are listed."""
+    monkeypatch.setattr(config, "DEVICES_MAX", 2)
+    monkeypatch.setattr(scan, "SKIPPED_MAX", 3)
+    scans = Scans(tmp_path)
+    for name in "abcdefg":
+        (scans.x / name).touch()
+    found = scans.at(0)
+    assert list(found.devices) == ["a", "b"]
+    reason = "over the limit: maxDevices is 2 by default"
+    assert [(one.candidate, one.reason) for one in found.skipped] == [
+        *((f"/x/{name}", reason) for name in "cde"),
+        ("and more", "only 3 are listed"),
+    ]
+    (scans.x / "a").unlink()
+    assert list(scans.at(1).devices) == ["a", "b"]
+    assert list(scans.at(400).devices) == ["b"]
+    assert scans.last.again_at == 400
+    assert list(scans.at(400).devices) == ["b", "c"]
+
+
+def test_who_names_a_limit_or_counts_tokens_has_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "DEVICES_MAX", 2)
+    (tmp_path / "more").mkdir()
+    scans = Scans(tmp_path / "more", "maxDevices: 3")
+    for name in "abcd":
+        (scans.x / name).touch()
+    assert list(scans.at(0).devices) == ["a", "b", "c"]
+    assert len(Scans(tmp_path, sources="static: 4").at(0).devices) == 4
