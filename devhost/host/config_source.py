@@ -30,7 +30,7 @@ from devhost.watch_spots import Spot
 
 T = TypeVar("T")
 
-POLL_S: Final = 60.0  # behind the watch
+POLL_S: Final = 30.0  # behind the watch; as for what no event tells of sources
 RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
 RETRY_MAX_S: Final = 5.0
 PATIENCE_S: Final = 10.0  # for a filesystem to answer

@@ -57,11 +57,17 @@ async def until_signal(
 def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what a callback raised, but end the process where it ran out of memory.
 
-    What that callback was to begin would be missing from then on.
+    What that callback was to begin would be missing from then on. A refusal of the operating
+    system (too few descriptors to accept a connection) is no mistake, and needs no traceback.
     """
-    if isinstance(context.get("exception"), MemoryError):
+    error = context.get("exception")
+    if isinstance(error, MemoryError):
         end_process()
-    loop.default_exception_handler(context)
+    if isinstance(error, OSError):
+        reason = {"fields": {"reason": error.strerror or str(error)}}
+        _LOG.warning("%s", context["message"], extra=reason)
+    else:
+        loop.default_exception_handler(context)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Signals end the process, and have it read its configuration again."""
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -48,3 +49,18 @@ def test_hangup_is_no_end() -> None:
 
     asyncio.run(asyncio.wait_for(until_signal(work(), told.set), 20))
     assert told.is_set()
+
+
+def test_a_refusal_of_the_system_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """As when a connection cannot be accepted for want of descriptors."""
+
+    async def work() -> None:
+        refused = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        context = {"message": "socket.accept() out of system resource", "exception": refused}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+    asyncio.run(until_signal(work()))
+    (record,) = caplog.records
+    assert record.getMessage() == "socket.accept() out of system resource"
+    assert getattr(record, "fields", None) == {"reason": "Too many open files"}
+    assert record.exc_info is None
