@@ -197,7 +197,8 @@ def _looked(
     devices, mixed = topology.placed(
         scanner.resource.topology, judged, moment.previous, scanner.files
     )
-    total = len(before.devices) - len(affected) + len(devices)
+    # One that ends now keeps its seat in this look: the next one gives the seat away.
+    total = len(before.devices) + len(devices.keys() - before.devices.keys())
     limit = scanner.resource.limit
     if (
         present.held

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from devhost.discovery.host_files import HostFiles
@@ -146,6 +146,11 @@ steps = st.lists(
 
 
 @given(st.sampled_from(SOURCES), st.sampled_from(OPTIONS), steps)
+@example(  # a device comes when the time of a missing one ends: its seat is not free yet
+    "- directory: {a}",
+    "  maxDevices: 2",
+    [({"a/a2": "remove"}, 0.1, set()), ({"a/a1": "touch"}, 400.0, set())],
+)
 def test_a_part_is_the_whole(
     sources: str, options: str, steps: list[tuple[dict[str, str], float, set[str]]]
 ) -> None:
