@@ -11,7 +11,7 @@ from tests.support.daemon import Daemon, Figures, at_rest, directories, until
 CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "100"))
 WARM_UP = 16
 SHORT = """
-import devhost.kubelet.listing, devhost.host.rescan
+import devhost.kubelet.listing, devhost.host.runner
 devhost.kubelet.listing.LEAVE_AFTER_S = 0.02
 devhost.host.runner._STEP_S = 0.02
 """

@@ -107,9 +107,10 @@ async def test_shares_are_where_their_device_is(
 
 
 async def test_all_devices_have_a_node_or_none_has(
-    started: RealKubelet, hosting: Hosting, root: Path
+    started: RealKubelet, hosting: Hosting, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One without a node would never satisfy a hint; when it goes, the others are as before."""
+    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
     hosting.start(config(", removeMissingAfter: 0s"), root=root)
     await nodes_are(started, PLACED)
     plug(root, "f", -1)

@@ -387,6 +387,7 @@ async def test_another_number_is_in_the_spec_before_the_device_is_healthy(
         return await write(self, name, content)
 
     monkeypatch.setattr(CdiFiles, "write", slow)
+    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
     path.unlink()
     await started.wait(PORT, 1, 0)
     bench.plug("a", 2)

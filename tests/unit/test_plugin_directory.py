@@ -89,13 +89,11 @@ async def test_only_those_are_told_whose_resource_has_changed(
     await server.wait_closed()
 
 
-async def test_one_that_takes_long_gives_its_turn_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_takes_long_gives_its_turn_up() -> None:
     """Others go on; ending it after that takes nobody's place."""
-    monkeypatch.setattr("devhost.kubelet.turns._AT_A_TIME", 1)
-    monkeypatch.setattr("devhost.kubelet.turns._LONG_S", 0.01)
-    turns = Turns()
+    turns = Turns(at_a_time=1, long_s=0.01)
     slow = await turns.next()
-    monkeypatch.setattr("devhost.kubelet.turns._LONG_S", 60.0)
+    turns._long_s = 60.0
     quick = await turns.next()
     slow.end()
     waiting = asyncio.create_task(turns.next())
