@@ -51,8 +51,9 @@ class Streams:
         return bool(self._kubelets) and not self._ended
 
     def expect(self) -> None:
-        """Count streams that open from now on as the kubelet's."""
-        self._expecting = True
+        """Count streams that open from now on as the kubelet's, and no earlier ones."""
+        self._kubelets.clear()
+        self._expecting, self._ended = True, False
 
     async def accepted(self) -> None:
         """Wait until the kubelet has opened its stream."""

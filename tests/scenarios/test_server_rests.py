@@ -1,7 +1,9 @@
 """A server outlives the registration that it was made for, where nothing of that is left."""
 
+import asyncio
 from pathlib import Path
 
+from devhost.model.state import State
 from tests.scenarios.test_reload import A, reloading
 from tests.support.hosting import Kubelet
 
@@ -9,7 +11,7 @@ TRIES = 20
 
 
 async def test_when_the_kubelet_restarts(started: Kubelet, directory: Path) -> None:
-    """The socket is the same one, on a name that no kubelet has seen.
+    """The socket is the same one, on a name that no kubelet has seen, registered once.
 
     A real kubelet that dies may be asked once more, and after a failure no server is kept.
     """
@@ -24,6 +26,9 @@ async def test_when_the_kubelet_restarts(started: Kubelet, directory: Path) -> N
             endpoints.append(server.endpoint)
             await started.restart()
             await started.wait(A, 1, 1)
+            async with asyncio.timeout(20):
+                while running.runner(A).status.state is not State.REGISTERED:
+                    await asyncio.sleep(0.005)
             rested = registration._server is server
             assert server.endpoint not in endpoints or not rested
         assert rested
