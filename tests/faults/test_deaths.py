@@ -22,7 +22,8 @@ def remove(path: Path) -> None:
 
 
 def only(directory: Path, name: str) -> bool:
-    return [path.name for path in directory.iterdir()] == [name]
+    """Whether a directory has this file and no other; directories do not count."""
+    return [path.name for path in directory.iterdir() if path.is_file()] == [name]
 
 
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
