@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -47,6 +48,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._minors = itertools.count()
         root.mkdir()
 
     def at(self, path: str) -> Path:
@@ -59,7 +61,7 @@ class Tree:
         self.at(path).write_text(text)
 
     def char(self, path: str) -> None:
-        self._node(path, 0o020666, (1, 3))
+        self._node(path, 0o020666, (240, next(self._minors)))
 
     def block(self, path: str, minor: int) -> None:
         """Make a block device with a number for local use, which no machine has mounted."""
