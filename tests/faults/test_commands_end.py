@@ -181,6 +181,7 @@ async def test_a_device_has_one_lock_under_all_its_names(daemon: Daemon, work: W
     async with work.starting():
         os.kill(helper_of(daemon.pid), signal.SIGKILL)
         await daemon.kill()
+    daemon.flags = [*daemon.flags, "--assume-free"]
     await daemon.start(work.config(resource="example.com/other").replace("20s", "1s"))
     await work.kubelet.wait("example.com/other", 1, 1, timeout=25)
     with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):

@@ -35,7 +35,7 @@ def storm(place: Path, rounds: int) -> None:
 
 async def test_a_storm(started: Kubelet, daemon: Daemon, directory: Path) -> None:
     """While thousands of files come and go another resource is served; then all is as it is."""
-    daemon.prelude = SHORT
+    daemon.prelude, daemon.flags = SHORT, ["--assume-free"]  # renamed files have another ID
     for name in ("storm", "calm"):
         (directory / name).mkdir()
     await daemon.start(directories(directory, "storm", "calm"))

@@ -212,7 +212,9 @@ class Bench:
         loaded, copy = source.first()
         used = loaded.config or (copy.config if copy else None)
         assert used is not None, "a devhost without any configuration"
-        settings = Settings(self.plugins, NODE, HostFiles(), Policy(), LEAVE_AFTER_S, 0.0)
+        settings = Settings(
+            self.plugins, NODE, HostFiles(), Policy(), LEAVE_AFTER_S, 0.0, assume_free=True
+        )
         self.host = Host(used, settings, source)
         self.listener.forget()
         self._host_task = asyncio.get_running_loop().create_task(self.host.run(), name="host")

@@ -59,6 +59,7 @@ class Soak:
         self._leave_after = LEAVE_AFTER_S if leave_after is None else leave_after
         for one in (self.daemon, self._sibling):
             one.flags = ["--root", str(self.world.root), "--node-name", "node-1"]
+            one.flags.append("--assume-free")  # devices are renamed, and edits rename them
             if leave_after is not None:
                 quicker = f"listing.LEAVE_AFTER_S = {leave_after}"
                 one.prelude = f"from devhost.kubelet import listing; {quicker}"
