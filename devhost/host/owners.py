@@ -165,7 +165,7 @@ class Owners:
     def _accounted(self, entry: Entry) -> bool:
         owner, now = entry.record.owner, asyncio.get_running_loop().time()
         served = self._served.get(owner.resource)
-        if served and self._has_left(owner) and _lists(served.listing, owner):
+        if served and self._has_left(owner) and _offers(served.listing, owner, now):
             entry.since = now
             return False
         if self._elsewhere(owner.resource) or now < entry.since:
@@ -209,8 +209,17 @@ class Owners:
         if device.missing_since is not None or device.replaced:
             return
         nodes = {node.state.realpath: node for node in device.nodes if node.state}
-        if not nodes or self._other(resource, device) is not None:
+        if not nodes:
             return
+        if self._other(resource, device) is None:
+            self._record(resource, device, nodes)
+        # Also where it is withheld: else two that exchange their nodes wait for each other.
+        own = self._index.of(owner_of(resource, device))
+        for entry in [entry for realpath, entry in own.items() if realpath not in nodes]:
+            # An Allocate that runs may still give it away.
+            self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
+
+    def _record(self, resource: Resource, device: Device, nodes: Mapping[str, Node]) -> None:
         owner, allow = owner_of(resource, device), resource.overlap == "allow"
         own = self._index.of(owner)
         for realpath, node in nodes.items():
@@ -227,10 +236,6 @@ class Owners:
             self._index.add(Entry(record, unknown=unknown))
             self._saver.put(record)
             own = self._index.of(owner)
-        lost = [entry for realpath, entry in own.items() if realpath not in nodes]
-        for entry in lost:
-            # An Allocate that runs may still give it away.
-            self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
 
     def _same(self, record: Record, node: Node, identity: Identity, *, allow: bool) -> bool:
         return (
@@ -276,7 +281,11 @@ class Owners:
         pods = self._holders.holding(owner.resource, owner.device, shared=owner.shared)
         if pods:
             why = f"held as {owner} by {', '.join(pods)}"
-        elif served and _lists(served.listing, owner):
+        elif served and (
+            _offers(served.listing, owner, asyncio.get_running_loop().time())
+            if other.former
+            else _lists(served.listing, owner)
+        ):
             why = f"still in the kubelet's list as {owner}"
         elif self._elsewhere(owner.resource):
             why = f"another instance of devhost serves {owner.resource}, which had it as {owner}"
@@ -344,7 +353,18 @@ def _paths(node: Node) -> Iterator[str]:
 
 def _lists(listing: Listing, owner: Owner) -> bool:
     """Whether the kubelet's list has a device."""
-    if not owner.shared:
-        return owner.device in listing
-    first, *_ = share_ids(owner.device, 2)
-    return first in listing or owner.device in distinct(listing.leaving - {owner.device})
+    return _first(owner) in listing or (
+        owner.shared and owner.device in distinct(listing.leaving - {owner.device})
+    )
+
+
+def _offers(listing: Listing, owner: Owner, now: float) -> bool:
+    """Whether the kubelet may hand out a device, or its ID is about to leave the list."""
+    first = _first(owner)
+    stays = first in listing and first not in listing.leaving
+    return not listing.may_leave(first, now) if stays else _lists(listing, owner)
+
+
+def _first(owner: Owner) -> str:
+    """Return the ID, or that of the first share, under which the list has a device."""
+    return share_ids(owner.device, 2)[0] if owner.shared else owner.device

@@ -224,9 +224,10 @@ class Listing:
 
     def _due(self, now: float) -> Iterator[str]:
         held = self.held() if self._leaving else ()
-        return (one for one in self._leaving if one not in held and self._may_leave(one, now))
+        return (one for one in self._leaving if one not in held and self.may_leave(one, now))
 
-    def _may_leave(self, advertised_id: str, now: float) -> bool:
+    def may_leave(self, advertised_id: str, now: float) -> bool:
+        """Whether the kubelet has a listed ID as unhealthy, and no call can still use it."""
         times = [stream.unhealthy_since.get(advertised_id) for stream in self._streams]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):

@@ -12,7 +12,7 @@ from devhost.host.holders import Holders
 from devhost.host.owner_file import Owner
 from devhost.host.owners import Owners, owner_of
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.podresources import HeldBy, PodResources
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
@@ -175,3 +175,38 @@ async def test_a_state_directory_that_cannot_be_used(
         while who.problem is not None:
             await asyncio.sleep(0.01)
     assert not await healthy(owners(state), resource(B), device("b"))
+
+
+async def test_two_devices_exchange_their_nodes() -> None:
+    """Both are withheld until the kubelet has both as unhealthy; neither waits for the other."""
+    looks, listing = asyncio.Event(), Listing(0.0)
+    who, declared = owners(assume_free=True), resource(A)
+    who.serve(A, listing, looks.set)
+    stream = listing.open()
+
+    async def published(*found: Device) -> list[str | None]:
+        """Publish devices, and return why they are unhealthy."""
+        await who.keep(declared, found)
+        judged = who.judged(declared, Snapshot({one.id: one for one in found}))
+        who.count(A, judged)
+        devices = judged.devices.values()
+        listing.update({one.id: Advertised(one.healthy) for one in devices})
+        return [one.reason for one in devices]
+
+    def sent() -> None:
+        listing.sent(stream, listing.message(stream), asyncio.get_running_loop().time())
+
+    assert await published(device("a"), device("b", 2, "/dev/y")) == [None, None]
+    sent()
+    exchanged = [device("a", 2, "/dev/y"), device("b")]
+    for _ in range(2):
+        assert await published(*exchanged) == [
+            f"withheld: still in the kubelet's list as {A} b",
+            f"withheld: still in the kubelet's list as {A} a",
+        ]
+        who.settle()  # the kubelet has them as healthy
+    sent()
+    assert not looks.is_set()
+    who.settle()
+    assert looks.is_set()
+    assert await published(*exchanged) == [None, None]

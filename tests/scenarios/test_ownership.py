@@ -108,6 +108,64 @@ async def test_removed_in_one_edit_and_added_in_another(
     await withheld(started, hosting, B, f"it was offered as {A} cola")
 
 
+async def test_what_comes_and_goes_is_not_withheld(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """Under its own name it comes back without pod-resources, alone or as a part of a device."""
+    parts = [directory / "in", directory / "out"]
+    for part in parts:
+        part.mkdir()
+        for card in ("card0", "card1"):
+            (part / card).touch()
+    (directory / "colas" / "cola").touch()
+    sources = ", ".join(f"{{directory: {part}, as: {part.name}}}" for part in parts)
+    hosting.start(
+        "version: v1\nresources:\n"
+        f"  - {{name: {A}, group: '${{name}}', sources: [{sources}]}}\n"
+        f"  - {{name: {B}, sources: [directory: {directory}/colas]}}\n",
+        assume_free=False,
+    )
+    plugged = [parts[0] / "card0", parts[1] / "card1", directory / "colas" / "cola"]
+    for _ in range(3):
+        await started.wait(A, 2, 2)
+        await started.wait(B, 1, 1)
+        for path in plugged:
+            path.unlink()
+        await started.wait(A, 2, 0)
+        await started.wait(B, 1, 0)
+        for path in reversed(plugged):
+            path.touch()
+    await started.wait(A, 2, 2)
+    await started.wait(B, 1, 1)
+
+
+async def test_two_devices_exchange_their_nodes(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """Each waits for the pod that holds its node under the other's ID."""
+    first, second, free = (directory / "colas" / name for name in ("a", "b", "t"))
+    for name, link in (("x", first), ("y", second)):
+        (directory / name).touch()
+        link.symlink_to(directory / name)
+    declared = f"{{name: {A}, sources: [glob: '{directory}/colas/[ab]']}}"
+    hosting.start(f"version: v1\nresources: [{declared}]\n", pod_resources=hosting.pod_resources)
+    await started.wait(A, 2, 2)
+    await started.admit("first", {"app": {A: 2}})
+    free.symlink_to(directory / "x")
+    first.unlink()
+    await started.wait(A, 2, 1)
+    first.symlink_to(directory / "y")
+    free.rename(second)
+    await until(
+        lambda: hosting.reason(A, "a") == f"withheld: held as {A} b by default/first", "its pod"
+    )
+    await until(
+        lambda: hosting.reason(A, "b") == f"withheld: held as {A} a by default/first", "its pod"
+    )
+    await started.free("first")
+    await started.wait(A, 2, 2)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "edit"),
     [

@@ -365,7 +365,7 @@ async def vanishing(
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """IDs leave the list at once."""
-    monkeypatch.setattr(Listing, "_may_leave", lambda *_: True)
+    monkeypatch.setattr(Listing, "may_leave", lambda *_: True)
 
 
 @pytest.mark.usefixtures("rule_off")
