@@ -85,7 +85,8 @@ def pod(
         "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
-            "terminationGracePeriodSeconds": 0,
+            # Not 0: then the API server forgets the pod before kubelet has stopped it.
+            "terminationGracePeriodSeconds": 1,
             "enableServiceLinks": False,
             "securityContext": {"runAsUser": user},
             "containers": [
