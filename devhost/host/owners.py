@@ -195,8 +195,10 @@ class Owners:
         if not own:
             return
         if device.missing_since is not None:
-            for realpath, entry in own.items():
+            for realpath, entry in tuple(own.items()):
                 entry.gone = not device.replaced and realpath not in device.remaining
+                if entry.gone:  # the file may have another name now, in another resource
+                    self._lose(entry)
             return
         former = [entry for entry in own.values() if entry.record.boot != self._index.boot]
         paths = {path for node in device.nodes for path in _paths(node)} if former else set()
@@ -216,8 +218,7 @@ class Owners:
         # Also where it is withheld: else two that exchange their nodes wait for each other.
         own = self._index.of(owner_of(resource, device))
         for entry in [entry for realpath, entry in own.items() if realpath not in nodes]:
-            # An Allocate that runs may still give it away.
-            self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
+            self._lose(entry)
 
     def _record(self, resource: Resource, device: Device, nodes: Mapping[str, Node]) -> None:
         owner, allow = owner_of(resource, device), resource.overlap == "allow"
@@ -305,6 +306,10 @@ class Owners:
         self._freed = True
         self._saver.put(replace(entry.record, dropped=True))
         self._saver.start()
+
+    def _lose(self, entry: Entry) -> None:
+        """Note that a listed device has lost a node; a running Allocate may still give it away."""
+        self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
 
     def _leave(self, entry: Entry, since: float | None = None) -> None:
         if not entry.former:

@@ -210,3 +210,27 @@ async def test_two_devices_exchange_their_nodes() -> None:
     who.settle()
     assert looks.is_set()
     assert await published(*exchanged) == [None, None]
+
+
+async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -> None:
+    """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
+    listing, who = Listing(0.0), owners(assume_free=True)
+    who.serve(A, listing, lambda: None)
+    stream = listing.open()
+
+    def listed(one: Device) -> None:
+        listing.update({one.id: Advertised(one.healthy)})
+        listing.sent(stream, listing.message(stream), asyncio.get_running_loop().time())
+
+    was = device("a")
+    assert await healthy(who, resource(A), was)
+    listed(was)
+    missing = replace(was, reason="not found any more", missing_since=0.0)
+    await who.keep(resource(A), [missing])
+    who.settle()
+    assert not await healthy(who, resource(B), device("b", path="/dev/y"))
+    listed(missing)
+    who.settle()
+    assert await healthy(who, resource(B), device("b", path="/dev/y"))
+    assert "a" in listing
+    assert not await healthy(who, resource(A), was)

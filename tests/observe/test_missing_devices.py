@@ -138,9 +138,9 @@ async def test_a_deliberate_edit_accepts_fewer(
     first = f"  - {{name: {OTHER}, sources: [glob: {directory}/colas/b]}}"
     daemon.write("\n".join([*entries[:2], first, *entries[2:]]))
     await started.wait(A, 1, 1)
-    said = await until(port, lambda it: resource(it).get("expected") == 1)
+    await until(port, lambda it: resource(it).get("expected") == 1)
     await until(port, lambda it: resource(it, OTHER).get("expected") == 1)
-    assert said["troubles"] == []
+    await until(port, lambda it: it["troubles"] == [])
     assert not daemon.found("devices missing")
 
 
