@@ -26,12 +26,15 @@ def lasting(*, tidy: bool = False) -> Iterator[None]:
     """Build what stays as long as the process, such as modules: no look at any of it, ever.
 
     Args:
-        tidy: Drop first what is garbage of it, for a process that lives long.
+        tidy: Drop first what is garbage of it, and look through old values seldom from then on:
+            for a process that lives long, whose calls would wait while that is done.
     """
     with uncollected():
         yield
         if tidy:
             gc.collect()
+            youngest, younger, _ = gc.get_threshold()
+            gc.set_threshold(youngest, younger, _SELDOM)
         gc.freeze()
 
 

@@ -68,14 +68,14 @@ def _seat(
             same = candidate.known and holder is not None and holder.missing_since is None
             rank = _NEW if not offered else _SAME if same else _OFFERED
             wanted.append((rank, device_id, candidate))
-    if len(wanted) > 1:
-        wanted.sort(
-            key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].nodes[0].source)
-        )
+    ordered = names.in_order(
+        wanted,
+        lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].nodes[0].source),
+    )
     kept = sum(1 for device in previous.devices.values() if not device.replaced)
     absent = kept - len({device_id for rank, device_id, _ in wanted if rank != _NEW})
     limit = resource.limit
-    for rank, device_id, candidate in wanted:
+    for rank, device_id, candidate in ordered:
         holder = result.devices.get(device_id)
         if holder is not None:
             reason = f"its ID {device_id} is that of {label(holder.nodes[0])}"

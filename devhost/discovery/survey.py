@@ -78,9 +78,10 @@ def survey(resource: Resource, files: HostFiles) -> Survey:
     for index, source in enumerate(resource.sources):
         found = finder(source.kind)
         try:
-            matches = list(found.find(files))
+            matches = names.in_order(
+                found.find(files), lambda match: (names.natural_key(match.name), match.name)
+            )
             judged = Judge(index, source, files)
-            matches.sort(key=lambda match: (names.natural_key(match.name), match.name))
             for match in matches:
                 result = judged.judge(match)
                 if isinstance(result, Node):
