@@ -68,8 +68,8 @@ class Rescan:
         known: dict[str, Fingerprint] = {}  # several resources may have the same directories
         while pending:
             differ = await _compared([baseline for _, baseline in pending], known)
-            for (resource, baseline), differs in zip(pending, differ, strict=False):
-                if differs and resource.baseline is baseline:  # else it was scanned meanwhile
+            for (resource, _), differs in zip(pending, differ, strict=False):
+                if differs:  # a scan that ended meanwhile may have begun before the change
                     resource.rescan()
             pending = pending[len(differ) :]
 
