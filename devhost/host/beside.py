@@ -13,7 +13,7 @@ _STUCK_MAX: Final = 8  # looks that a filesystem owes; each is a thread
 
 
 class Beside:
-    """Looks at the host beside the event loop; a sick filesystem owes few of them."""
+    """Runs looks at the host in threads; a filesystem that does not answer gets few of them."""
 
     def __init__(self) -> None:
         self._stuck = 0

@@ -50,7 +50,7 @@ class Hosting:
     ) -> Host:
         """Start a host.
 
-        Without pod-resources, devices that have left the list count as free unless told.
+        Without pod-resources, devices that have left the list count as free by default.
         """
         if assume_free is None:
             assume_free = pod_resources is None
