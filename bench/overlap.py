@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from devhost.kubelet.simulator import AdmissionError
 from devhost.model.state import State
+from devhost.standin.kubelet import AdmissionError
 from tests.support.overlap import Daemon, tokens
 from tests.support.realkubelet import RealKubelet
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 Result = TypeVar("Result")
 

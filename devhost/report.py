@@ -5,21 +5,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from devhost.allocation import allocate
-from devhost.cdi import spec
+from devhost.allocation.allocate import allocate
+from devhost.allocation.cdi import spec
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.injection import cdi_devices, named
+from devhost.allocation.policy import Policy
+from devhost.allocation.pre_start import PlannedStep, planned
 from devhost.discovery.health import check
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.injection import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.answer import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import Device, Snapshot, distinct, share_ids
-from devhost.pre_start import PlannedStep, planned
-from devhost.trust import Policy
 
 _CHECKS_AT_ONCE: Final = 8
 _DIGITS_MAX: Final = 18  # more than any number that can be had; Python reads no more than 4300

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 from devhost.host.supervisor import Settings
-from devhost.host.trial import Trial
 from devhost.loading.loader import loads
 from devhost.observe import logs
+from devhost.standin.trial import Trial
 
 CONFIG = """\
 version: v1

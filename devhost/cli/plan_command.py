@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import click
 
+from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
-from devhost.trust import Policy
 
 
 @click.command(
@@ -47,7 +47,7 @@ def command(
 
     With --against: what a running devhost would do about a change of its configuration.
     """
-    from devhost.discovery.host_files import HostFiles
+    from devhost.hostfs.files import HostFiles
     from devhost.report import report
 
     wanted = dict(_wish(text) for text in allocate)

@@ -17,7 +17,7 @@ from devhost.memory import lasting
 _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from devhost.host.config_source import ConfigSource
+    from devhost.host.config.config_source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
     from devhost.observe.address import Address
@@ -58,15 +58,15 @@ def run(
     flags = dict(locals())
     early.handle_signals()  # also for a program that uses the library
     with lasting(tidy=True):
-        from devhost.discovery.host_files import HostFiles
+        from devhost.allocation.policy import Policy
         from devhost.errors import KubeletError
-        from devhost.host.config_source import ConfigSource
-        from devhost.host.last_good import LastGood
+        from devhost.host.config.config_source import ConfigSource
+        from devhost.host.config.last_good import LastGood
         from devhost.host.process import raise_descriptor_limit, until_signal
         from devhost.host.supervisor import Host, Settings
+        from devhost.hostfs.files import HostFiles
         from devhost.model.config import Config
         from devhost.observe import logs
-        from devhost.trust import Policy
 
     logs.set_up(log_level, log_format)
     _log_start(flags)
@@ -121,7 +121,7 @@ def _usable(plugin_dir: Path) -> Path:
 
 def _first(source: "ConfigSource") -> "Config":
     """Return what to start with: the file or, where it is not valid, the last good copy."""
-    from devhost.host.config_source import log_problems
+    from devhost.host.config.config_source import log_problems
 
     loaded, copy = source.first()
     problems = loaded.problems + (copy.problems if copy else ())

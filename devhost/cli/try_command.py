@@ -12,7 +12,7 @@ import click
 from devhost.cli import listening, options, output
 
 if TYPE_CHECKING:
-    from devhost.host.config_source import ConfigSource
+    from devhost.host.config.config_source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
     from devhost.observe.address import Address
@@ -45,15 +45,15 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Try the resources of a configuration, if there is one, and those in code."""
+    from devhost.allocation.policy import Policy
     from devhost.discovery.candidates import HOLD_S
-    from devhost.discovery.host_files import HostFiles
-    from devhost.host.config_source import ConfigSource
+    from devhost.host.config.config_source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Settings
-    from devhost.host.trial import Trial
+    from devhost.hostfs.files import HostFiles
     from devhost.kubelet.instances import path_length_problem
     from devhost.observe import logs
-    from devhost.trust import Policy
+    from devhost.standin.trial import Trial
 
     logs.set_up("error" if once else log_level, log_format)
     policy = Policy(allow_paths, allow_exec, enforced=False)

@@ -32,8 +32,8 @@ def command(
     Prints every problem of every file: file:line:column: severity: path: message.
     """
     with lasting():
+        from devhost.allocation.policy import Policy
         from devhost.loading.loader import load
-        from devhost.trust import Policy
 
     policy = Policy(allow_paths, allow_exec, enforced=enforce)
     problems = [problem for config in configs for problem in load(config, policy).problems]

@@ -2,7 +2,7 @@
 
 Some changes have no file event: on filesystems that others write too (NFS), and where something
 is mounted. They show in a directory's device, inode or modification time, or among the mounts in
-it (`devhost.discovery.mounts.by_directory`).
+it (`devhost.hostfs.mounts.by_directory`).
 """
 
 import os

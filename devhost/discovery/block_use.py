@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.mounts import Number, mounts, number_of, swapped
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.mounts import Number, mounts, number_of, swapped
 
 
 def in_use(files: HostFiles) -> frozenset[Number]:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from devhost.allocation.rendering import variables
 from devhost.discovery.survey import Survey
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Node, Skipped, Snapshot
 from devhost.model.sources import Static
-from devhost.rendering import variables
-from devhost.template import MissingVariableError, Template
+from devhost.model.template import MissingVariableError, Template
 
 HOLD_S: Final = 1.0  # udev makes links after nodes
 HELD: Final = "held back for a moment: "

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from devhost import pattern
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent, contents
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
+from devhost.model import pattern
 from devhost.model.sources import Dev
 
 # Filesystems below /dev that hold no devices to hand out, but may hold very many files.

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from devhost import pattern
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent, contents
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
+from devhost.model import pattern
 from devhost.model.sources import Directory
 
 

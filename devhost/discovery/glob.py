@@ -4,8 +4,8 @@ import fnmatch
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot, absent, contents
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model.sources import Glob
 

@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from devhost import pattern, rendering
+from devhost.allocation import rendering
+from devhost.allocation.policy import Policy
 from devhost.discovery import command
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.mounts import mounts
 from devhost.errors import AllocationError
-from devhost.model import names
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.mounts import mounts
+from devhost.model import names, pattern
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, Device
-from devhost.pattern import PatternError
-from devhost.template import Template
-from devhost.trust import Policy
+from devhost.model.pattern import PatternError
+from devhost.model.template import Template
 
 CONTENT_MAX: Final = 64 * 1024
 _MODES: Final = {"readable": os.O_RDONLY, "writable": os.O_WRONLY}

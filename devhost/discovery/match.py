@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Protocol
 
-from devhost.discovery.host_files import HostFiles
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 
 

@@ -8,13 +8,12 @@ hold both against each other.
 
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from devhost import rendering
+from devhost.allocation import rendering
 from devhost.discovery import identity, topology
 from devhost.discovery.candidates import Claimed, Moment
-from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.roots import Root, entangled, roots_of
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import DANGLING, IN_USE, Judge, Survey, finder
@@ -23,7 +22,6 @@ from devhost.model import names
 from devhost.model.device import Device, FileKind, Node, Skipped, Snapshot
 
 NAMES_MAX: Final = 256  # more are no part any more
-AT_ONCE_MAX: Final = 8  # on the event loop
 
 
 @immutable
@@ -93,20 +91,6 @@ class PartialLook:
             self._learnt = None
             return None
         return self._changed(_looked(scanner, self._known, before, changed, claimed, now))
-
-    def look_at_once(self, changed: Collection[str], claimed: Claimed, now: float) -> Part | None:
-        """Do what `look` does, without waiting for the host.
-
-        Raises:
-            WouldWait: That cannot be, or takes long.
-        """
-        if self._learnt is None:
-            return None
-        if self._known is None or len(changed) > AT_ONCE_MAX:
-            raise WouldWait
-        scanner, _, before = self._learnt
-        instant = replace(scanner, files=InstantFiles(scanner.files.root))
-        return self._changed(_looked(instant, self._known, before, changed, claimed, now))
 
     def _changed(self, part: Part | None) -> Part | None:
         if part is not None and self._learnt is not None:

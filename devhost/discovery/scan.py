@@ -4,44 +4,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from devhost import preference, rendering
+from devhost.allocation import preference, rendering
+from devhost.allocation.answer import hand_out
+from devhost.allocation.declaration import Declaration
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy
+from devhost.allocation.rules import bound, rules_of
 from devhost.discovery import identity, topology
-from devhost.discovery.answer import hand_out
 from devhost.discovery.candidates import HOLD_S, Claimed, Moment
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.host_paths import HostPaths
 from devhost.discovery.identity import NO_SOURCE, Identified
 from devhost.discovery.match import WatchRoot
 from devhost.discovery.survey import Survey, survey, watch_roots
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.answer import Allocation, Answer, MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Skipped, Snapshot
-from devhost.rules import Rules, bound, rules_of
-from devhost.trust import Policy
 
 SKIPPED_MAX: Final = 1000  # that are kept: there may be as many as files in a directory
 
 
 @dataclass(frozen=True, slots=True)
-class Scanner:
-    """All that a scan of one resource needs beside the moment.
+class Scanner(Declaration):
+    """A declaration that can be scanned and allocated from.
 
     Attributes:
-        resource: The declaration.
-        rules: Its ``allocate``, bound to the resource and the node.
-        files: Where the host's files are seen.
-        policy: What answers may name.
-        node_name: The value of ``${nodeName}``.
         hold_s: How long a node waits for an earlier source to name it.
     """
 
-    resource: Resource
-    rules: Rules
-    files: HostFiles
-    policy: Policy
-    node_name: str
     hold_s: float = HOLD_S
 
     @classmethod
@@ -56,21 +47,6 @@ class Scanner:
     def by_path(self) -> bool:
         """Whether what is at a path may be judged alone."""
         return True
-
-    @property
-    def self_contained(self) -> bool:
-        """Whether containers are given no other host paths than those of the devices' nodes."""
-        return all(rule.own or rule.target not in ("devices", "mounts") for rule in self.rules)
-
-    @property
-    def pre_start_required(self) -> bool:
-        """Whether the resource prepares its devices before a container starts."""
-        return bool(self.resource.pre_start)
-
-    @property
-    def constants(self) -> Mapping[str, str]:
-        """The variables that are not of a device."""
-        return {"resource": self.resource.name, "nodeName": self.node_name}
 
     def watch_roots(self) -> frozenset[WatchRoot]:
         """Return the host directories whose changes may change what is found."""

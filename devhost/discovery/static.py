@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Match, WatchRoot
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model.sources import Static
 

@@ -10,10 +10,10 @@ from devhost.discovery.baseline import Baseline
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.match import Finder, Match, WatchRoot
-from devhost.discovery.mounts import Number
 from devhost.discovery.static import StaticFinder
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.mounts import Number
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource

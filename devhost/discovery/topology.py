@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from devhost.discovery.host_files import HostFiles
+from devhost.hostfs.files import HostFiles
 from devhost.model.device import Device, FileKind, FileState, Snapshot
 
 

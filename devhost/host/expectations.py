@@ -16,8 +16,8 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from devhost.discovery.candidates import HELD
-from devhost.expectation import Expectation
-from devhost.host.publisher import Publisher
+from devhost.host.expectation import Expectation
+from devhost.host.resource.publisher import Publisher
 from devhost.host.state_files import locked, write_atomically
 from devhost.threads import in_thread
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from devhost.discovery import mounts
 from devhost.discovery.baseline import Baseline, Fingerprint, fingerprint
+from devhost.hostfs import mounts
 from devhost.threads import in_own_thread, in_thread
 
 RESCAN_S: Final = 30.0

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
-from devhost.host.cdi_files import CdiFiles
-from devhost.host.claims import Claims
+from devhost.host.cdi.files import CdiFiles
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
+from devhost.host.ownership.claims import Claims
+from devhost.host.ownership.owners import Owners
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
 from devhost.model.device import Device
 from devhost.observe.recorder import Recorder
-from devhost.watch import Watcher
+from devhost.watch.watcher import Watcher
 
 
 @immutable

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from devhost import __version__
-from devhost.host.config_source import ConfigStatus
-from devhost.host.owners import WITHHELD
-from devhost.host.runner import Runner
+from devhost.host.config.config_source import ConfigStatus
+from devhost.host.ownership.owners import WITHHELD
+from devhost.host.resource.runner import Runner
 from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
 from devhost.model.device import Device, Snapshot

@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Final
 
 from devhost import plan
+from devhost.allocation.policy import Policy
 from devhost.discovery.candidates import HOLD_S
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
-from devhost.host.cdi_files import CdiFiles
-from devhost.host.claims import Claims
-from devhost.host.config_source import ConfigSource
+from devhost.host.cdi.files import CdiFiles
+from devhost.host.config.config_source import ConfigSource
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
+from devhost.host.ownership.claims import Claims
+from devhost.host.ownership.owners import Owners
 from devhost.host.rescan import Rescan
-from devhost.host.runner import Runner
+from devhost.host.resource.runner import Runner
 from devhost.host.shared import CodeResource, Shared
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import LEAVE_AFTER_S
@@ -29,9 +30,8 @@ from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Config, Resource
 from devhost.observe.recorder import Recorder
 from devhost.plan import Action
-from devhost.trust import Policy
-from devhost.watch import Watcher
-from devhost.watch_spots import Spot
+from devhost.watch.spots import Spot
+from devhost.watch.watcher import Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
 _APPLIED_AT_A_TIME: Final = 10

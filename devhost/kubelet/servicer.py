@@ -46,12 +46,6 @@ class Backend(Protocol):
         """Whether PreStartContainer is to be called before each container start."""
         ...
 
-    def allocate_at_once(
-        self, advertised_ids: Sequence[str], *, pre_start: bool
-    ) -> Allocation | None:
-        """Return what `allocate` would; ``None`` where something has to be waited for."""
-        ...
-
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         """Return what a container receives; raise `AllocationError`.
 
@@ -212,17 +206,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
         for advertised_id in advertised_ids:
             if advertised_id not in backend.listing:
                 raise AllocationError(f"{backend.name}: there is no device {advertised_id}")
-        answer = backend.allocate_at_once(advertised_ids, pre_start=pre_start)
-        if answer is None:
-            late = asyncio.get_running_loop().call_later(
-                call_log.LATE_S, call_log.log_slow_allocation, backend.name, advertised_ids
-            )
-            try:
-                async with asyncio.timeout_at(deadline):
-                    answer = await backend.allocate(advertised_ids, pre_start=pre_start)
-            finally:
-                late.cancel()
-        return answer
+        late = asyncio.get_running_loop().call_later(
+            call_log.LATE_S, call_log.log_slow_allocation, backend.name, advertised_ids
+        )
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await backend.allocate(advertised_ids, pre_start=pre_start)
+        finally:
+            late.cancel()
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context

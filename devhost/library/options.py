@@ -6,10 +6,10 @@ from typing import Any, Final, Literal, TypedDict
 import yaml
 from pydantic.alias_generators import to_camel, to_snake
 
+from devhost.allocation.policy import Policy
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
-from devhost.template import Template
-from devhost.trust import Policy
+from devhost.model.template import Template
 
 ID_VARIABLE: Final = "device.id"  # of a node: joins the nodes of a device
 # Of this kind a device has all variables that code can give; nothing is looked for there.

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from devhost.allocation.answer import looked_at
 from devhost.discovery import topology
-from devhost.discovery.answer import looked_at
 from devhost.discovery.candidates import Claimed
 from devhost.discovery.match import WatchRoot
 from devhost.discovery.scan import Scanner

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.rules import bound, rules_of
 from devhost.errors import PreStartError
+from devhost.hostfs.files import HostFiles
 from devhost.library.author import Author
 from devhost.library.calls import CallError
 from devhost.library.options import TRUSTED
@@ -16,7 +17,6 @@ from devhost.library.plugin import DevicePlugin
 from devhost.library.scanner import CodeScanner, theirs
 from devhost.model import names
 from devhost.model.device import Device
-from devhost.rules import bound, rules_of
 from devhost.threads import in_own_thread
 
 _LOG: Final = logging.getLogger(__name__)

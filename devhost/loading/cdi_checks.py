@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from devhost.allocation.rules import LATE_VARIABLES
 from devhost.loading.finding import Finding
 from devhost.loading.template_checks import path_templates
 from devhost.loading.yamltree import Path
 from devhost.model.config import Resource
-from devhost.rules import LATE_VARIABLES
 
 
 def check_cdi(path: Path, resource: Resource) -> Iterator[Finding]:

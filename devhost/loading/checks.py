@@ -4,20 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from devhost.allocation.policy import Policy
 from devhost.loading.cdi_checks import check_cdi
-from devhost.loading.collision_checks import (
-    check_between,
-    check_collisions,
-    check_trust,
-    places,
-)
+from devhost.loading.collision_checks import check_between, check_collisions, check_trust, places
 from devhost.loading.finding import Finding
 from devhost.loading.source_checks import check_globs, check_patterns, check_sources
 from devhost.loading.step_checks import check_steps
 from devhost.loading.template_checks import check_templates
 from devhost.loading.yamltree import Path
 from devhost.model.config import Resource
-from devhost.trust import Policy
 
 
 @dataclass(slots=True)

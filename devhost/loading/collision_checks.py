@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from devhost.allocation.policy import Policy
+from devhost.allocation.rules import CONTAINER_VARIABLES, Rule, rules_of
 from devhost.errors import Severity
 from devhost.loading.finding import Finding
 from devhost.loading.source_checks import is_single
 from devhost.loading.yamltree import Path
 from devhost.model.config import Probe, Resource
 from devhost.model.sources import Static
-from devhost.rules import CONTAINER_VARIABLES, Rule, rules_of
-from devhost.template import Template
-from devhost.trust import Policy
+from devhost.model.template import Template
 
 Places = Sequence[tuple[Path, Rule]]
 

@@ -11,7 +11,7 @@ from devhost.loading.yamltree import Path, Place, Tree
 from devhost.model import allocate, config, sources
 from devhost.model.mapping import Model
 from devhost.model.names import printable
-from devhost.template import TemplateError
+from devhost.model.template import TemplateError
 
 Found = tuple[Path, str, tuple[int, int]]
 

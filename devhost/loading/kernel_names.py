@@ -5,8 +5,8 @@ import re
 from itertools import chain
 from typing import Final
 
-from devhost import pattern
-from devhost.pattern import PatternError
+from devhost.model import pattern
+from devhost.model.pattern import PatternError
 
 # Names that the kernel counts up in the order of discovery: another device's after a reboot.
 # Of each the first few, so that a pattern that leaves one out is known by another.

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.immutable import immutable
 from devhost.loading import checks, explain, syntax, yamltree
@@ -17,7 +18,6 @@ from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.memory import uncollected
 from devhost.model.config import Config, Resource
-from devhost.trust import Policy
 
 SIZE_MAX: Final = 1 << 20  # a ConfigMap holds no more (1 MiB, Kubernetes)
 PROBLEMS_MAX: Final = 1000  # errors, and as many warnings

@@ -4,17 +4,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost import pattern
+from devhost.allocation.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.finding import Finding
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.lookalikes import directory_mistake, glob_mistake, variable_mistake
 from devhost.loading.yamltree import Path
-from devhost.model import names
+from devhost.model import names, pattern
 from devhost.model.config import Resource
+from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 from devhost.model.values import SHARES_MAX
-from devhost.pattern import PatternError
-from devhost.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 
 # Of all patterns of a file: how many, and their characters.
 _PATTERNS_MAX: Final = 1000

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-from devhost import pattern
 from devhost.loading.finding import Finding
 from devhost.loading.template_checks import check_path, check_template, variables_of
 from devhost.loading.yamltree import Path
+from devhost.model import pattern
 from devhost.model.config import HealthChecks, Probe, Resource, Step
-from devhost.pattern import PatternError
-from devhost.template import Template
+from devhost.model.pattern import PatternError
+from devhost.model.template import Template
 
 PRE_START_MAX_S: Final = 28.0  # the kubelet gives up at 30 s (pkg/kubelet/cm/devicemanager)
 _INTERVAL_MIN_S: Final = 0.1

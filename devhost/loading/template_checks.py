@@ -3,18 +3,17 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from devhost import pattern
+from devhost.allocation.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES, NODE_VARIABLES, Rule
 from devhost.loading.explain import did_you_mean
 from devhost.loading.finding import Finding
 from devhost.loading.lookalikes import docker_mistake
 from devhost.loading.yamltree import Path
-from devhost.model import names
+from devhost.model import names, pattern
 from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
+from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
-from devhost.pattern import PatternError
-from devhost.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES, NODE_VARIABLES, Rule
-from devhost.template import Template, TemplateError, Variable
+from devhost.model.template import Template, TemplateError, Variable
 
 Place = tuple[Path, Template]
 _LATER: Final = frozenset({"id", "index", "count"})  # known when the device has its ID

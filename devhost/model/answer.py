@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from devhost.immutable import immutable
-from devhost.template import Template
+from devhost.model.template import Template
 
 
 @immutable

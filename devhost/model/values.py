@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictStr, WithJsonSchema
 
 from devhost.model import names
-from devhost.template import TEMPLATE_PATTERN, Template
+from devhost.model.template import TEMPLATE_PATTERN, Template
 
 # Of one resource that looks for its devices, by default: setting the list of more would hold up
 # the kubelet's calls for other resources for longer than a quarter of a second.

@@ -5,8 +5,8 @@ below a directory that stands for the host's files. pytest is not needed for tha
 it finds fixtures in `devhost.testing.fixtures`.
 """
 
-from devhost.kubelet.simulator import AdmissionError, Answer
-from devhost.kubelet.simulator import SimulatedKubelet as StandInKubelet
+from devhost.standin.kubelet import AdmissionError, Answer
+from devhost.standin.kubelet import SimulatedKubelet as StandInKubelet
 from devhost.testing.directory import short_directory
 from devhost.testing.serving import Served, serving
 from devhost.testing.tree import HostTree, NotPermittedError, can_make_nodes

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.discovery.host_files import HostFiles
-from devhost.host.config_source import log_problems
+from devhost.allocation.policy import Policy
+from devhost.host.config.config_source import log_problems
 from devhost.host.supervisor import Host, Settings
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet.instances import path_length_problem
-from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
 from devhost.loading.loader import load, loads
 from devhost.model.config import Config
 from devhost.report import ResourceReport
-from devhost.trust import Policy
+from devhost.standin.kubelet import SimulatedKubelet
 
 # Short, as the stand-in kubelet needs no time to digest a list.
 _LEAVE_AFTER_S: Final = 0.3

@@ -7,8 +7,8 @@ import stat
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from devhost.discovery.host_files import HostFiles
 from devhost.errors import DevhostError
+from devhost.hostfs.files import HostFiles
 
 
 class NotPermittedError(DevhostError):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.config import Config
 from devhost.report import report
-from devhost.trust import Policy
 from tests.chart.helm import Helm
 from tests.chart.pods import SYSFS
 from tests.chart.values import EVERYTHING, EXAMPLES, TOKENS, Values, example

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
-from devhost.host.config_source import ConfigSource
-from devhost.host.last_good import LastGood
+from devhost.allocation.policy import Policy
+from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.last_good import LastGood
 from devhost.host.supervisor import Host, Settings
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
-from devhost.trust import Policy
 from tests.chart.helm import Helm
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 

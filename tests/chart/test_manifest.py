@@ -3,8 +3,8 @@
 import kubernetes_validate
 import yaml
 
+from devhost.allocation.policy import Policy
 from devhost.loading.loader import loads
-from devhost.trust import Policy
 from tests.chart.helm import Helm
 from tests.chart.manifest import MANIFEST, manifest
 

@@ -22,7 +22,7 @@ import pytest
 
 import devhost
 from devhost.cli import run_command, validate_command
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 
 Done = subprocess.CompletedProcess[str]
 Process = asyncio.subprocess.Process

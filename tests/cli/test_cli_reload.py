@@ -8,7 +8,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 from typing import Any
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.cli.test_cli import (
     TOKENS,
     ended,

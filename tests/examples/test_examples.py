@@ -14,13 +14,13 @@ import jsonschema
 import pytest
 import yaml
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.host.supervisor import Host, Settings
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load, loads
 from devhost.model.config import Config
 from devhost.model.schema import json_schema
 from devhost.report import report
-from devhost.trust import Policy
 from tests.support.realkubelet import RealKubelet
 
 EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"

@@ -14,7 +14,7 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
 
 A = "example.com/a"

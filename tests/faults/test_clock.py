@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories
 
 A = "example.com/a"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
 
 DISK = "example.com/disk"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.hosting import Kubelet
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.mounts import bound, hung, tmpfs
 
 SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = """
-import devhost.host.rescan, devhost.host.surveyor, devhost.kubelet.servicer
+import devhost.host.rescan, devhost.host.resource.surveyor, devhost.kubelet.servicer
 import devhost.kubelet.listing
 devhost.kubelet.listing.LEAVE_AFTER_S = 2.0
 devhost.host.rescan.RESCAN_S = 1.0
-devhost.host.surveyor.SCAN_TIMEOUT_S = 1.0
+devhost.host.resource.surveyor.SCAN_TIMEOUT_S = 1.0
 devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 0.5
 """
 UNANSWERED = "the host did not answer"

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
 from tests.support.mounts import read_only, tmpfs
 
 A, B = "example.com/a", "example.com/b"
 SHORT = """
-import devhost.host.runner, devhost.host.rescan, devhost.host.config_source
-devhost.host.runner.POLL_S = devhost.host.rescan.RESCAN_S = 0.3
-devhost.host.config_source.POLL_S = 0.3
+import devhost.host.resource.runner, devhost.host.rescan, devhost.host.config.config_source
+devhost.host.resource.runner.POLL_S = devhost.host.rescan.RESCAN_S = 0.3
+devhost.host.config.config_source.POLL_S = 0.3
 """
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, get
 from tests.support.daemon import PATIENCE, Daemon, directories, tokens, until
 from tests.support.hosting import Kubelet

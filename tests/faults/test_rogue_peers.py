@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from devhost.kubelet.channel import open_channel
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import get, port_of
 from tests.support.daemon import PATIENCE, Daemon, tokens, until
 from tests.support.rogue import rogue

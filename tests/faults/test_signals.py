@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import PATIENCE, Daemon, tokens, until
 
 ROUNDS = 12

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.mounts import hung
 
 A = "example.com/a"
 SHORT = """
-import devhost.cli.options, devhost.host.config_source, devhost.host.config_saver
-import devhost.host.last_good
+import devhost.cli.options, devhost.host.config.config_source, devhost.host.config.config_saver
+import devhost.host.config.last_good
 devhost.cli.options._PATIENCE_S = 0.5
-devhost.host.config_source.PATIENCE_S = 0.5
-devhost.host.config_saver.PATIENCE_S = 0.5
-devhost.host.last_good._LOCK_S = 0.2
+devhost.host.config.config_source.PATIENCE_S = 0.5
+devhost.host.config.config_saver.PATIENCE_S = 0.5
+devhost.host.config.last_good._LOCK_S = 0.2
 """
 
 

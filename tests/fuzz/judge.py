@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
+from devhost.allocation.rules import rules_of
 from devhost.discovery.scan import Scanner
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded
 from devhost.model.config import Config
 from devhost.model.sources import Static
 from devhost.report import report
-from devhost.rules import rules_of
-from devhost.trust import Policy
 
 JARGON: Final = ("Traceback", "pydantic", "<class", "object at 0x", "Error(", "NoneType")
 BREAKS: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")

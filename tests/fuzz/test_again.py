@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.policy import Policy
 from devhost.loading.loader import Loader, load_bytes, loads
-from devhost.trust import Policy
 from tests.fuzz.inputs import MUTATED
 
 POLICIES: Final = (

@@ -16,12 +16,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from devhost import pattern
+from devhost.allocation.policy import Policy
 from devhost.loading import nodes
 from devhost.loading.loader import load, loads
-from devhost.pattern import PatternError
-from devhost.template import MissingVariableError, Template, TemplateError
-from devhost.trust import Policy
+from devhost.model import pattern
+from devhost.model.pattern import PatternError
+from devhost.model.template import MissingVariableError, Template, TemplateError
 from tests.fuzz import inputs
 from tests.fuzz.judge import FILE, judge
 

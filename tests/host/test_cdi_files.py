@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from devhost import cdi
-from devhost.cdi import CdiDevice
-from devhost.host import cdi_files
-from devhost.host.cdi_files import CdiFiles
+from devhost.allocation import cdi
+from devhost.allocation.cdi import CdiDevice
+from devhost.host.cdi import files as cdi_files
+from devhost.host.cdi.files import CdiFiles
 from tests.support.mounts import hung, read_only, tmpfs
 
 T, U = "example.com/t", "example.com/u"

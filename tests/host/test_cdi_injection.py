@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from devhost.cdi import CdiDevice
-from devhost.discovery import injection
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation import injection
+from devhost.allocation.cdi import CdiDevice
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host import cdi_injection
-from devhost.host.cdi_files import CdiFiles
-from devhost.host.cdi_injection import CdiInjection
+from devhost.host.cdi import injection as cdi_injection
+from devhost.host.cdi.files import CdiFiles
+from devhost.host.cdi.injection import CdiInjection
 from devhost.host.holders import Holders
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 NAME = "example.com/x"
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from devhost import cdi
-from devhost.cdi import CdiDevice, CdiNode
-from devhost.host.cdi_files import CdiFiles
+from devhost.allocation import cdi
+from devhost.allocation.cdi import CdiDevice, CdiNode
+from devhost.host.cdi.files import CdiFiles
 from devhost.model.answer import MountSpec
 from tests.support import cdiverify
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from devhost.host import config_saver, config_source
-from devhost.host.config_source import ConfigSource
-from devhost.host.last_good import LastGood
+from devhost.allocation.policy import Policy
+from devhost.host.config import config_saver, config_source
+from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.last_good import LastGood
 from devhost.loading import loader
 from devhost.model.config import Config
-from devhost.trust import Policy
-from devhost.watch import Watcher
+from devhost.watch.watcher import Watcher
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
 

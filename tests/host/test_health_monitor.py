@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host import health
-from devhost.host.health import HealthMonitor
+from devhost.host.health import monitor as health
+from devhost.host.health.monitor import HealthMonitor
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, Device, FileKind, FileState, Node, Snapshot
-from devhost.trust import Policy
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 0.05 s"

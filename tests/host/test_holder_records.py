@@ -15,9 +15,9 @@ from typing import Any, Final
 import pytest
 
 from devhost.errors import PreStartError
-from devhost.host import holder_records
-from devhost.host.holder_file import Fresh, Holder
-from devhost.host.holder_records import HolderRecords
+from devhost.host.prestart import holder_records
+from devhost.host.prestart.holder_file import Fresh, Holder
+from devhost.host.prestart.holder_records import HolderRecords
 from devhost.host.state_files import write_atomically
 
 NAME: Final = "example.com/disk"

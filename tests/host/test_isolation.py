@@ -13,23 +13,23 @@ from typing import cast
 
 import pytest
 
+from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.survey import Survey, survey
-from devhost.host.runner import Runner
+from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet import directory as plugin_directory
 from devhost.kubelet import wire
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.server import PluginServer
 from devhost.kubelet.servicer import Backend
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State
-from devhost.trust import Policy
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
@@ -97,7 +97,6 @@ async def test_an_allocation_that_hangs_is_bounded(
     """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("devhost.host.handout.hand_out_at_once", lambda *_: None)
     monkeypatch.setattr("devhost.discovery.scan.hand_out", lambda *_: release.wait(30))
     config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
     async with hosted(place, config):

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.errors import KubeletError, PreStartError
-from devhost.host import holder_records, preparation
-from devhost.host.holder_rules import HeldBy
-from devhost.host.preparation import Preparation
+from devhost.host.prestart import holder_records, preparation
+from devhost.host.prestart.holder_rules import HeldBy
+from devhost.host.prestart.preparation import Preparation
+from devhost.host.prestart.steps import Start
 from devhost.host.state_files import write_atomically
-from devhost.host.steps import Start
+from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
 from devhost.model.device import Device, FileKind, FileState, Node, share_ids
-from devhost.trust import Policy
 
 NAME: Final = "example.com/disk"
 POD: Final = "ns/pod-0"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host import owner_file
-from devhost.host.owner_file import Journal, Owner, Record, boot_id
+from devhost.host.ownership import owner_file
+from devhost.host.ownership.owner_file import Journal, Owner, Record, boot_id
 
 BOOT = boot_id()
 

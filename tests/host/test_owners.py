@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host import owner_index as module
 from devhost.host.holders import Holders
-from devhost.host.owner_file import Owner
-from devhost.host.owners import Owners, owner_of
+from devhost.host.ownership import owner_index as module
+from devhost.host.ownership.owner_file import Owner
+from devhost.host.ownership.owners import Owners, owner_of
 from devhost.kubelet.instances import Instances
 from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.podresources import HeldBy, PodResources

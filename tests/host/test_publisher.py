@@ -7,18 +7,18 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.partial import Part
 from devhost.discovery.scan import Scanner
-from devhost.host.claims import Claims
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
-from devhost.host.publisher import Publisher
+from devhost.host.ownership.claims import Claims
+from devhost.host.ownership.owners import Owners
+from devhost.host.resource.publisher import Publisher
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet.instances import Instances
 from devhost.kubelet.listing import Listing
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
-from devhost.trust import Policy
 
 IDS = "abcd"
 

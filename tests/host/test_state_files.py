@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from devhost.host.last_good import LastGood
+from devhost.host.config.last_good import LastGood
 from devhost.host.state_files import locked, write_atomically
 
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.errors import PreStartError
 from devhost.host.beside import Beside
-from devhost.host.steps import Start, refuse_in_use, run_step
+from devhost.host.prestart.steps import Start, refuse_in_use, run_step
+from devhost.hostfs.files import HostFiles
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState, Node
-from devhost.trust import Policy
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True)

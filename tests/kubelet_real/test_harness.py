@@ -17,7 +17,7 @@ from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pr_grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.kubelet.simulator import AdmissionError
+from devhost.standin.kubelet import AdmissionError
 from tests.support.hosting import Hosting
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 

@@ -18,7 +18,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as plugin_pb
 from devhost.errors import KubeletError
 from devhost.kubelet import podresources
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.kubelet_standin.test_simulator import COLA, TEA, Node, a_node, healthy, unhealthy
 
 Topology = list[int] | None

@@ -16,7 +16,7 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 
 COLA = "example.com/cola"
 TEA = "example.com/tea"
@@ -275,7 +275,7 @@ async def test_a_missing_socket_is_retried_until_the_callers_deadline(node: Node
 async def test_a_socket_that_never_comes_fails_the_dial(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("devhost.kubelet.simulator_sockets._DIAL_S", 0.1)
+    monkeypatch.setattr("devhost.standin.sockets._DIAL_S", 0.1)
     code, text = await refused(node.kubelet, "none.sock")
     assert code is grpc.StatusCode.UNKNOWN
     assert text.startswith("failed to dial device plugin:")

@@ -5,15 +5,15 @@ import contextlib
 from pathlib import Path
 
 from devhost import DevicePlugin
-from devhost.discovery.host_files import HostFiles
-from devhost.host.config_source import ConfigSource
-from devhost.host.runner import Runner
+from devhost.allocation.policy import Policy
+from devhost.host.config.config_source import ConfigSource
+from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
+from devhost.hostfs.files import HostFiles
 from devhost.library.served import served
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 from tests.support.daemon import until
 
 

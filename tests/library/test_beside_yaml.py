@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devhost import Device
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Plain, Scripted, fields
 from tests.library.serving import Serving
 from tests.support.daemon import tokens, until

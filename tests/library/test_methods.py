@@ -9,7 +9,7 @@ import pytest
 
 import devhost
 from devhost import Allocation, Device, DeviceSpec, MountSpec
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Plain, Scripted
 from tests.library.serving import Serving
 from tests.support.daemon import until

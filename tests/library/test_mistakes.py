@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from devhost import Allocation, Device, DevicePlugin, DeviceSpec, MountSpec, serve
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing, fields
 from tests.library.serving import Serving
 from tests.support.daemon import until
@@ -22,10 +22,10 @@ class ExitError(BaseException):
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hangs is given up soon."""
-    monkeypatch.setattr("devhost.host.surveyor.SCAN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("devhost.host.resource.surveyor.SCAN_TIMEOUT_S", 0.3)
     monkeypatch.setattr("devhost.library.author.ANSWER_S", 0.3)
     monkeypatch.setattr("devhost.library.author.DESTROY_S", 0.3)
-    monkeypatch.setattr("devhost.host.handout.WITHIN_S", 0.3)
+    monkeypatch.setattr("devhost.host.resource.handout.WITHIN_S", 0.3)
 
 
 @pytest.fixture

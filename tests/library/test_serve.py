@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import tokens
 from tests.support.hosting import Kubelet
 from tests.support.realkubelet import REAL_KUBELETS

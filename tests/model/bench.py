@@ -12,19 +12,19 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.discovery.host_files import HostFiles
-from devhost.host.config_source import ConfigSource
-from devhost.host.last_good import LastGood
-from devhost.host.runner import Runner
+from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.last_good import LastGood
+from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet.encoding import Message
 from devhost.kubelet.listing import Listing, Stream
-from devhost.kubelet.simulator import SimulatedKubelet
-from devhost.kubelet.simulator_state import Endpoint
 from devhost.loading.loader import loads
 from devhost.model.state import State
-from devhost.trust import Policy
+from devhost.standin.kubelet import SimulatedKubelet
+from devhost.standin.state import Endpoint
 from tests.model.declared import NODE, is_token, node_of
 from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
@@ -191,7 +191,7 @@ class Bench:
         self._patch.setattr(Listing, "message", heard)
         for poll in (
             "devhost.host.rescan.RESCAN_S",
-            "devhost.host.config_source.POLL_S",
+            "devhost.host.config.config_source.POLL_S",
             "devhost.kubelet.directory._POLL_S",
         ):
             self._patch.setattr(poll, 10 * REST_S)  # so that they hide nothing

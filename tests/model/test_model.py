@@ -30,8 +30,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from devhost.host import runner
-from devhost.kubelet.simulator import AdmissionError, Answer
+from devhost.host.resource import runner
+from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S, Bench
 from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, directory_of, text_of
 from tests.model.expected import Past, Problem, check

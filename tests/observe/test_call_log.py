@@ -9,7 +9,7 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.channel import open_channel
-from devhost.kubelet.simulator import AdmissionError
+from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
 from tests.support.rogue import rogue
@@ -81,12 +81,11 @@ async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
 
 SLOW = """
 import asyncio
-import devhost.kubelet.servicer, devhost.host.handout as handout, devhost.kubelet.call_log as log
+import devhost.kubelet.servicer, devhost.host.resource.handout as handout, devhost.kubelet.call_log as log
 devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
 log.LATE_S = 0.1
 async def hangs(self, ids, *, pre_start):
     await asyncio.sleep(60)
-handout.Handout.allocate_at_once = lambda self, ids, *, pre_start: None
 handout.Handout.allocate = hangs
 """
 

@@ -14,11 +14,11 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.servicer import RESULTS
-from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.state import State
 from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
 from devhost.observe.metrics import text
 from devhost.observe.tally import Tally
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Json, get, port_of, status
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet

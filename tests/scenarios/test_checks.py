@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import AdmissionError
-from devhost.trust import Policy
+from devhost.allocation.policy import Policy
+from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.mounts import hung

@@ -9,10 +9,11 @@ import pytest
 
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
-from devhost.host import look_order, supervisor
-from devhost.host.runner import Runner
-from devhost.host.surveyor import Surveyor
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.host import supervisor
+from devhost.host.ownership import look_order
+from devhost.host.resource.runner import Runner
+from devhost.host.resource.surveyor import Surveyor
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Hosting
 
 COUNT = 60

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet.listing import Listing
 from devhost.kubelet.server import PluginServer
 from devhost.model.answer import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 from tests.scenarios.test_reload import A, B, reloading
 from tests.support.hosting import Hosting, Kubelet
 
@@ -110,11 +110,6 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
         name = A
         listing = Listing()
         pre_start_required = False
-
-        def allocate_at_once(
-            self, advertised_ids: Sequence[str], *, pre_start: bool
-        ) -> Allocation | None:
-            raise NotImplementedError
 
         async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
             raise NotImplementedError

@@ -15,8 +15,8 @@ import pytest
 
 from devhost.kubelet import marks
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.model.state import State
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Kubelet
 from tests.support.overlap import Instance, options_server, served_by, tokens

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host.runner import Runner
+from devhost.allocation.policy import Policy
+from devhost.host.resource.runner import Runner
 from devhost.model.state import State
-from devhost.trust import Policy
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
 

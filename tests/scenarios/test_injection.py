@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from devhost import cdi
-from devhost.host.cdi_files import CdiFiles
+from devhost.allocation import cdi
+from devhost.allocation.policy import Policy
+from devhost.host.cdi.files import CdiFiles
 from devhost.model.state import State
-from devhost.trust import Policy
 from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet

@@ -14,8 +14,8 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.registration import END_TIMEOUT_S
-from devhost.kubelet.simulator import SimulatedKubelet
 from devhost.model.state import State
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, until
 from tests.support.daemon import tokens as config_of
 from tests.support.hosting import Hosting, Kubelet

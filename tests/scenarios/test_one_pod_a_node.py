@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from devhost.host.supervisor import Host
 from devhost.immutable import immutable
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
-from devhost.kubelet.simulator_podresources import PodResourcesLister
 from devhost.loading.loader import loads
 from devhost.model.config import Config
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.standin.podresources import PodResourcesLister
 from tests.support.hosting import Hosting
 
 NAMES: Final = ("example.com/a", "example.com/b")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from devhost.host.config_source import ConfigSource
+from devhost.allocation.policy import Policy
+from devhost.host.config.config_source import ConfigSource
 from devhost.host.status import status
 from devhost.host.supervisor import Host, Settings
-from devhost.kubelet.simulator import AdmissionError
 from devhost.model.device import Device
-from devhost.trust import Policy
+from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
 

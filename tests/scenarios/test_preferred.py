@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.simulator import AdmissionError, Answer
 from devhost.model.device import without_share
+from devhost.standin.kubelet import AdmissionError, Answer
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.sysfs import as_root, numa_machine
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from devhost.host.handout import Handout
+from devhost.allocation.policy import Policy
+from devhost.host.resource.handout import Handout
 from devhost.kubelet.registration import Registration
-from devhost.kubelet.simulator import AdmissionError
 from devhost.model.answer import Allocation
 from devhost.model.state import State
-from devhost.trust import Policy
+from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.loop import container, loop_device, mounted, program

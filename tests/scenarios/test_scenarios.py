@@ -8,8 +8,8 @@ import pytest
 
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.simulator import AdmissionError
 from devhost.model.names import resource_name_problem
+from devhost.standin.kubelet import AdmissionError
 from tests.support.hosting import Hosting, Kubelet
 
 COLA = "myway5.com/cola"
@@ -243,7 +243,7 @@ async def test_a_failing_source_keeps_what_was_known(
         raise OSError(5, "Input/output error", "/etc/colas")
 
     with monkeypatch.context() as patch:
-        patch.setattr("devhost.discovery.host_files.os.scandir", sick)
+        patch.setattr("devhost.hostfs.files.os.scandir", sick)
         host.runners[0].look_again()
         await started.wait(COLA, 1, 0)
         assert host.runners[0].snapshot.error == "Input/output error (/etc/colas)"

@@ -19,18 +19,18 @@ from typing import Any
 import grpc
 import pytest
 
+from devhost.allocation import answer as answering
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.discovery import answer as answering
 from devhost.errors import AllocationError
 from devhost.host.supervisor import Host
 from devhost.kubelet.instances import Instances
 from devhost.kubelet.listing import Listing
 from devhost.kubelet.servicer import Servicer
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
 from devhost.model.state import State
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import KubeletDied
 
@@ -182,7 +182,6 @@ def hesitant(monkeypatch: pytest.MonkeyPatch) -> None:
         threading.Event().wait(lots.choice((0,) * 18 + (0.01, 0.06)))
         return answer
 
-    monkeypatch.setattr("devhost.host.handout.hand_out_at_once", lambda *_: None)
     monkeypatch.setattr("devhost.discovery.scan.hand_out", slow)
 
 
@@ -340,7 +339,6 @@ async def admission(
         held()
         return answer
 
-    monkeypatch.setattr("devhost.host.handout.hand_out_at_once", lambda *_: None)
     monkeypatch.setattr("devhost.discovery.scan.hand_out", hand_out)
     return await vanishing(started, hosting, directory, held)
 

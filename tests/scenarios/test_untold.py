@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host.runner import Runner
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.host.resource.runner import Runner
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.fuse import remote_directory
 from tests.support.hosting import Hosting
 from tests.support.mounts import bound, mount, unmount

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.soak.storm import Soak
 from tests.support.daemon import Figures
 from tests.support.hosting import Kubelet

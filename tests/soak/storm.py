@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from devhost.kubelet.simulator import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.soak.rogues import Rogues
 from tests.soak.world import Wanted, World
 from tests.support.daemon import Daemon, Figures, ids_of

@@ -5,13 +5,13 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.host.supervisor import Host, Settings
-from devhost.kubelet.simulator import SimulatedKubelet
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import Device
-from devhost.trust import Policy
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.realkubelet import RealKubelet
 
 Kubelet = SimulatedKubelet | RealKubelet

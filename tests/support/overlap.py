@@ -12,13 +12,13 @@ from typing import Self
 
 import grpc
 
+from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.discovery.host_files import HostFiles
 from devhost.host.supervisor import Host, Settings
-from devhost.kubelet.simulator import AdmissionError
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.state import State, Status
-from devhost.trust import Policy
+from devhost.standin.kubelet import AdmissionError
 from tests.support.hosting import Kubelet
 
 POLL_S = 0.005

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from devhost.watch import Watcher
-from devhost.watch_spots import Spot
+from devhost.watch.spots import Spot
+from devhost.watch.watcher import Watcher
 
 
 class Told:

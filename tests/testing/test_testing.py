@@ -16,9 +16,9 @@ import pytest
 
 from devhost import DevicePlugin
 from devhost.discovery import topology
-from devhost.discovery.host_files import HostFiles
 from devhost.errors import ConfigError, DevhostError
 from devhost.host.supervisor import Host
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet.instances import path_length_problem
 from devhost.testing import (
     AdmissionError,

@@ -15,16 +15,16 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devhost import cdi
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.injection import cdi_devices
+from devhost.allocation import cdi
+from devhost.allocation.injection import cdi_devices
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet import wire
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 NAME: Final = "example.com/loot"
 NULL, MEM, KMEM, PORT = (1, 3), (1, 1), (1, 2), (1, 4)

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from devhost.discovery.health import check
-from devhost.discovery.host_files import HostFiles
 from devhost.errors import PreStartError
-from devhost.host.config_source import ConfigSource
-from devhost.host.last_good import LastGood
-from devhost.host.steps import Start, run_step
+from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.last_good import LastGood
+from devhost.host.prestart.steps import Start, run_step
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import Device
-from devhost.watch import Watcher
+from devhost.watch.watcher import Watcher
 from tests.trust.attack import NAME, Victim, config, made_in, policy
 
 HARMLESS = config({"sources": [{"static": 1}]})

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
-from devhost.host.cdi_files import CdiFiles
-from devhost.host.cdi_injection import CdiInjection
+from devhost.host.cdi.files import CdiFiles
+from devhost.host.cdi.injection import CdiInjection
 from devhost.host.holders import Holders
+from devhost.hostfs.files import HostFiles
 from tests.trust.attack import (
     KMEM,
     MEM,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from tests.support.mounts import bound, mounted
 from tests.trust.attack import NULL, Victim, allocated, as_root, edits, written
 

@@ -11,8 +11,8 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
-from devhost.host import steps
-from devhost.host.steps import Start, run_step
+from devhost.host.prestart import steps
+from devhost.host.prestart.steps import Start, run_step
 from devhost.loading.loader import loads
 from devhost.model.device import Checked, Snapshot
 from tests.trust.attack import MEM, NAME, NULL, Victim, as_root, config, policy

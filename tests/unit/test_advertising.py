@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.host import advertising
+from devhost.host.resource import advertising
 from devhost.kubelet.listing import Advertised
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot, without_share
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation import allocate
+from devhost.allocation.allocate import allocate
+from devhost.allocation.rendering import clashes, render, variables
+from devhost.allocation.rules import Rules, bound, rules_of
 from devhost.errors import AllocationError
 from devhost.model.answer import Allocation, DeviceSpec, MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileKind, FileState, Node
-from devhost.rendering import clashes, render, variables
-from devhost.rules import Rules, bound, rules_of
 
 NONE: Final[list[Any]] = []
 

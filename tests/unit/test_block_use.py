@@ -7,10 +7,9 @@ import pytest
 
 from devhost.discovery import block_use
 from devhost.discovery.health import _is_read_only
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.instant_files import _devtmpfs
-from devhost.discovery.mounts import Mount, mounts, swapped
 from devhost.discovery.survey import Survey, survey
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.mounts import Mount, mounts, swapped
 from devhost.loading.loader import loads
 from tests.support.mounts import bound, tmpfs
 
@@ -56,16 +55,13 @@ def test_a_mount_with_an_odd_name_is_one_line(root: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ODD[:-1])
 def test_a_real_mount_with_an_odd_name(tmp_path: Path, name: str) -> None:
     """As a pod's subPath makes one."""
-    _devtmpfs.cache_clear()
     with tmpfs(tmp_path / "volume"):
         source = tmp_path / "volume" / name
         source.mkdir()
         (tmp_path / "target").mkdir()
         with bound(source, tmp_path / "target"):
             block_use.in_use(HostFiles())
-            _devtmpfs()
             assert not _is_read_only(str(tmp_path / "target"))
-    _devtmpfs.cache_clear()
 
 
 @pytest.mark.parametrize("line", ["", "x", "1 2", "1 2 x:y / /a rw - ext4 /dev/vdb rw", "1 2 3 4"])

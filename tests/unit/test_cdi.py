@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from devhost import cdi
-from devhost.cdi import CdiDevice, CdiNode
+from devhost.allocation import cdi
+from devhost.allocation.cdi import CdiDevice, CdiNode
 from devhost.kubelet.instances import Instances
 from devhost.model import names
 from devhost.model.answer import MountSpec

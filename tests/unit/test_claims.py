@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.host.claim import Claim
-from devhost.host.claims import Claims
+from devhost.host.ownership.claim import Claim
+from devhost.host.ownership.claims import Claims
 
 
 class Entered:

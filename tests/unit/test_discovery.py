@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.survey import Survey, survey
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")

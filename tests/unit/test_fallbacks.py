@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 TWO_SOURCES = r"sources: [{dev: {pattern: 'tty(?P<port>[0-9])', types: file}}, directory: /locks]"
 GROUPED = """\

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.identity import SWAP_S
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 SOUND = r"""
 sources:

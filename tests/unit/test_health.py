@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from devhost.allocation.policy import Policy
 from devhost.discovery.health import CONTENT_MAX, check
-from devhost.discovery.host_files import HostFiles
+from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, Device, Node
-from devhost.trust import Policy
 from tests.support import mounts
 
 CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.discovery.host_files import HostFiles
+from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
 
 NAMES = ("a", "b", "c")

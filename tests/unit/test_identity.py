@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 from tests.support.sysfs import as_root
 
 X, XY = "sources: [directory: /x]", "sources: [directory: /x, directory: /y]"

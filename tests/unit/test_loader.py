@@ -8,10 +8,10 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError
 from devhost.loading.loader import PROBLEMS_MAX, SIZE_MAX, Loaded, load, loads
 from devhost.model.config import Config
-from devhost.trust import Policy
 
 HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"  # three lines
 KVM: Final = HEAD + "    sources: [dev: kvm]\n"  # four

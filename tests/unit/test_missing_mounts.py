@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.host_paths import HostPaths
-from devhost.discovery.injection import cdi_devices
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.injection import cdi_devices
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.answer import MountSpec
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 from tests.support.mounts import tmpfs
 
 REQUIRED = "mounts: [/opt/driver]"

@@ -12,15 +12,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.identity import SWAP_S
-from devhost.discovery.instant_files import InstantFiles, WouldWait
 from devhost.discovery.partial import Part, PartialLook
 from devhost.discovery.scan import Scanner
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
-from tests.support.instant import at_once
 
 SOURCES = (
     "- directory: {a}",
@@ -77,14 +75,10 @@ class Tree:
         self.partial.learn(self.scanner, found, self.snapshot)
 
     def part(self, *changed: str) -> Part | None:
-        """Look at once where that can be, as the host does."""
         if not self.partial.may(self.scanner, self.snapshot):
             return None
         shown = {str(self.base / one) for one in changed}
-        try:
-            return self.partial.look_at_once(shown, self.claimed, self.now)
-        except WouldWait:
-            return self.partial.look(shown, self.claimed, self.now)
+        return self.partial.look(shown, self.claimed, self.now)
 
     def apply(self, name: str, change: str) -> None:
         path = self.base / name
@@ -121,14 +115,6 @@ def comparable(snapshot: Snapshot) -> object:
     rest = (snapshot.error, snapshot.notes, snapshot.held, snapshot.again_at, snapshot.mixed)
     explained = bool(snapshot.unmatched)  # the number of entries may be that of a moment ago
     return dict(snapshot.devices), skipped, explained, rest
-
-
-def instant() -> bool:
-    """Whether the kernel tells what it holds."""
-    try:
-        return at_once(lambda: InstantFiles().look("/")) is not None
-    except WouldWait:
-        return False
 
 
 paths = st.tuples(st.sampled_from("aaab"), st.sampled_from(NAMES)).map("/".join)
@@ -195,31 +181,6 @@ def test_what_comes_goes_and_comes_back_is_a_part(sources: str) -> None:
             part = at.part("a/a1")
             assert part is not None
             at.snapshot = part.after
-
-
-@pytest.mark.skipif(not instant(), reason="the kernel tells nothing at once")
-def test_what_comes_or_goes_is_looked_at_without_waiting() -> None:
-    """Once it is known what there was; also that it has gone."""
-    with tree("- directory: {a}") as at:
-        at.look()
-        at.apply("a/a1", "touch")
-        shown = {str(at.base / "a" / "a1")}
-
-        def look() -> Part | None:
-            return at.partial.look_at_once(shown, at.claimed, at.now)
-
-        with pytest.raises(WouldWait):
-            at_once(look)
-        at.partial.look(shown, at.claimed, at.now)
-        at.apply("a/a2", "touch")
-        shown = {str(at.base / "a" / "a2")}
-        part = at_once(look)
-        assert part is not None
-        assert part.devices.keys() == {"a2"}
-        at.apply("a/a2", "remove")
-        part = at_once(look)
-        assert part is not None
-        assert part.devices["a2"].missing_since == at.now
 
 
 def test_a_change_somewhere_else_is_left_to_the_whole_look() -> None:

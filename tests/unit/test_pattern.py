@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost import pattern
-from devhost.pattern import PatternError
+from devhost.model import pattern
+from devhost.model.pattern import PatternError
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import pytest
 
+from devhost.allocation.pre_start import keeps_records, label, numbered, planned
 from devhost.errors import PreStartError
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileKind, FileState, Node
-from devhost.pre_start import keeps_records, label, numbered, planned
 
 CONSTANTS: Final = {"resource": "example.com/disk", "nodeName": "node-1"}
 

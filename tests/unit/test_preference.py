@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.preference import Preference, preferred
 from devhost.model.device import share_ids, without_share
 from devhost.model.names import natural
-from devhost.preference import Preference, preferred
 
 POLICIES: tuple[Preference, ...] = ("packed", "spread", "numa", "none")
 

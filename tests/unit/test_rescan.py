@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery import mounts
 from devhost.discovery.baseline import Baseline, Fingerprint, baseline, fingerprint
 from devhost.host import rescan
 from devhost.host.rescan import Rescan
+from devhost.hostfs import mounts
 
 MOUNTINFO = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:5 / /dev rw - devtmpfs udev rw

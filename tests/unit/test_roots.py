@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.roots import is_silent, told_by_events
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 
 def scanner_of(resource: str, root: str = "/") -> Scanner:

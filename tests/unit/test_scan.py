@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devhost.allocation.policy import Policy
 from devhost.discovery import scan
-from devhost.discovery.host_files import HostFiles
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import survey
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model import config, names
 from devhost.model.device import Snapshot
-from devhost.trust import Policy
 
 
 class Scans:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host import source_watch
-from devhost.host.source_watch import SourceWatch
+from devhost.host.resource import source_watch
+from devhost.host.resource.source_watch import SourceWatch
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.trust import Policy
-from devhost.watch import Watcher
+from devhost.watch.watcher import Watcher
 from tests.support.watching import Told
 
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from devhost.host.standing import Standing
+from devhost.host.resource.standing import Standing
 from devhost.model.state import State
 
 

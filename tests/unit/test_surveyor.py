@@ -5,15 +5,15 @@ import threading
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
-from devhost.host import surveyor
-from devhost.host.surveyor import Surveyor
+from devhost.host.resource import surveyor
+from devhost.host.resource.surveyor import Surveyor
+from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Skipped, Snapshot
-from devhost.trust import Policy
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [static: 2]}]\n"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from devhost.template import (
+from devhost.model.template import (
     TEMPLATE_PATTERN,
     MissingVariableError,
     Template,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.host_files import HostFiles
-from devhost.discovery.host_paths import HostPaths
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy
+from devhost.hostfs.files import HostFiles
 from devhost.model.answer import DeviceSpec, MountSpec
 from devhost.model.device import FileKind
-from devhost.trust import Policy
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 

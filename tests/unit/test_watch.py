@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.watch import Watcher
-from devhost.watch_spots import Spot
+from devhost.watch.spots import Spot
+from devhost.watch.watcher import Watcher
 from tests.support.watching import settled
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import devhost.inotify
-from devhost.inotify import Inotify
-from devhost.watch import Watcher
-from devhost.watch_directories import Directories, Look
-from devhost.watch_spots import Spot
+import devhost.watch.inotify
+from devhost.watch.directories import Directories, Look
+from devhost.watch.inotify import Inotify
+from devhost.watch.spots import Spot
+from devhost.watch.watcher import Watcher
 from tests.support.watching import Told, settled, told, watches
 
 
@@ -235,7 +235,7 @@ async def test_closed_while_one_is_added(tmp_path: Path, monkeypatch: pytest.Mon
         return 1
 
     inotify = Inotify()
-    monkeypatch.setattr(devhost.inotify, "inotify_add_watch", slow)
+    monkeypatch.setattr(devhost.watch.inotify, "inotify_add_watch", slow)
     adding = asyncio.create_task(asyncio.to_thread(inotify.add, str(tmp_path), writes=False))
     await asyncio.to_thread(hangs.wait)
     inotify.close()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import devhost.watch
-import devhost.watch_directories
-from devhost.inotify import OVERFLOW, Event, Inotify, parsed
-from devhost.watch import Watcher
-from devhost.watch_spots import Places, Spot, places
+import devhost.watch.directories
+import devhost.watch.watcher
+from devhost.watch.inotify import OVERFLOW, Event, Inotify, parsed
+from devhost.watch.spots import Places, Spot, places
+from devhost.watch.watcher import Watcher
 from tests.support.watching import Told, descriptors, instances, settled, told, watches
 
 LIMIT = Path("/proc/sys/fs/inotify/max_queued_events")
@@ -98,7 +98,7 @@ async def test_what_the_kernel_does_not_give(
         one = Told()
         with monkeypatch.context() as limited:
             if which == "thread":
-                limited.setattr(devhost.watch, "in_thread", refuse)
+                limited.setattr(devhost.watch.watcher, "in_thread", refuse)
             else:
                 limited.setattr(Inotify, "__init__" if which == "instance" else "add", refuse)
             await watcher.watch("k", spots, one.look_again)
@@ -152,8 +152,8 @@ async def test_a_filesystem_that_hangs_holds_up_only_its_spot(
             release.wait(30)
         return places(spot)
 
-    monkeypatch.setattr(devhost.watch_directories, "places", slow)
-    monkeypatch.setattr(devhost.watch, "_PROMPT_S", 0.0)
+    monkeypatch.setattr(devhost.watch.directories, "places", slow)
+    monkeypatch.setattr(devhost.watch.watcher, "_PROMPT_S", 0.0)
     for name in ("slow", "a", "b"):
         (tmp_path / name).mkdir()
     async with Watcher() as watcher:
@@ -187,7 +187,7 @@ async def test_left_while_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = descriptors()
     async with Watcher() as watcher:
         await told(watcher, tmp_path)
-        monkeypatch.setattr(devhost.watch_directories, "places", slow)
+        monkeypatch.setattr(devhost.watch.directories, "places", slow)
         spots = frozenset({Spot(str(tmp_path / "d"))})
         task = asyncio.create_task(watcher.watch("late", spots, Told().look_again))
         await asyncio.to_thread(hangs.wait)

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.watch import Watcher
-from devhost.watch_spots import Spot, places
+from devhost.watch.spots import Spot, places
+from devhost.watch.watcher import Watcher
 from tests.support.watching import Told, settled, watches
 
 DIRECTORIES = ["a", "b", "a/x", "b/x", "c", "c/x", "b/x/y"]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from devhost.watch import Watcher
-from devhost.watch_spots import Places, Spot, entry_towards, places
+from devhost.watch.spots import Places, Spot, entry_towards, places
+from devhost.watch.watcher import Watcher
 from tests.support.watching import settled, told, watches
 
 

@@ -1,0 +1,309 @@
+"""The configuration file of a running host: read again when it may have changed.
+
+A ConfigMap's ``..data`` swap, an editor's rename, a plain write, a link that is bent and
+SIGHUP all lead to one function, which compares the content. What is not valid changes nothing.
+"""
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from devhost.allocation.policy import Policy
+from devhost.errors import Problem
+from devhost.host.config.config_saver import ConfigSaver
+from devhost.host.config.last_good import LastGood
+from devhost.immutable import immutable
+from devhost.loading.loader import Loaded, Loader, read, refuse, unusable
+from devhost.model.config import Config
+from devhost.threads import in_thread, in_time
+from devhost.watch.spots import Spot
+from devhost.watch.watcher import Watcher
+
+T = TypeVar("T")
+
+POLL_S: Final = 30.0  # behind the watch; as for what no event tells of sources
+RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
+RETRY_MAX_S: Final = 5.0
+PATIENCE_S: Final = 10.0  # for a filesystem to answer
+_SETTLE_S: Final = 0.05  # a writer may be in the middle of it
+_SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
+_SETTLES_MAX: Final = 20
+_HASH_LENGTH: Final = 16
+_LINKS_MAX: Final = 40  # as the kernel
+_READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
+_LOG: Final = logging.getLogger(__name__)
+
+Apply = Callable[[Config], object]
+Content = tuple[bytes | None, str]  # where there is none, why
+
+
+@immutable
+class ConfigStatus:
+    """Which configuration is in force, and what is wrong with a newer one.
+
+    Attributes:
+        file: Where it came from: the configuration file, or the last good copy of it.
+        applied: When it came into force.
+        problems: What kept the present content of the file from coming into force.
+        unreadable: Why the file cannot be read at the moment; also one of the problems.
+        unsaved: Why the last good copy could not be written.
+        reloads: How often a new one came into force.
+        failures: How often one could not be used.
+        hash: Of the content in force: the beginning of its SHA-256.
+    """
+
+    file: str
+    applied: datetime
+    problems: tuple[Problem, ...] = ()
+    unreadable: str | None = None
+    unsaved: str | None = None
+    reloads: int = 0
+    failures: int = 0
+    hash: str = ""
+
+
+class ConfigSource:
+    """Reads a configuration file, and reads it again as long as the host runs."""
+
+    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+        self.file, self._last_good = file, last_good
+        self._loader = Loader(policy)
+        self._due = asyncio.Event()
+        self._seen: Content = None, ""  # what was judged last
+        self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
+        """By resource, the key and the reason for which a valid configuration is not applied."""
+        self._asked: asyncio.Future[Any] | None = None
+        self._saver = ConfigSaver(last_good, self._saved) if last_good else None
+        self.status = ConfigStatus(file, datetime.now(UTC))
+
+    def first(self) -> tuple[Loaded, Loaded | None]:
+        """Read the file for the first time. Blocks.
+
+        Returns:
+            What the file held and, where that is not valid, what the last good copy holds.
+        """
+        raw, reason = self._seen = self._first_content()
+        loaded = self._judged(raw, reason)
+        if raw is not None and loaded.config is not None:
+            self.status = replace(self.status, hash=_hash(raw))
+            self._save(raw)
+            return loaded, None
+        self._failed(loaded, reason)
+        if self._last_good is None:
+            return loaded, None
+        file = str(self._last_good.path)
+        try:
+            copy = in_time(self._last_good.read, PATIENCE_S)
+        except TimeoutError as error:
+            return loaded, unusable(file, f"cannot be read: {error.strerror}")
+        if copy is None:
+            return loaded, None
+        self.status = replace(self.status, file=file, hash=_hash(copy))
+        return loaded, self._loader.load_bytes(copy, file)
+
+    def _first_content(self) -> Content:
+        if self.file == "-":
+            return self._read()  # a person may be typing it
+        try:
+            return in_time(self._read, PATIENCE_S)
+        except TimeoutError as error:
+            return None, f"cannot be read: {error.strerror}"
+
+    def look_again(self, _path: str | None = None) -> None:
+        """The file may have changed."""
+        self._due.set()
+
+    async def run(self, watcher: Watcher, apply: Apply) -> None:
+        """Apply each new valid content, and save it, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._saver is not None:
+                tasks.create_task(self._saver.run(), name="save configuration")
+            await self._follow(watcher, apply)
+
+    async def _follow(self, watcher: Watcher, apply: Apply) -> None:
+        retry = RETRY_S
+        while True:
+            well = self.file == "-"  # what was read once is gone
+            try:
+                if not well:
+                    watched = await self._watch(watcher)
+                    # Looked at each time once it is watched, so no change is missed in between.
+                    await self._reload(apply)
+                    well = watched and self._seen[0] is not None
+            except Exception:  # noqa: BLE001 (logged; the host goes on)
+                _LOG.exception("reading the configuration failed")
+            pause = POLL_S if well else min(retry, POLL_S)
+            retry = RETRY_S if well else min(retry * 2, RETRY_MAX_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
+                if self.file == "-":
+                    _LOG.warning(_READ_ONCE)
+            self._due.clear()
+
+    async def _watch(self, watcher: Watcher) -> bool:
+        """Watch where the file may be exchanged; if that cannot be told, as before."""
+        with contextlib.suppress(OSError, RuntimeError):
+            spots = await self._ask("find config", lambda: _spots(self.file))
+            async with asyncio.timeout(PATIENCE_S):
+                await watcher.watch(self, spots, self.look_again)
+            return True
+        return False
+
+    async def _reload(self, apply: Apply) -> None:
+        found = await self._settled()
+        if found == self._seen:
+            return
+        raw, reason = found
+        if raw is None:
+            loaded = unusable(self.file, reason)
+        else:
+            content = raw
+            loaded = await in_thread("load config", lambda: self._judged(content, reason))
+            if loaded.config is not None and (problems := self.refused(loaded.config)):
+                valid = loaded
+                loaded = await in_thread(
+                    "load config", lambda: refuse(valid, content, self.file, problems)
+                )
+        self._seen = found
+        log_problems(loaded.problems)
+        fields = {"fields": {"file": self.file}}
+        if raw is None or loaded.config is None:
+            self._failed(loaded, reason)
+            what = "cannot be read" if raw is None else "invalid"
+            applied = self.status.applied.isoformat(timespec="seconds")
+            text = "configuration file %s; still serving the version of %s"
+            _LOG.error(text, what, applied, extra=fields)
+            return
+        now, reloads = datetime.now(UTC), self.status.reloads + 1
+        self.status = replace(
+            self.status,
+            file=self.file,
+            applied=now,
+            problems=(),
+            unreadable=None,
+            reloads=reloads,
+            hash=_hash(raw),
+        )
+        _LOG.info("configuration in force", extra=fields)
+        apply(loaded.config)
+        self._save(raw)
+
+    async def _settled(self) -> Content:
+        """Read the file until it says the same twice: a writer may be in the middle of it."""
+        found = await self._content()
+        if found == self._seen:
+            return found
+        for _ in range(_SETTLES_MAX):
+            before = found
+            await asyncio.sleep(_SETTLE_GONE_S if found[0] is None else _SETTLE_S)
+            found = await self._content()
+            if found == before:
+                break
+        return found
+
+    async def _content(self) -> Content:
+        try:
+            return await self._ask("read config", self._read)
+        except (TimeoutError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            return None, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+
+    async def _ask(self, name: str, work: Callable[[], T]) -> T:
+        """Do ``work`` in a thread; one at a time, so that a sick filesystem costs one thread.
+
+        Raises:
+            TimeoutError: It, or a former one, has not answered in 10 s.
+            RuntimeError: No thread can be started.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                if self._asked is not None:
+                    await asyncio.wait({self._asked})
+                self._asked = asked = in_thread(name, work)
+                asked.add_done_callback(lambda late: late.cancelled() or late.exception())
+                await asyncio.wait({asked})
+                return asked.result()
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {PATIENCE_S:g} s")
+
+    def _read(self) -> Content:
+        try:
+            if _may_wait(self.file):
+                return None, "is no regular file; standard input is -"
+            return read(self.file), ""
+        except OSError as error:
+            return None, f"cannot be read: {error.strerror or error}"
+
+    def _judged(self, raw: bytes | None, reason: str) -> Loaded:
+        if raw is None:
+            return unusable(self.file, reason)
+        return self._loader.load_bytes(raw, self.file)
+
+    def _failed(self, loaded: Loaded, unreadable: str) -> None:
+        self.status = replace(
+            self.status,
+            problems=loaded.problems,
+            unreadable=unreadable or None,
+            failures=self.status.failures + 1,
+        )
+
+    def _save(self, raw: bytes) -> None:
+        if self._saver is not None:
+            self._saver.save(raw)
+
+    def _saved(self, problem: str | None) -> None:
+        self.status = replace(self.status, unsaved=problem)
+
+
+def log_problems(problems: Iterable[Problem]) -> None:
+    """Log each problem as a line of its own, as `validate` prints it; its place in JSON, too."""
+    for problem in problems:
+        level = logging.ERROR if problem.severity == "error" else logging.WARNING
+        place = {key: getattr(problem, key) for key in ("file", "line", "column", "path")}
+        _LOG.log(level, "%s", problem, extra={"details": place})
+
+
+def _hash(raw: bytes | None) -> str:
+    return hashlib.sha256(raw or b"").hexdigest()[:_HASH_LENGTH]
+
+
+def _may_wait(file: str) -> bool:
+    """Whether opening a file may never end: a pipe waits for its writer, a terminal for a user.
+
+    Raises:
+        OSError: It is not there, or cannot be reached.
+    """
+    if file in ("", "-") or "\0" in file:
+        return False
+    mode = os.stat(file).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _spots(file: str) -> frozenset[Spot]:
+    """Return the directories in which the file, or a link on the way to it, may be exchanged.
+
+    Raises:
+        OSError: A link on the way cannot be read.
+    """
+    place, rest = Path("/"), list(reversed(Path(file).absolute().parts))
+    found, links = set(), 0
+    while rest:
+        part = rest.pop()
+        path = place / part  # a target that begins with / leads to the top
+        if part == "..":
+            place = place.parent
+        elif links < _LINKS_MAX and os.path.islink(path):
+            links += 1
+            found.add(place)
+            rest += reversed(path.readlink().parts)
+        else:
+            place = path
+    return frozenset(Spot(str(path), writes=True) for path in found | {place.parent})

@@ -1,0 +1,375 @@
+"""Which node is, or was, offered under which resource and ID: that outlives the process.
+
+A node is not offered under a second resource or ID before the first one is accounted for: it
+is in the kubelet's list no more, and no pod holds it. Records belong to the machine: all
+instances of devhost on it share them through the state directory.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from devhost.host.holders import Holders
+from devhost.host.ownership.owner_file import Identity, Owner, Record, identity_of, keys_of
+from devhost.host.ownership.owner_index import Entry, OwnerIndex
+from devhost.host.ownership.owner_saver import OwnerSaver
+from devhost.kubelet.instances import Instances
+from devhost.kubelet.listing import Listing
+from devhost.model.config import Resource
+from devhost.model.device import Device, Node, Snapshot, distinct, share_ids
+
+WITHHELD: Final = "withheld"  # how the reason begins
+_TICK_S: Final = 0.5
+_SLICE: Final = 500
+_UNACCOUNTED: Final = (
+    "without --pod-resources it is not known whether a pod still holds it that way: set "
+    "--pod-resources, or drain the node and start devhost with --assume-free"
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Served:
+    """A resource of this process."""
+
+    listing: Listing
+    look_again: Callable[[], None]
+    withheld: int = 0
+
+
+class Owners:
+    """The records of one process. All methods belong to the event loop.
+
+    Args:
+        holders: Which pods hold what.
+        instances: The other instances of devhost on the node.
+        state_dir: Where records outlive the process; ``None`` where they do not.
+        assume_free: Whether an ID that has left the list counts as held by no pod, where
+            pod-resources cannot be asked.
+        leave_after: Seconds between an ID's Unhealthy and its leaving the list.
+    """
+
+    def __init__(
+        self,
+        holders: Holders,
+        instances: Instances,
+        state_dir: Path | None,
+        *,
+        assume_free: bool,
+        leave_after: float,
+    ) -> None:
+        self._holders, self._instances = holders, instances
+        self._assume_free, self._leave_after = assume_free, leave_after
+        self._saver = OwnerSaver(state_dir, self._learn)
+        self._index = OwnerIndex()
+        self._freed = False  # since those who wait for a node were told
+        self._served: dict[str, _Served] = {}
+        self._overlap: Mapping[str, bool] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """Why the state directory does not have the records; ``None`` where it has."""
+        return self._saver.problem
+
+    # ── who is there ──
+
+    def declare(self, resources: Iterable[Resource]) -> None:
+        """Note what is declared from now on."""
+        self._overlap = {one.name: one.overlap == "allow" for one in resources}
+
+    def serve(self, name: str, listing: Listing, look_again: Callable[[], None]) -> None:
+        """Note a resource that is served."""
+        self._served[name] = _Served(listing, look_again)
+
+    def end(self, name: str) -> None:
+        """Note that a resource is served no more."""
+        self._served.pop(name, None)
+        self.offered(name, ())
+
+    def has(self, name: str) -> bool:
+        """Whether a resource has devices with nodes, now."""
+        owners = self._index.owners(name)
+        return any(not one.former for owner in owners for one in self._index.of(owner).values())
+
+    def withheld(self, name: str) -> int:
+        """Return how many devices of a resource are withheld."""
+        served = self._served.get(name)
+        return served.withheld if served else 0
+
+    # ── before the kubelet learns of devices ──
+
+    async def keep(self, resource: Resource, devices: Collection[Device]) -> None:
+        """Record which nodes devices have, unless another device is known to have them.
+
+        To be awaited before the kubelet can learn of the devices. Never fails; waits for the
+        state directory as `OwnerSaver.saved` does.
+        """
+        if not self._saver.loaded:
+            await self._saver.saved()  # reads what there is, too
+        for note in (self._refresh, self._enter):
+            for number, device in enumerate(devices, 1):
+                note(resource, device)
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)  # ten thousand take a quarter of a second
+        await self._saver.saved()
+
+    def offered(self, name: str, owners: Collection[Owner]) -> None:
+        """Note which devices a resource has; all others of it have no nodes any more."""
+        for owner in set(self._index.owners(name)) - set(owners):
+            self.left(owner)
+
+    def left(self, owner: Owner) -> None:
+        """Note that a device is not there any more."""
+        for entry in tuple(self._index.of(owner).values()):
+            self._leave(entry)
+
+    def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with the devices as unhealthy whose nodes others may have."""
+        devices: dict[str, Device] = {}
+        for device in snapshot.devices.values():
+            if device.healthy and not device.replaced and (reason := self._why(resource, device)):
+                devices[device.id] = replace(device, reason=reason)
+        return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
+
+    def count(self, name: str, snapshot: Snapshot) -> None:
+        """Note what is advertised."""
+        if served := self._served.get(name):
+            served.withheld = sum(
+                device.reason is not None and device.reason.startswith(WITHHELD)
+                for device in snapshot.devices.values()
+            )
+
+    # ── what becomes of records ──
+
+    async def run(self) -> None:
+        """Drop what is accounted for, and write what could not be written; for ever."""
+        try:
+            while True:
+                self.settle()
+                self._saver.retry()
+                await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
+        finally:
+            self._saver.close()
+
+    def settle(self) -> None:
+        """Drop records of devices that kubelet cannot hand out any more and that no pod holds."""
+        for entry in [one for one in self._index.former if self._accounted(one)]:
+            self._drop(entry)
+        if self._freed:
+            self._freed = False
+            for served in self._served.values():
+                if served.withheld:
+                    served.look_again()
+
+    def _accounted(self, entry: Entry) -> bool:
+        owner, now = entry.record.owner, asyncio.get_running_loop().time()
+        served = self._served.get(owner.resource)
+        if served and self._has_left(owner) and _offers(served.listing, owner, now):
+            entry.since = now
+            return False
+        if self._elsewhere(owner.resource) or now < entry.since:
+            return False
+        if not self._holders.asked:
+            return self._assume_free or entry.gone
+        held = {"shared": owner.shared}
+        if self._holders.unheld(owner.resource, owner.device, since=entry.since, **held):
+            return True
+        if not self._holders.holding(owner.resource, owner.device, **held):
+            self._holders.ask_soon()
+        return False
+
+    def _has_left(self, owner: Owner) -> bool:
+        """Whether a device is there no more; else it may have only lost a node."""
+        return all(one.former for one in self._index.of(owner).values())
+
+    def _elsewhere(self, resource: str) -> bool:
+        return self._instances.newer(resource) or bool(self._instances.older(resource))
+
+    # ── one device ──
+
+    def _refresh(self, resource: Resource, device: Device) -> None:
+        """Take note of what a look says of nodes that a device is known to have."""
+        owner = owner_of(resource, device)
+        own = self._index.of(owner)
+        if not own:
+            return
+        if device.missing_since is not None:
+            for realpath, entry in tuple(own.items()):
+                entry.gone = not device.replaced and realpath not in device.remaining
+                if entry.gone:  # the file may have another name now, in another resource
+                    self._lose(entry)
+            return
+        former = [entry for entry in own.values() if entry.record.boot != self._index.boot]
+        paths = {path for node in device.nodes for path in _paths(node)} if former else set()
+        for entry in former:
+            # What its name leads to, since the machine has started anew, is found now.
+            if not paths.isdisjoint((entry.record.path, entry.record.realpath)):
+                self._index.forget(entry)
+
+    def _enter(self, resource: Resource, device: Device) -> None:
+        if device.missing_since is not None or device.replaced:
+            return
+        nodes = {node.state.realpath: node for node in device.nodes if node.state}
+        if not nodes:
+            return
+        if self._other(resource, device) is None:
+            self._record(resource, device, nodes)
+        # Also where it is withheld: else two that exchange their nodes wait for each other.
+        own = self._index.of(owner_of(resource, device))
+        for entry in [entry for realpath, entry in own.items() if realpath not in nodes]:
+            self._lose(entry)
+
+    def _record(self, resource: Resource, device: Device, nodes: Mapping[str, Node]) -> None:
+        owner, allow = owner_of(resource, device), resource.overlap == "allow"
+        own = self._index.of(owner)
+        for realpath, node in nodes.items():
+            assert node.state is not None  # noqa: S101 (see above)
+            identity, entry = identity_of(node.state), own.get(realpath)
+            if entry is not None and self._same(entry.record, node, identity, allow=allow):
+                entry.former = entry.gone = False
+                self._index.former.discard(entry)
+                continue
+            unknown = not own or all(one.unknown for one in own.values())
+            if entry is not None:
+                self._index.forget(entry)
+            record = Record(owner, node.path, realpath, identity, self._index.boot, overlap=allow)
+            self._index.add(Entry(record, unknown=unknown))
+            self._saver.put(record)
+            own = self._index.of(owner)
+
+    def _same(self, record: Record, node: Node, identity: Identity, *, allow: bool) -> bool:
+        return (
+            record.identity == identity
+            and record.path == node.path
+            and record.boot == self._index.boot
+            and record.overlap == allow
+        )
+
+    def _other(self, resource: Resource, device: Device) -> Entry | None:
+        """Return what is recorded of a device's nodes under another name."""
+        owner = owner_of(resource, device)
+        for node in device.nodes:
+            for entry in self._index.at(keys_of(node.path, node.state)) if node.state else ():
+                if entry.record.owner != owner and not self._may_share(resource, entry.record):
+                    return entry
+        return None
+
+    def _may_share(self, resource: Resource, record: Record) -> bool:
+        """Whether ``overlap`` lets a resource offer what another one has.
+
+        Where both are declared it is enough that one of them says so, as for all that they find.
+        """
+        name, allow = record.owner.resource, resource.overlap == "allow"
+        if name == resource.name:
+            return False
+        if name in self._overlap:
+            return allow or self._overlap[name]
+        return allow and record.overlap
+
+    def _why(self, resource: Resource, device: Device) -> str | None:
+        """Return why a device cannot be offered; ``None`` where it can."""
+        other = self._other(resource, device)
+        if other is None:
+            owner = owner_of(resource, device)
+            own = self._index.of(owner)
+            nodes = [node.state for node in device.nodes if node.state]
+            if all(state.realpath in own and not own[state.realpath].former for state in nodes):
+                return None
+            return f"{WITHHELD}: its nodes are about to be recorded"
+        owner = other.record.owner
+        served = self._served.get(owner.resource)
+        pods = self._holders.holding(owner.resource, owner.device, shared=owner.shared)
+        if pods:
+            why = f"held as {owner} by {', '.join(pods)}"
+        elif served and (
+            _offers(served.listing, owner, asyncio.get_running_loop().time())
+            if other.former
+            else _lists(served.listing, owner)
+        ):
+            why = f"still in the kubelet's list as {owner}"
+        elif self._elsewhere(owner.resource):
+            why = f"another instance of devhost serves {owner.resource}, which had it as {owner}"
+        elif not self._holders.asked:
+            why = f"it was offered as {owner}, and {_UNACCOUNTED}"
+        else:
+            unknown = self._holders.unknown
+            reason = f" (who holds what is not known: {unknown})" if unknown else ""
+            why = f"it was offered as {owner}: waiting until no pod is seen to hold that{reason}"
+        return f"{WITHHELD}: {why}"
+
+    # ── the records in memory ──
+
+    def _drop(self, entry: Entry) -> None:
+        """Forget a record, on the disk too."""
+        self._index.forget(entry)
+        self._freed = True
+        self._saver.put(replace(entry.record, dropped=True))
+        self._saver.start()
+
+    def _lose(self, entry: Entry) -> None:
+        """Note that a listed device has lost a node; a running Allocate may still give it away."""
+        self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
+
+    def _leave(self, entry: Entry, since: float | None = None) -> None:
+        if not entry.former:
+            owner = entry.record.owner
+            served = self._served.get(owner.resource)
+            if entry.unknown and served and not _lists(served.listing, owner):
+                self._drop(entry)  # it was found and is gone before the first list was sent
+                return
+            entry.former = True
+            entry.since = asyncio.get_running_loop().time() if since is None else since
+            self._index.former.add(entry)
+
+    # ── what other instances say ──
+
+    def _learn(self, others: Iterable[Record], refused: Iterable[Record]) -> None:
+        """Take over what other instances have recorded."""
+        now = asyncio.get_running_loop().time()
+        for record in others:
+            known = self._index.of(record.owner).get(record.realpath)
+            if known is not None and not known.former:
+                if record.dropped:
+                    self._saver.put(known.record)
+                continue
+            if known is not None:
+                self._index.forget(known)
+            if not record.dropped:
+                self._index.add(Entry(record, former=True, since=now))
+        for record in refused:
+            known = self._index.of(record.owner).get(record.realpath)
+            if known is not None and known.record is record:
+                self._index.forget(known)
+                if served := self._served.get(record.owner.resource):
+                    served.look_again()
+
+
+def owner_of(resource: Resource, device: Device) -> Owner:
+    """Return under what name a device is advertised."""
+    return Owner(resource.name, device.id, shared=resource.replicas > 1)
+
+
+def _paths(node: Node) -> Iterator[str]:
+    yield node.path
+    if node.state:
+        yield node.state.realpath
+
+
+def _lists(listing: Listing, owner: Owner) -> bool:
+    """Whether the kubelet's list has a device."""
+    return _first(owner) in listing or (
+        owner.shared and owner.device in distinct(listing.leaving - {owner.device})
+    )
+
+
+def _offers(listing: Listing, owner: Owner, now: float) -> bool:
+    """Whether the kubelet may hand out a device, or its ID is about to leave the list."""
+    first = _first(owner)
+    stays = first in listing and first not in listing.leaving
+    return not listing.may_leave(first, now) if stays else _lists(listing, owner)
+
+
+def _first(owner: Owner) -> str:
+    """Return the ID, or that of the first share, under which the list has a device."""
+    return share_ids(owner.device, 2)[0] if owner.shared else owner.device

@@ -1,0 +1,280 @@
+"""One step before a container's start, for one device."""
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import functools
+import os
+import stat
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from devhost.allocation import pre_start
+from devhost.allocation.policy import Policy
+from devhost.discovery import command
+from devhost.errors import PreStartError
+from devhost.host.beside import Beside
+from devhost.host.prestart import device_locks
+from devhost.hostfs.files import HostFiles
+from devhost.immutable import immutable
+from devhost.model.config import Step
+from devhost.model.device import Device, FileKind, FileState
+from devhost.model.names import printable
+from devhost.threads import in_own_thread
+
+T = TypeVar("T")
+
+_POLL_S: Final = 0.1
+_KILL_S: Final = 1.0  # until a command that was stopped has to be gone
+_TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
+
+
+@immutable
+class Start:
+    """What the steps of one device are run with.
+
+    Attributes:
+        resource: The resource's name.
+        device: The device.
+        constants: What templates may use that is not of the device's nodes: ``resource``,
+            ``nodeName``, ``index``, ``count``.
+        files: Where the host's files are.
+        policy: What the configuration may ask for.
+        deadline: On the event loop's clock.
+        pod: Whose container starts, ``namespace/name``; ``None`` where that is not known.
+        beside: The resource's.
+        locks: Where devices are locked while a command runs on them; ``None`` if nowhere.
+    """
+
+    resource: str
+    device: Device
+    constants: Mapping[str, str]
+    files: HostFiles
+    policy: Policy
+    deadline: float
+    pod: str | None = None
+    beside: Beside = field(default_factory=Beside)
+    locks: Path | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of commands."""
+        known = {"DEVHOST_POD": self.pod} if self.pod else {}
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "DEVHOST_RESOURCE": self.resource,
+            "DEVHOST_DEVICE": self.device.id,
+            **known,
+        }
+
+
+async def run_step(number: int, step: Step, start: Start) -> None:
+    """Run one step for one device.
+
+    Args:
+        number: The step's place in the list, from 0.
+        step: The step.
+        start: The device, and what the step may need.
+
+    Raises:
+        PreStartError: It failed or did not end in time; the text names the step and the
+            device, and has the end of a command's output.
+    """
+    now = asyncio.get_running_loop().time()
+    ends = min(start.deadline, now + step.timeout)
+    limit = _Limit(ends, f"within {round(max(ends - now, 0.0), 1):g}s")
+    try:
+        if step.run is not None:
+            await _run(step, start, limit)
+        elif step.mode is not None:
+            mode = int(step.mode, 8)
+            await _look(start, limit, lambda: _change_mode(mode, start))
+        else:
+            await _wait_for(step, start, limit)
+    except (PreStartError, OSError) as error:
+        where = f"{pre_start.label(number, step)} of device {start.device.id}"
+        raise PreStartError(printable(f"{where}: {error}")) from None
+
+
+async def refuse_in_use(start: Start) -> None:
+    """Refuse a device with a block node that somebody uses: it must not be prepared again.
+
+    What cannot be opened for another reason passes; the command will say.
+
+    Raises:
+        PreStartError: It is in use, or the host did not answer before the deadline.
+    """
+    limit = _Limit(start.deadline, "in time")
+    try:
+        busy = await _look(start, limit, lambda: _busy(start.device, start.files))
+    except PreStartError as error:
+        raise PreStartError(f"device {start.device.id}: {error}") from None
+    if busy is not None:
+        raise PreStartError(
+            f"device {start.device.id}: {printable(busy)} is in use (mounted, or held by "
+            "another): it is not prepared again"
+        )
+
+
+def _busy(device: Device, files: HostFiles) -> str | None:
+    for node in device.nodes:
+        try:
+            state = files.look(node.path) if node.state else None
+            if state is None or state.kind is not FileKind.BLOCK:
+                continue
+            # The kernel's own answer, which counts all mount namespaces and all partitions.
+            flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC
+            os.close(os.open(files.here(state.realpath), flags))
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return node.path
+    return None
+
+
+# ── limits ──
+
+
+@immutable
+class _Limit:
+    """Until when (on the loop's clock), and how a message calls that."""
+
+    ends: float
+    text: str
+
+    @contextlib.asynccontextmanager
+    async def keep(
+        self, what: Callable[[], str], more: Callable[[], str] = str
+    ) -> AsyncIterator[None]:
+        """Raise `PreStartError` with "<what> within …<more>" for what does not end in time."""
+        limit = asyncio.timeout_at(self.ends)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():  # what the host said
+                raise
+            raise PreStartError(f"{what()} {self.text}{more()}") from None
+
+
+async def _look(start: Start, limit: _Limit, work: Callable[[], T]) -> T:
+    async with limit.keep(lambda: "the host did not answer"):
+        return await start.beside.do(f"preStart {start.resource}", work)
+
+
+# ── run ──
+
+
+async def _run(step: Step, start: Start, limit: _Limit) -> None:
+    if not start.policy.allow_exec:
+        raise PreStartError("commands need --allow-exec")
+    here = functools.partial(_seen_at, start.files)
+    commands = await _look(
+        start, limit, lambda: pre_start.commands(step, start.device, start.constants, here)
+    )
+    for argv in commands:
+        await _execute(argv, start, limit)
+
+
+def _seen_at(files: HostFiles, path: str) -> str:
+    """Return a path that leads a command to what the host has there.
+
+    Below a root, an absolute link would lead out of it, to another file or device.
+    """
+    shown = files.here(path)
+    if files.is_host:
+        return shown
+    real = files.here(files.resolve(path))
+    return shown if os.path.realpath(shown) == os.path.realpath(real) else real
+
+
+async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
+    stop = threading.Event()
+    until = time.monotonic() + limit.ends - asyncio.get_running_loop().time()
+
+    def work() -> command.Ended:
+        keys = device_locks.keys(start.resource, start.device) if start.locks else []
+        left = until - time.monotonic()
+        with device_locks.held(start.locks or Path(), keys, left, stop) as locks:
+            return command.run(argv, start.environment, until - time.monotonic(), stop, locks)
+
+    running = in_own_thread(f"preStart {start.resource}", work)
+    running.add_done_callback(lambda late: late.cancelled() or late.exception())
+    try:
+        async with dataclasses.replace(limit, ends=limit.ends + _KILL_S).keep(
+            lambda: "did not end"
+        ):
+            ended = await asyncio.shield(running)
+    except FileNotFoundError as error:
+        raise PreStartError(error.strerror) from None
+    except (OSError, ValueError) as error:
+        raise PreStartError(f"cannot be run: {error}") from None
+    finally:
+        if not running.done():  # nothing of it is left when the cancellation goes on
+            stop.set()
+            start.beside.leave(running)
+            await asyncio.wait([running], timeout=_KILL_S)
+    lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
+    if ended.status is None:
+        raise PreStartError(f"did not end {limit.text}{lines}")
+    if ended.status:
+        raise PreStartError(f"{ended.told()}{lines}")
+
+
+# ── mode, waitFor ──
+
+
+def _change_mode(mode: int, start: Start) -> None:
+    targets: list[tuple[str, FileState]] = []
+    for node in start.device.nodes:
+        if node.state is None or not node.state.kind.is_node:
+            continue
+        state = start.files.look(node.path)
+        if state is None or state.kind is not node.state.kind:
+            raise PreStartError(f"{node.path} is no {node.state.kind.value} device any more")
+        refusal = start.policy.refusal(state.realpath, state.kind, state.number, mount=False)
+        if refusal is not None and start.policy.enforced:
+            raise PreStartError(refusal)
+        targets.append((start.files.here(state.realpath), state))
+    if not targets:
+        raise PreStartError("the device has no device node whose mode could be changed")
+    for path, state in targets:
+        _change_mode_of(path, state, mode)
+
+
+def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
+    # What is opened here is what is judged and changed, whatever the path leads to meanwhile.
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        number = (os.major(found.st_rdev), os.minor(found.st_rdev))
+        if stat.S_IFMT(found.st_mode) != _TYPES[expected.kind] or number != expected.number:
+            raise PreStartError(f"{path} has become another file")
+        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
+    finally:
+        os.close(descriptor)
+
+
+async def _wait_for(step: Step, start: Start, limit: _Limit) -> None:
+    paths = pre_start.awaited(step, start.device, start.constants)
+    missing: str | None = paths[0] if paths else None
+    async with limit.keep(lambda: f"{missing} did not appear"):
+        while missing is not None:
+            name = f"preStart {start.resource}"
+            missing = await start.beside.do(name, lambda: _missing(start.files, paths))
+            if missing is not None:
+                await asyncio.sleep(_POLL_S)
+
+
+def _missing(files: HostFiles, paths: Sequence[str]) -> str | None:
+    for path in paths:
+        try:
+            if files.look(path) is None:
+                return path
+        except OSError as error:
+            return f"{path} ({error.strerror})"
+    return None

@@ -1,0 +1,124 @@
+"""What the kubelet asks of a resource, answered beside the event loop."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from devhost.discovery.scan import Scanner
+from devhost.errors import AllocationError
+from devhost.host.prestart.preparation import WITHIN_S, Preparation
+from devhost.host.resource.attribution import Attribution
+from devhost.host.resource.publisher import Publisher
+from devhost.host.shared import CodeResource, Shared
+from devhost.kubelet.listing import Listing
+from devhost.model.answer import Allocation
+from devhost.model.device import Snapshot, distinct
+from devhost.threads import in_thread
+
+_CHANGE_WAIT_S: Final = 1.0
+_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is looked at
+_STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
+
+
+class Handout:
+    """The backend of one resource's servicer; a sick filesystem owes it few answers."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        up_to_date: asyncio.Event,
+        preparation: Preparation,
+        shared: Shared,
+        code: CodeResource | None = None,
+    ) -> None:
+        self._publisher, self._up_to_date = publisher, up_to_date
+        self._preparation, self._shared, self._code = preparation, shared, code
+        self._attribution = Attribution(self.name, shared.holders)
+        self._stuck = 0
+
+    @property
+    def name(self) -> str:
+        """The resource's name."""
+        return self._publisher.scanner.resource.name
+
+    @property
+    def listing(self) -> Listing:
+        """The list that streams send."""
+        return self._publisher.listing
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether the resource prepares its devices before a container starts."""
+        return self._publisher.scanner.pre_start_required
+
+    async def _current(self) -> tuple[Scanner, Snapshot]:
+        """Return what is advertised; a change of the configuration counts at once."""
+        if not self._up_to_date.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHANGE_WAIT_S):
+                    await self._up_to_date.wait()
+        return self._publisher.scanner, self._publisher.snapshot
+
+    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
+        """Return what a container receives for devices of the current snapshot.
+
+        Args:
+            advertised_ids: The devices.
+            pre_start: Whether the kubelet will call PreStartContainer: it asks for that once per
+                registration, which may be older than the declaration.
+
+        Raises:
+            AllocationError: A device is gone or refused; the text names it.
+        """
+        scanner, snapshot = await self._current()
+        name, ids = scanner.resource.name, tuple(advertised_ids)
+        if pre_start:
+            await self._preparation.allocated(scanner.resource, ids)
+        if self._stuck >= _STUCK_MAX:
+            raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
+        answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
+        try:
+            with self._shared.holders.allocating():
+                return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            self._stuck += 1
+            answer.add_done_callback(self._unstuck)
+            raise
+
+    def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
+        """Take note that an Allocate has ended, how, and after how long."""
+        self._shared.recorder.allocated(self.name, result, seconds)
+        if result == "ok":
+            self._attribution.allocated(ids)
+
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Return which IDs a container should get; none to leave it to the kubelet."""
+        scanner, snapshot = await self._current()
+        choose = functools.partial(scanner.preferred, snapshot, available, must_include, size)
+        if self._code is None and len(snapshot.devices) + len(available) <= _FEW:
+            return choose()
+        return await in_thread(f"prefer {self.name}", choose)
+
+    async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
+        """Prepare devices for a container that starts; return the pod where it is known.
+
+        Raises:
+            PreStartError: The container must not start; the text says why.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + WITHIN_S
+        scanner, snapshot = await self._current()
+        pod = await self._preparation.prepare(scanner.resource, snapshot.devices, advertised_ids)
+        if self._code is not None:
+            chosen = [snapshot.devices[one] for one in distinct(advertised_ids)]
+            await self._code.pre_start(chosen, deadline - clock())
+        return pod
+
+    def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
+        self._stuck -= 1
+        if not answer.cancelled():
+            answer.exception()  # nobody waits for it any more

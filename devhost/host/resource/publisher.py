@@ -1,0 +1,157 @@
+"""From what was found to the list that the kubelet is sent, and to what is claimed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from devhost.discovery.partial import Part
+from devhost.discovery.scan import Scanner
+from devhost.host.ownership.claim import Claim
+from devhost.host.ownership.claims import Claims
+from devhost.host.ownership.owners import Owners, owner_of
+from devhost.host.resource import advertising
+from devhost.host.resource.changes import log_changes
+from devhost.kubelet import wire
+from devhost.kubelet.listing import Advertised, Listing
+from devhost.model.device import Snapshot, share_ids
+
+_LOG: Final = logging.getLogger(__name__)
+
+Judge = Callable[[Snapshot], Snapshot]
+
+
+class Publisher:
+    """Keeps one resource's list in step with what was found.
+
+    Attributes:
+        listing: What the kubelet is sent.
+        found: What the last look found, before it was judged.
+        snapshot: What is advertised.
+        scanner: The declaration by which that was found.
+        skipped: The nodes (`Node.key`) that were left to other resources.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        listing: Listing,
+        claims: Claims,
+        claim: Claim,
+        owners: Owners,
+        judges: Sequence[Judge],
+    ) -> None:
+        self.scanner, self.listing = scanner, listing
+        self._claims, self._claim, self._judges = claims, claim, judges
+        self._owners = owners
+        self.found = self.snapshot = Snapshot()
+        self.skipped: frozenset[str] = frozenset()
+
+    def publish(
+        self, scanner: Scanner, found: Snapshot, skipped: Iterable[str] | None = None
+    ) -> None:
+        """Set the list by what was found; IDs leave it when they may.
+
+        Args:
+            scanner: The declaration by which it was found.
+            found: What was found.
+            skipped: The nodes that were left to other resources; as before unless told.
+        """
+        self.scanner = scanner
+        self.skipped = self.skipped if skipped is None else frozenset(skipped)
+        listing, replicas = self.listing, scanner.resource.replicas
+        before, left = listing.entries, listing.left
+        found = advertising.without_left(found, before)
+        snapshot = self._judged(found, before)
+        wanted = advertising.entries(snapshot, replicas)
+        held = listing.held() - wanted.keys() - before.keys()
+        wanted = self._fitting(wanted)
+        listing.update(wanted)
+        if held:
+            # What a pod holds is listed, as on its way out, even if it was gone before this
+            # process came: the kubelet may know it. But not beyond what the list can have.
+            kept = wire.truncated(dict.fromkeys(held, Advertised(False)), listing)
+            listing.sending(kept)
+            listing.update(wanted | kept)
+            listing.update(wanted)
+        listing.prune(asyncio.get_running_loop().time())
+        if listing.left != left:
+            self.publish(scanner, found)  # what has waited for the IDs that left need wait no more
+            return
+        self.found = advertising.without_left(found, listing.leaving)
+        former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
+        log_changes(scanner.resource.name, former, self.snapshot)
+        devices = self.snapshot.devices.values()
+        declared = {owner_of(scanner.resource, one) for one in devices if not one.replaced}
+        self._owners.offered(scanner.resource.name, declared)
+        self._owners.count(scanner.resource.name, self.snapshot)
+        offered = advertising.keys(self.snapshot, leaving=False)
+        leaving = advertising.keys(self.snapshot, leaving=True)
+        self._claims.set(self._claim, offered, leaving, self.skipped)
+
+    def publish_part(self, part: Part) -> bool:
+        """Do what `publish` does, for the few devices that may be different.
+
+        Returns:
+            Whether that could be done; else nothing was.
+        """
+        resource, listing = self.scanner.resource, self.listing
+        if self.found is not part.before or listing.left_out:
+            return False
+        if part.after is part.before:
+            return True
+        judged = self._judged(Snapshot(part.devices), listing.leaving)
+        wanted = advertising.entries(judged, resource.replicas)
+        if len(wire.truncated(wanted, listing)) < len(wanted):
+            return False
+        gone = [one for key in part.gone for one in share_ids(key, resource.replicas)]
+        listing.change(wanted, gone)
+        devices = {**self.snapshot.devices, **judged.devices}
+        former = {key: devices[key] for key in part.gone}
+        for key in part.gone:
+            self._owners.left(owner_of(resource, devices.pop(key)))
+        former |= {
+            key: self.snapshot.devices[key] for key in part.devices if key in self.snapshot.devices
+        }
+        before = Snapshot(former, self.snapshot.skipped)
+        self.found, self.snapshot = part.after, replace(part.after, devices=devices)
+        # After the stream's turn: the kubelet is told first.
+        after = Snapshot(judged.devices, self.snapshot.skipped)
+        asyncio.get_running_loop().call_later(0, log_changes, resource.name, before, after)
+        self._claims.change(
+            self._claim,
+            offered=(offered := advertising.keys(judged, leaving=False)),
+            leaving=(leaving := advertising.keys(judged, leaving=True)),
+            gone=advertising.keys(before, leaving=False) - offered - leaving,
+        )
+        self._owners.count(resource.name, self.snapshot)
+        return True
+
+    def _judged(self, found: Snapshot, listed: Iterable[str]) -> Snapshot:
+        """Say of each device whether it can be offered."""
+        snapshot = advertising.held_back(
+            found,
+            self.scanner.resource.replicas,
+            listed,
+        )
+        snapshot = self._owners.judged(self.scanner.resource, snapshot)
+        for judge in self._judges:
+            snapshot = judge(snapshot)
+        return snapshot
+
+    def prune(self) -> bool:
+        """Let IDs leave whose time has come; return whether any did."""
+        if not self.listing.prune(asyncio.get_running_loop().time()):
+            return False
+        self.publish(self.scanner, self.found)
+        return True
+
+    def _fitting(self, wanted: dict[str, Advertised]) -> dict[str, Advertised]:
+        listing = self.listing
+        listed = wire.truncated(wanted, listing)
+        before, listing.left_out = listing.left_out, len(wanted) - len(listed)
+        if listing.left_out and listing.left_out != before:
+            fields = {"resource": self.scanner.resource.name, "left_out": listing.left_out}
+            _LOG.warning("list truncated", extra={"fields": fields})
+        return listed

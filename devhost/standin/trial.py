@@ -1,0 +1,82 @@
+"""The real host against the stand-in kubelet: what ``devhost try`` does."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+from devhost.host.config.config_source import ConfigSource
+from devhost.host.shared import CodeResource
+from devhost.host.status import reported
+from devhost.host.supervisor import Host, Settings
+from devhost.model.config import Config
+from devhost.standin.kubelet import SimulatedKubelet
+
+_ONCE_TIMEOUT_S: Final = 30.0
+
+
+class Trial:
+    """A host and its kubelet, in a temporary directory."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: Settings,
+        source: ConfigSource | None = None,
+        plugins: Sequence[CodeResource] = (),
+    ) -> None:
+        self.kubelet = SimulatedKubelet(settings.plugin_dir, settings.pod_resources)
+        self.host = Host(config, settings, source, plugins)
+        self.names = [
+            resource.name
+            for resource in (*(one.resource for one in plugins), *config.resources)
+            if resource.applies_to(settings.node_name)
+        ]
+        self._changed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start both; stop both at the end."""
+        self.kubelet.on_change = self._changed.set
+        await self.kubelet.start()
+        host = asyncio.create_task(self.host.run(), name="host")
+        try:
+            yield
+        finally:
+            host.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await host
+            await self.kubelet.stop()
+
+    async def once(self) -> dict[str, Any]:
+        """Return the shape of ``plan -o json`` with ``registered``, when all have registered."""
+        async with self.running():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ONCE_TIMEOUT_S):
+                    while not set(self.names) <= (await self.kubelet.capacity()).keys():
+                        self._changed.clear()
+                        await self._changed.wait()
+            capacity = await self.kubelet.capacity()
+            shown = []
+            for runner in self.host.runners:
+                one = reported(runner, runner.snapshot).as_json()
+                one["registered"] = runner.name in capacity
+                shown.append(one)
+            return {"resources": shown}
+
+    async def live(self, show: Callable[[str], None]) -> None:
+        """Show what the kubelet knows, whenever that changes, until cancelled."""
+        before: dict[str, tuple[int, int]] = {}
+        async with self.running():
+            while True:
+                self._changed.clear()
+                capacity = await self.kubelet.capacity()
+                for name, (total, healthy) in sorted(capacity.items()):
+                    if before.get(name) != (total, healthy):
+                        ids = " ".join(
+                            device_id if health == "Healthy" else f"({device_id})"
+                            for device_id, health in self.kubelet.devices(name).items()
+                        )
+                        show(f"{name}: {healthy} of {total} allocatable: {ids}".rstrip(": "))
+                before = capacity
+                await self._changed.wait()
