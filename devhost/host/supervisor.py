@@ -30,7 +30,7 @@ from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Config, Resource
 from devhost.observe.recorder import Recorder
 from devhost.plan import Action
-from devhost.watch.spots import Spot
+from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
@@ -162,8 +162,8 @@ class Host:
         directory = shared.directory
         try:
             async with shared.watcher as watcher, asyncio.TaskGroup() as self._tasks:
-                spots = frozenset({Spot(str(directory.path))})
-                await watcher.watch(directory, spots, directory.look_again)
+                targets = frozenset({WatchTarget(str(directory.path))})
+                await watcher.subscribe(directory.look_again).watch(targets)
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
                 self._tasks.create_task(shared.expectations.run(), name="expectations")

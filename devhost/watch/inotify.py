@@ -1,8 +1,9 @@
-"""The kernel's inotify, as a descriptor that never blocks and that no child inherits.
+"""The kernel's inotify, as a descriptor that never blocks and that no child process inherits.
 
-Of watchdog only its bindings are used. Its observers take a thread for each directory. Its
-`InotifyFD` is made for a thread of its own: it blocks, its descriptor is inherited, closing it
-unread leaves it open, and a directory that must not be read counts as watched.
+Only watchdog's bindings are used. Its observers start a thread for each directory. Its
+`InotifyFD` needs one thread for all, but holds a lock while the kernel adds a watch, so a
+filesystem that hangs would hold up the events of all others; it also takes a directory that it
+may not read for watched, and its descriptor is inherited.
 """
 
 import ctypes
@@ -27,8 +28,8 @@ LOST: Final = InotifyConstants.IN_IGNORED
 MOVED_ITSELF: Final = InotifyConstants.IN_MOVE_SELF
 OVERFLOW: Final = InotifyConstants.IN_Q_OVERFLOW
 WRITTEN: Final = InotifyConstants.IN_CLOSE_WRITE
-# A directory that is removed needs no bit: its watch is lost, and that is always told. Links are
-# followed. A directory has one watch by whatever path, so a mask adds to the former.
+# A directory that is removed needs no bit: the loss of its watch is an event in any case. The watch
+# of a directory is the same by whatever path it is reached, so a mask is added to the former one.
 _STRUCTURE: Final = (
     InotifyConstants.IN_CREATE
     | InotifyConstants.IN_DELETE
@@ -43,7 +44,7 @@ _REASONS: Final = {
     errno.EMFILE: "inotify instance limit reached",
 }
 _HEAD: Final = struct.Struct("iIII")
-_BUFFER: Final = 8 * 1024  # some 250 events: what else waits has its turn after them
+_BUFFER: Final = 8 * 1024  # some 250 events, so that other callbacks run in between
 _init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", libc))
 
 
@@ -63,11 +64,13 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        self._descriptor: int = _init(os.O_CLOEXEC | os.O_NONBLOCK)  # watchdog's are wrong
+        self._descriptor: int = _init(
+            os.O_CLOEXEC | os.O_NONBLOCK
+        )  # watchdog's constants are wrong
         if self._descriptor == -1:
             raise _failure()
         self._lock = threading.Lock()
-        self._users = 1  # whoever owns it, and each thread that adds a watch
+        self._users = 1  # its owner, and each thread that adds a watch
         self._closed = False
 
     def fileno(self) -> int:
@@ -75,40 +78,45 @@ class Inotify:
         return self._descriptor
 
     def add(self, path: str, *, writes: bool) -> int:
-        """Watch a directory; return its number, which is the same as long as it is the same.
+        """Watch a directory; return the number of its watch. May be called in any thread.
 
-        It waits for the directory's filesystem, so it may be called in any thread.
+        It waits for the directory's filesystem. A directory that is watched already keeps its
+        number, by whatever path it is reached.
 
         Raises:
-            OSError: It is not there, or must not be read, or there are too many watches; or all
-                watches were ended.
+            OSError: The path is missing, no directory or not readable, the limit of watches is
+                reached, or this was closed.
+            ValueError: No path can be like this.
         """
+        encoded = os.fsencode(path)
+        if b"\0" in encoded:  # the kernel would see only what is before it
+            raise ValueError("embedded null byte")
         with self._lock:
             if self._closed:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
             self._users += 1
         try:
             mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
-            watch = inotify_add_watch(self._descriptor, os.fsencode(path), mask)
+            watch = inotify_add_watch(self._descriptor, encoded, mask)
             if watch == -1:
-                raise _failure()
+                raise _failure(path)
             return watch
         finally:
             self._leave()
 
     def remove(self, watch: int) -> None:
-        """End a watch. It may have ended by itself."""
+        """End a watch, unless it has ended with its directory."""
         inotify_rm_watch(self._descriptor, WatchDescriptor(watch))
 
     def read(self) -> list[Event]:
-        """Return the events that wait, or the first of very many."""
+        """Return the queued events, or the first of very many."""
         try:
             return list(parsed(os.read(self._descriptor, _BUFFER)))
         except BlockingIOError:
             return []
 
     def close(self) -> None:
-        """End all watches, but while one is still being added: then, when it was."""
+        """End all watches; the descriptor is closed when no thread adds a watch any longer."""
         self._closed = True
         self._leave()
 
@@ -120,7 +128,7 @@ class Inotify:
 
 
 def parsed(buffer: bytes) -> Iterator[Event]:
-    """Take apart what the kernel wrote."""
+    """Parse what the kernel wrote."""
     at = 0
     while at < len(buffer):
         watch, mask, _, length = _HEAD.unpack_from(buffer, at)
@@ -129,6 +137,6 @@ def parsed(buffer: bytes) -> Iterator[Event]:
         yield Event(watch, mask, os.fsdecode(name))
 
 
-def _failure() -> OSError:
+def _failure(path: str | None = None) -> OSError:
     number = ctypes.get_errno()
-    return OSError(number, _REASONS.get(number) or os.strerror(number))
+    return OSError(number, _REASONS.get(number) or os.strerror(number), path)

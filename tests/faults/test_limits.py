@@ -88,7 +88,7 @@ async def test_no_more_watches(
         directories(directory, "a", "b") + "  - {name: example.com/c, sources: [static: 1]}"
     )
     await at_rest(standin, daemon, {A: {"0"}, B: {"0"}, "example.com/c": {"0"}})
-    assert len(daemon.found("cannot watch for changes")) == 1
+    assert len(daemon.found("inotify unavailable")) == 1
     before = daemon.figures().watches
     enter = ("nsenter", "-U", "--preserve-credentials", "-t", str(daemon.pid))
     assert await succeeds(*enter, "sh", "-c", f"echo 1000 > /proc/sys/user/{limit}")

@@ -5,46 +5,59 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from devhost.watch.spots import Spot
-from devhost.watch.watcher import Watcher
+from devhost.watch.targets import WatchTarget
+from devhost.watch.watcher import Subscription, Watcher
 
 
-class Told:
-    """The paths that a watcher calls back with."""
+class Listener:
+    """Collects what a watcher calls back with."""
 
-    def __init__(self) -> None:
+    subscription: Subscription
+
+    def __init__(self, watcher: Watcher | None = None) -> None:
         self._paths: asyncio.Queue[str | None] = asyncio.Queue()
-        self.look_again: Callable[[str | None], None] = self._paths.put_nowait
+        self.callback: Callable[[str | None], None] = self._paths.put_nowait
+        if watcher is not None:
+            self.subscription = watcher.subscribe(self.callback)
+
+    async def watch(self, path: str | Path, **kind: bool) -> None:
+        """Watch a directory instead of the former one."""
+        await self.subscription.watch(target(path, **kind))
 
     async def until(self, path: str | Path | None) -> list[str | None]:
-        """Wait until a path is told; return what was told before it."""
+        """Wait for a path; return what came before it."""
         before: list[str | None] = []
-        wanted = None if path is None else str(path)
+        expected = None if path is None else str(path)
         async with asyncio.timeout(5):
-            while (told := await self._paths.get()) != wanted:
-                before.append(told)
+            while (came := await self._paths.get()) != expected:
+                before.append(came)
         return before
 
 
-async def told(watcher: Watcher, path: Path, key: str = "k", **kind: bool) -> Told:
+def target(path: str | Path, **kind: bool) -> frozenset[WatchTarget]:
+    """Return a directory as the only target."""
+    return frozenset({WatchTarget(str(path), **kind)})
+
+
+async def listen(watcher: Watcher, path: Path, **kind: bool) -> Listener:
     """Watch a directory."""
-    one = Told()
-    await watcher.watch(key, frozenset({Spot(str(path), **kind)}), one.look_again)
-    return one
+    listener = Listener(watcher)
+    await listener.watch(path, **kind)
+    return listener
 
 
 async def settled(watcher: Watcher, place: Path) -> None:
-    """Wait until all events so far are delivered, and the watches are arranged by them.
+    """Wait until all events so far are delivered, and the watches are right again.
 
-    The event that is made last comes last. ``place`` is a directory that is not there yet.
+    The event that is made last comes last. ``place`` is a directory that does not exist yet.
     """
     place.mkdir()  # noqa: ASYNC240
-    last = await told(watcher, place, "settle")
+    last = await listen(watcher, place)
     (place / "x").touch()
     await last.until(place / "x")
-    watcher.unwatch("settle")
-    while looks := [one.looking for one in watcher._wanted.values() if one.looking]:
-        await asyncio.wait(looks)
+    last.subscription.close()
+    while pending := [one._resolving for one in watcher._subscriptions if one._resolving]:
+        await asyncio.wait(pending)
 
 
 def descriptors() -> dict[str, str]:
@@ -53,7 +66,7 @@ def descriptors() -> dict[str, str]:
     for path in Path("/proc/self/fd").iterdir():
         try:
             found[path.name] = os.readlink(path)
-        except FileNotFoundError:  # that of looking
+        except FileNotFoundError:  # that of this loop
             continue
     return found
 

@@ -15,7 +15,7 @@ from devhost.host.resource.source_watch import SourceWatch
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.watch.watcher import Watcher
-from tests.support.watching import Told
+from tests.support.watching import Listener
 
 
 def scanner_of(directory: Path, root: Path = Path("/"), env: str = "x") -> Scanner:
@@ -55,11 +55,11 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
 
 @asynccontextmanager
-async def watching() -> AsyncIterator[tuple[SourceWatch, Told]]:
+async def watching() -> AsyncIterator[tuple[SourceWatch, Listener]]:
     """The watches of a resource, and what it is told."""
     async with Watcher() as watcher:
-        told = Told()
-        watch = SourceWatch(watcher, told.look_again)
+        told = Listener()
+        watch = SourceWatch(watcher, told.callback)
         yield watch, told
         watch.end()
 
@@ -117,11 +117,11 @@ async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None
     for name in ("sysroot", "sys"):
         (tmp_path / name).mkdir()
     async with Watcher() as watcher:
-        told = Told()
-        watch = SourceWatch(watcher, told.look_again)
+        told = Listener()
+        watch = SourceWatch(watcher, told.callback)
         await watch.arrange(scanner_of(Path("/sysroot"), tmp_path))
         (tmp_path / "sysroot" / "a").touch()
         await told.until(tmp_path / "sysroot" / "a")
         await watch.arrange(scanner_of(Path("/sys"), tmp_path))
-        assert not watcher._wanted
+        assert not watcher._subscriptions
         watch.end()

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.watch.spots import Spot
-from devhost.watch.watcher import Watcher
-from tests.support.watching import settled
+from devhost.watch.watcher import Subscription, Watcher
+from tests.support.watching import Listener, settled, target, watches
 
 
 async def seen(event: asyncio.Event) -> None:
@@ -31,10 +30,17 @@ async def until_seen(event: asyncio.Event, place: Path) -> None:
     event.clear()
 
 
-async def subscribe(watcher: Watcher, path: Path, key: str = "k", **kind: bool) -> asyncio.Event:
+async def subscribe(watcher: Watcher, path: Path, **kind: bool) -> asyncio.Event:
+    return (await subscribed(watcher, path, **kind))[0]
+
+
+async def subscribed(
+    watcher: Watcher, path: Path, **kind: bool
+) -> tuple[asyncio.Event, Subscription]:
     event = asyncio.Event()
-    await watcher.watch(key, frozenset({Spot(str(path), **kind)}), lambda _: event.set())
-    return event
+    subscription = watcher.subscribe(lambda _: event.set())
+    await subscription.watch(target(path, **kind))
+    return event, subscription
 
 
 async def test_created_removed_and_renamed_files_are_seen(tmp_path: Path) -> None:
@@ -52,7 +58,7 @@ async def test_created_removed_and_renamed_files_are_seen(tmp_path: Path) -> Non
 
 
 async def test_a_change_far_below_is_seen_where_all_below_counts(tmp_path: Path) -> None:
-    """A recursive spot sees what happens in its sub-directories, also in new ones."""
+    """A recursive target sees what happens in its sub-directories, also in new ones."""
     d = tmp_path / "d"
     (d / "x/y").mkdir(parents=True)
     async with Watcher() as watcher:
@@ -125,13 +131,13 @@ async def test_a_directory_replaced_in_one_go_is_watched_again(
         await until_seen(event, d)
 
 
-async def test_an_ancestor_of_another_spot_is_watched_again(tmp_path: Path) -> None:
-    """A directory that two spots need is watched anew when it is replaced in one go."""
+async def test_an_ancestor_of_another_target_is_watched_again(tmp_path: Path) -> None:
+    """A directory that two targets need is watched anew when it is replaced in one go."""
     d = tmp_path / "d"
     (d / "sub").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d, "one")
-        inner = await subscribe(watcher, d / "sub", "two")
+        event = await subscribe(watcher, d)
+        inner = await subscribe(watcher, d / "sub")
         shutil.rmtree(d)
         (d / "sub").mkdir(parents=True)
         await seen(event)
@@ -175,25 +181,25 @@ async def test_a_grandparent_renamed_away_does_not_end_the_watch(tmp_path: Path)
     d = tmp_path / "x/y/z"
     d.mkdir(parents=True)
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
+        event, subscription = await subscribed(watcher, d)
         (tmp_path / "x").rename(tmp_path / "old")
         d.mkdir(parents=True)
-        await watcher.watch("k", frozenset({Spot(str(d))}), lambda _: event.set())
+        await subscription.watch(target(d))
         await until_seen(event, d)
 
 
-async def test_two_subscribers_of_one_directory_both_hear(tmp_path: Path) -> None:
-    """Each subscriber of a directory hears, and the end of one is not that of the other."""
+async def test_two_subscribers_of_one_directory(tmp_path: Path) -> None:
+    """Each subscriber has the events of a directory, also after the other was closed."""
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        one, two = await subscribe(watcher, d, "one"), await subscribe(watcher, d, "two")
+        (one, first), two = await subscribed(watcher, d), await subscribe(watcher, d)
         (d / "a").touch()
         await seen(one)
         await seen(two)
         await settled(watcher, tmp_path / "other")
         one.clear()
-        watcher.unwatch("one")
+        first.close()
         (d / "b").touch()
         await seen(two)
         assert not one.is_set()
@@ -204,27 +210,28 @@ async def test_a_recursive_and_a_plain_subscriber_both_hear(tmp_path: Path) -> N
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        one = await subscribe(watcher, d, "one")
-        two = await subscribe(watcher, d, "two", recursive=True)
+        one = await subscribe(watcher, d)
+        two = await subscribe(watcher, d, recursive=True)
         (d / "a").touch()
         await seen(one)
         await seen(two)
 
 
-async def test_unwatch_stops(tmp_path: Path) -> None:
-    """After unwatch nothing is heard."""
+async def test_a_closed_subscription_has_no_events(tmp_path: Path) -> None:
+    """Closed twice, it stays closed."""
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        watcher.unwatch("k")
+        event, subscription = await subscribed(watcher, d)
+        subscription.close()
+        subscription.close()
         (d / "a").touch()
         await settled(watcher, tmp_path / "other")
         assert not event.is_set()
 
 
 async def test_siblings_of_the_directory_are_no_events(tmp_path: Path) -> None:
-    """What happens beside a watched directory is not told."""
+    """What happens beside a watched directory has no event."""
     d = tmp_path / "d"
     d.mkdir()
     async with Watcher() as watcher:
@@ -235,25 +242,48 @@ async def test_siblings_of_the_directory_are_no_events(tmp_path: Path) -> None:
 
 
 async def test_leaving_the_watcher_ends_it(tmp_path: Path) -> None:
-    """A watcher that was left watches nothing and can be told to forget."""
+    """A watcher that was left watches nothing; its subscriptions can be closed."""
     async with Watcher() as watcher:
-        event = await subscribe(watcher, tmp_path)
+        event, subscription = await subscribed(watcher, tmp_path)
     (tmp_path / "a").touch()
-    watcher.unwatch("k")
+    subscription.close()
     await asyncio.to_thread(lambda: None)
     assert not event.is_set()
 
 
-async def test_a_spot_given_up_while_it_is_to_be_watched_anew(tmp_path: Path) -> None:
-    """The others that the same event concerns are still watched anew, and told."""
+async def test_closed_while_it_is_watched_again(tmp_path: Path) -> None:
+    """The others with the same event are watched again, and called back."""
     d = tmp_path / "d"
-    for name in ("a", "b"):
-        (d / name).mkdir(parents=True)
+    d.mkdir()
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d / "a", "a")
-        await subscribe(watcher, d / "b", "b")
-        watcher._renew([Spot(str(d / "a")), Spot(str(d / "b"))])
-        watcher.unwatch("b")  # before the work has begun
+        event = await subscribe(watcher, d)
+        closing = watcher.subscribe(lambda _: closing.close())
+        await closing.watch(target(d))
+        other = await subscribe(watcher, d)
+        d.rmdir()
+        d.mkdir()
+        await seen(event)
+        await seen(other)
         await settled(watcher, tmp_path / "other")
-        assert event.is_set()
-        await until_seen(event, d / "a")
+        assert len(watcher._subscriptions) == 2
+        await until_seen(event, d)
+        await until_seen(other, d)
+
+
+async def test_other_targets_instead_of_the_former(tmp_path: Path) -> None:
+    """What both have is watched all the time; what is left is not watched any longer."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    a, b, c = (target(tmp_path / name) for name in ("a", "b", "c"))
+    async with Watcher() as watcher:
+        listener = Listener(watcher)
+        await listener.subscription.watch(a | b)
+        watching = asyncio.create_task(listener.subscription.watch(b | c))
+        await asyncio.sleep(0)
+        (tmp_path / "b/f").touch()
+        await listener.until(tmp_path / "b/f")
+        await watching
+        assert watches() == 3
+        for name in ("a", "b", "c"):
+            (tmp_path / name / "g").touch()
+        assert await listener.until(tmp_path / "c/g") == [str(tmp_path / "b/g")]

@@ -1,35 +1,34 @@
-"""Watches are added in threads: what happens until the event loop has them."""
+"""Watches are added in threads: what happens until the event loop uses them."""
 
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import devhost.watch.inotify
-from devhost.watch.directories import Directories, Look
+import devhost.watch.watcher
 from devhost.watch.inotify import Inotify
-from devhost.watch.spots import Spot
+from devhost.watch.targets import Resolved, WatchTarget, resolve
 from devhost.watch.watcher import Watcher
-from tests.support.watching import Told, settled, told, watches
+from tests.support.watching import Listener, listen, settled, watches
 
 
 class Held:
-    """The answer of the first look at a spot, with its watches, comes only after `release`."""
+    """The first answer of a thread for a target, with its watches, comes only after `release`."""
 
     def __init__(self, path: Path) -> None:
         self.added, self.release = threading.Event(), threading.Event()
         self._path = str(path)
-        self._look = Directories.look
 
-    def look(self, directories: Directories, spot: Spot) -> Look:
-        look = self._look(directories, spot)
-        if spot.path == self._path and not self.added.is_set():
+    def resolve(self, inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+        found = resolve(inotify, targets)
+        if self._path in {one.path for one in targets} and not self.added.is_set():
             self.added.set()
             self.release.wait(30)
-        return look
+        return found
 
     async def until_added(self) -> None:
         await asyncio.to_thread(self.added.wait, 10)
@@ -39,11 +38,7 @@ class Held:
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     one = Held(tmp_path / "top" / "d")
     (tmp_path / "top" / "d").mkdir(parents=True)
-
-    def look(directories: Directories, spot: Spot) -> Look:
-        return one.look(directories, spot)
-
-    monkeypatch.setattr(Directories, "look", look)
+    monkeypatch.setattr(devhost.watch.watcher, "resolve", one.resolve)
     yield one
     one.release.set()
 
@@ -67,11 +62,12 @@ def move_out(d: Path) -> None:
 
 
 async def all_read(watcher: Watcher, place: Path) -> None:
-    """Wait until the events so far are read. ``place`` is a directory that is not there yet."""
+    """Wait until the events so far are read. ``place`` is a directory that does not exist yet."""
     place.mkdir()  # noqa: ASYNC240
-    one = await told(watcher, place, "read")
+    listener = await listen(watcher, place)
     (place / "x").touch()
-    await one.until(place / "x")
+    await listener.until(place / "x")
+    listener.subscription.close()
 
 
 @pytest.mark.parametrize("change", [rename, remove, remove_for_good, move_out])
@@ -79,12 +75,11 @@ async def all_read(watcher: Watcher, place: Path) -> None:
 async def test_the_directory_is_another_one_meanwhile(
     tmp_path: Path, held: Held, change: Callable[[Path], None], *, recursive: bool
 ) -> None:
-    """Its events came while nobody knew the watch; the one that is there in the end is watched."""
+    """Its events came before its watch was in use; the one that exists in the end is watched."""
     d = tmp_path / "top" / "d"
     async with Watcher() as watcher:
-        one = Told()
-        spots = frozenset({Spot(str(d), recursive)})
-        watching = asyncio.create_task(watcher.watch("k", spots, one.look_again))
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d, recursive=recursive))
         await held.until_added()
         change(d)
         await all_read(watcher, tmp_path / "read")
@@ -94,17 +89,15 @@ async def test_the_directory_is_another_one_meanwhile(
         await settled(watcher, tmp_path / "settle")
         (d / "f").touch()
         await one.until(d / "f")
-        watcher.unwatch("read")
         assert watches() == 2
 
 
-async def test_what_a_recursive_spot_gets_meanwhile(tmp_path: Path, held: Held) -> None:
-    """A directory that came after the look and before its watch was known is watched too."""
+async def test_what_a_recursive_target_gets_meanwhile(tmp_path: Path, held: Held) -> None:
+    """A directory that came before the watch of the one above was in use is watched too."""
     d = tmp_path / "top" / "d"
     async with Watcher() as watcher:
-        one = Told()
-        spots = frozenset({Spot(str(d), recursive=True)})
-        watching = asyncio.create_task(watcher.watch("k", spots, one.look_again))
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d, recursive=True))
         await held.until_added()
         (d / "x" / "y").mkdir(parents=True)
         await all_read(watcher, tmp_path / "read")
@@ -116,13 +109,12 @@ async def test_what_a_recursive_spot_gets_meanwhile(tmp_path: Path, held: Held) 
 
 
 async def test_a_missing_directory_comes_meanwhile(tmp_path: Path, held: Held) -> None:
-    """What would have told of it was watched, but nobody knew it yet."""
+    """The directory above it was watched, but that watch was not in use yet."""
     d = tmp_path / "top" / "d"
     d.rmdir()
     async with Watcher() as watcher:
-        one = Told()
-        spots = frozenset({Spot(str(d))})
-        watching = asyncio.create_task(watcher.watch("k", spots, one.look_again))
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
         await held.until_added()
         d.mkdir()
         await all_read(watcher, tmp_path / "read")
@@ -132,17 +124,18 @@ async def test_a_missing_directory_comes_meanwhile(tmp_path: Path, held: Held) -
         await one.until(d / "f")
 
 
-async def test_another_spot_drops_the_same_watch_meanwhile(tmp_path: Path, held: Held) -> None:
+async def test_another_subscription_drops_the_same_watch_meanwhile(
+    tmp_path: Path, held: Held
+) -> None:
     """A directory has one watch by whatever path; it is added again."""
     d, link = tmp_path / "top" / "d", tmp_path / "link"
     link.symlink_to(d)
     async with Watcher() as watcher:
-        await told(watcher, link, "other")
-        one = Told()
-        spots = frozenset({Spot(str(d))})
-        watching = asyncio.create_task(watcher.watch("k", spots, one.look_again))
+        other = await listen(watcher, link)
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
         await held.until_added()
-        watcher.unwatch("other")
+        other.subscription.close()
         held.release.set()
         await watching
         (d / "f").touch()
@@ -151,17 +144,17 @@ async def test_another_spot_drops_the_same_watch_meanwhile(tmp_path: Path, held:
         assert watches() == 2
 
 
-async def test_a_spot_given_up_meanwhile_leaves_no_watch(tmp_path: Path, held: Held) -> None:
-    """Nobody needs what was added for it, but what another has of it stays."""
+async def test_closed_meanwhile_leaves_no_watch(tmp_path: Path, held: Held) -> None:
+    """What was added for it is removed, but what another one has of it stays."""
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     async with Watcher() as watcher:
-        other = await told(watcher, top, "other")
+        other = await listen(watcher, top)
         before = watches()
-        spots = frozenset({Spot(str(d))})
-        watching = asyncio.create_task(watcher.watch("k", spots, Told().look_again))
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
         await held.until_added()
         assert watches() == before + 1
-        watcher.unwatch("k")
+        one.subscription.close()
         await watching
         held.release.set()
         async with asyncio.timeout(5):
@@ -171,34 +164,68 @@ async def test_a_spot_given_up_meanwhile_leaves_no_watch(tmp_path: Path, held: H
         await other.until(top / "f")
 
 
-async def test_busy_directories_are_watched_after_a_few_looks(
+async def test_other_targets_do_not_wait_for_the_former(tmp_path: Path, held: Held) -> None:
+    """The new ones are watched; what comes late for the former ones is removed."""
+    d, top = tmp_path / "top" / "d", tmp_path / "top"
+    async with Watcher() as watcher:
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
+        await held.until_added()
+        await one.watch(top)
+        await watching
+        (top / "f").touch()
+        await one.until(top / "f")
+        held.release.set()
+        async with asyncio.timeout(5):
+            while watches() != 2:
+                await asyncio.sleep(0.001)
+        (top / "g").touch()
+        await one.until(top / "g")
+
+
+async def test_a_busy_directory_is_watched_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something happens in it at each look; whoever has its events need not look again for them."""
-    d, looks = tmp_path / "d", [0]
+    """Something happens in it each time it is resolved; that is no reason to do so again."""
+    d, rounds = tmp_path / "d", [0]
     d.mkdir()
-    look = Directories.look
 
-    def busy(self: Directories, spot: Spot) -> Look:
-        looks[0] += 1
-        found = look(self, spot)
-        (d / f"f{looks[0]}").touch()
+    def busy(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+        rounds[0] += 1
+        found = resolve(inotify, targets)
+        (d / f"f{rounds[0]}").touch()
         return found
 
-    monkeypatch.setattr(Directories, "look", busy)
+    monkeypatch.setattr(devhost.watch.watcher, "resolve", busy)
     async with Watcher() as watcher:
-        other = await told(watcher, d, "other")
-        assert looks[0] <= 3
-        await other.until(d / f"f{looks[0]}")
-        before = looks[0]
-        await told(watcher, d, "k")
-        assert looks[0] <= before + 2
+        other = await listen(watcher, d)
+        assert rounds[0] == 2
+        await other.until(d / "f2")
+        await listen(watcher, d)
+        assert rounds[0] == 4
 
 
-async def test_an_add_that_hangs_holds_up_only_its_spot(
+async def test_a_tree_that_always_changes_is_watched_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The filesystem answered the look, and no more: the event loop goes on."""
+    """A directory that comes each time it is resolved does not make it wait without end."""
+    rounds = [0]
+
+    def growing(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+        rounds[0] += 1
+        (tmp_path / f"d{rounds[0]}").mkdir()
+        return resolve(inotify, targets)
+
+    monkeypatch.setattr(devhost.watch.watcher, "resolve", growing)
+    monkeypatch.setattr(devhost.watch.watcher.Watcher, "_read", lambda *_: None)
+    async with Watcher() as watcher:
+        await listen(watcher, tmp_path, recursive=True)
+
+
+async def test_an_add_that_hangs_holds_up_only_its_subscription(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are watched, and the event loop goes on; the one when the filesystem answers."""
     hangs, release, add = threading.Event(), threading.Event(), Inotify.add
 
     def slow(self: Inotify, path: str, *, writes: bool) -> int:
@@ -211,11 +238,10 @@ async def test_an_add_that_hangs_holds_up_only_its_spot(
     for name in ("slow", "a"):
         (tmp_path / name).mkdir()
     async with Watcher() as watcher:
-        stuck = Told()
-        spots = frozenset({Spot(str(tmp_path / "slow"))})
-        task = asyncio.create_task(watcher.watch("slow", spots, stuck.look_again))
+        stuck = Listener(watcher)
+        task = asyncio.create_task(stuck.watch(tmp_path / "slow"))
         await asyncio.to_thread(hangs.wait)
-        one = await told(watcher, tmp_path / "a", "a")
+        one = await listen(watcher, tmp_path / "a")
         (tmp_path / "a" / "f").touch()
         await one.until(tmp_path / "a" / "f")
         assert not task.done()

@@ -7,53 +7,77 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-import devhost.watch.directories
 import devhost.watch.watcher
 from devhost.watch.inotify import OVERFLOW, Event, Inotify, parsed
-from devhost.watch.spots import Places, Spot, places
+from devhost.watch.targets import Resolved, WatchTarget, resolve
 from devhost.watch.watcher import Watcher
-from tests.support.watching import Told, descriptors, instances, settled, told, watches
+from tests.support.watching import (
+    Listener,
+    descriptors,
+    instances,
+    listen,
+    settled,
+    target,
+    watches,
+)
 
 LIMIT = Path("/proc/sys/fs/inotify/max_queued_events")
 
 
 async def test_a_thousand_directories_take_one_instance_and_no_thread(tmp_path: Path) -> None:
     """However many directories are watched, no thread waits for events, and one instance does."""
-    spots = [Spot(str(tmp_path / str(number))) for number in range(1000)]
-    for spot in spots:
-        os.mkdir(spot.path)  # noqa: PTH102
+    paths = [tmp_path / str(number) for number in range(1000)]
+    for path in paths:
+        path.mkdir()
     async with Watcher() as watcher:
-        last = Told()
-        await watcher.watch("first", frozenset({Spot(str(tmp_path))}), last.look_again)
+        first = await listen(watcher, tmp_path)
         before = threading.active_count()
+        subscriptions = [watcher.subscribe(first.callback) for _ in paths]
         await asyncio.gather(
-            *(watcher.watch(spot.path, frozenset({spot}), last.look_again) for spot in spots)
+            *(one.watch(target(path)) for one, path in zip(subscriptions, paths, strict=True))
         )
         assert threading.active_count() <= before + 4  # those for short work, which stay
         assert instances() == 1
         assert watches() == 1002  # with the two above
         (tmp_path / "999/f").touch()
-        await last.until(tmp_path / "999/f")
-        for spot in spots:
-            watcher.unwatch(spot.path)
+        await first.until(tmp_path / "999/f")
+        for one in subscriptions:
+            one.close()
         assert watches() == 2
     assert instances() == 0
 
 
+async def test_a_thousand_subscribers_of_a_directory_share_its_watch(tmp_path: Path) -> None:
+    """It is watched as long as there is one."""
+    d = tmp_path / "d"
+    d.mkdir()
+    async with Watcher() as watcher:
+        listeners = [Listener(watcher) for _ in range(1000)]
+        await asyncio.gather(*(one.watch(d) for one in listeners))
+        assert watches() == 2
+        for one in listeners[1:]:
+            one.subscription.close()
+        (d / "f").touch()
+        await listeners[0].until(d / "f")
+        listeners[0].subscription.close()
+        assert watches() == 0
+
+
 async def test_more_events_than_the_kernel_keeps(tmp_path: Path) -> None:
-    """All are told to look again, and what came meanwhile is watched."""
+    """Every subscriber is called back with None, and what came meanwhile is watched."""
     most = int(LIMIT.read_text())  # noqa: ASYNC240
     if most > 100_000:
         pytest.skip("takes too many events")
     d, missing = tmp_path / "d", tmp_path / "missing"
     (d / "x").mkdir(parents=True)
     async with Watcher() as watcher:
-        one = await told(watcher, d, "one", recursive=True)
-        other = await told(watcher, missing, "other")
+        one = await listen(watcher, d, recursive=True)
+        other = await listen(watcher, missing)
         for _ in range(most // 2 + 1):
             os.close(os.open(d / "x/f", os.O_CREAT))
             os.unlink(d / "x/f")  # noqa: PTH108
@@ -75,8 +99,8 @@ async def test_a_subscriber_that_fails_holds_up_no_other(tmp_path: Path) -> None
         raise ValueError("mistake")
 
     async with Watcher() as watcher:
-        await watcher.watch("fails", frozenset({Spot(str(tmp_path))}), fails)
-        one = await told(watcher, tmp_path)
+        await watcher.subscribe(fails).watch(target(tmp_path))
+        one = await listen(watcher, tmp_path)
         (tmp_path / "f").touch()
         await one.until(tmp_path / "f")
 
@@ -85,7 +109,7 @@ async def test_a_subscriber_that_fails_holds_up_no_other(tmp_path: Path) -> None
 async def test_what_the_kernel_does_not_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
 ) -> None:
-    """One warning; watched as soon as it can be, when asked again."""
+    """One warning; it is watched when asked again, as soon as that is possible."""
 
     def refuse(*_: object, **__: object) -> int:
         if which == "thread":
@@ -93,39 +117,42 @@ async def test_what_the_kernel_does_not_give(
         number = errno.EACCES if which == "forbidden" else errno.ENOSPC
         raise OSError(number, "no more")
 
-    spots = frozenset({Spot(str(tmp_path / "a")), Spot(str(tmp_path / "b"))})
+    targets = target(tmp_path / "a") | target(tmp_path / "b")
     async with Watcher() as watcher:
-        one = Told()
+        one, other = Listener(watcher), Listener(watcher)
         with monkeypatch.context() as limited:
             if which == "thread":
                 limited.setattr(devhost.watch.watcher, "in_thread", refuse)
             else:
                 limited.setattr(Inotify, "__init__" if which == "instance" else "add", refuse)
-            await watcher.watch("k", spots, one.look_again)
-            await watcher.watch("k", spots, one.look_again)
-            assert watcher.degraded("k")
-            assert not watcher.degraded("another")
-        await watcher.watch("k", spots, one.look_again)
-        assert not watcher.degraded("k")
+            await one.subscription.watch(targets)
+            await one.subscription.watch(targets)
+            await other.watch(tmp_path)
+            assert one.subscription.degraded
+            other.subscription.close()
+            assert not other.subscription.degraded
+        await one.subscription.watch(targets)
+        assert not one.subscription.degraded
         (tmp_path / "a").mkdir()
         await one.until(None)
     assert [record.getMessage() for record in caplog.records] == [
-        "cannot watch for changes, so looking regularly"
+        "inotify unavailable, polling instead"
     ]
 
 
-async def test_who_cannot_be_told_any_more_is_told_so(
+async def test_what_can_no_longer_be_watched_has_to_be_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for events that do not come, unless it learns that it has to look by itself."""
-    warned = asyncio.Event()
+    """The subscriber waits for events that do not come, unless it is called back for that."""
+    degraded = asyncio.Event()
+
+    def callback(_: str | None) -> None:
+        if subscription.degraded:
+            degraded.set()
+
     async with Watcher() as watcher:
-
-        def look_again(_: str | None) -> None:
-            if watcher.degraded("k"):
-                warned.set()
-
-        await watcher.watch("k", frozenset({Spot(str(tmp_path), recursive=True)}), look_again)
+        subscription = watcher.subscribe(callback)
+        await subscription.watch(target(tmp_path, recursive=True))
 
         add = Inotify.add
 
@@ -137,74 +164,75 @@ async def test_who_cannot_be_told_any_more_is_told_so(
         monkeypatch.setattr(Inotify, "add", refuse)
         (tmp_path / "sub").mkdir()
         async with asyncio.timeout(10):
-            await warned.wait()
+            await degraded.wait()
 
 
-async def test_a_filesystem_that_hangs_holds_up_only_its_spot(
+async def test_a_filesystem_that_hangs_holds_up_only_its_subscription(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are watched at once; the one when it answers, and then it is told."""
+    """The others are watched; who no longer waits for the one is called back when it is."""
     release, hangs = threading.Event(), threading.Event()
 
-    def slow(spot: Spot) -> Places:
-        if spot.path.endswith("slow"):
+    def slow(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+        if any(one.path.endswith("slow") for one in targets):
             hangs.set()
             release.wait(30)
-        return places(spot)
+        return resolve(inotify, targets)
 
-    monkeypatch.setattr(devhost.watch.directories, "places", slow)
-    monkeypatch.setattr(devhost.watch.watcher, "_PROMPT_S", 0.0)
+    monkeypatch.setattr(devhost.watch.watcher, "resolve", slow)
     for name in ("slow", "a", "b"):
         (tmp_path / name).mkdir()
     async with Watcher() as watcher:
-        stuck = Told()
-        spots = frozenset({Spot(str(tmp_path / "slow"))})
-        task = asyncio.create_task(watcher.watch("slow", spots, stuck.look_again))
+        stuck = Listener(watcher)
+        task = asyncio.create_task(stuck.watch(tmp_path / "slow"))
         await asyncio.to_thread(hangs.wait)
+        task.cancel()
+        await asyncio.wait([task])
         for name in ("a", "b"):
-            one = await told(watcher, tmp_path / name, name)
+            one = await listen(watcher, tmp_path / name)
             (tmp_path / name / "f").touch()
             await one.until(tmp_path / name / "f")
         release.set()
-        await task
         await stuck.until(None)
         (tmp_path / "slow/f").touch()
         await stuck.until(tmp_path / "slow/f")
 
 
-async def test_left_while_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits goes on, the answer that comes late makes no watch, and nothing is left."""
+async def test_left_while_targets_are_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of `watch` returns; the answer that comes late makes no watch, and nothing is left."""
     release, hangs = threading.Event(), threading.Event()
     answered = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(spot: Spot) -> Places:
+    def slow(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
         hangs.set()
         release.wait(30)
         loop.call_soon_threadsafe(loop.call_soon, answered.set)
-        return places(spot)
+        return resolve(inotify, targets)
 
     before = descriptors()
     async with Watcher() as watcher:
-        await told(watcher, tmp_path)
-        monkeypatch.setattr(devhost.watch.directories, "places", slow)
-        spots = frozenset({Spot(str(tmp_path / "d"))})
-        task = asyncio.create_task(watcher.watch("late", spots, Told().look_again))
+        await listen(watcher, tmp_path)
+        monkeypatch.setattr(devhost.watch.watcher, "resolve", slow)
+        late = Listener(watcher)
+        task = asyncio.create_task(late.watch(tmp_path / "d"))
         await asyncio.to_thread(hangs.wait)
     await task
     release.set()
     await answered.wait()
     assert descriptors() == before
-    await watcher.watch("k", spots, Told().look_again)
-    watcher.unwatch("k")
+    await late.watch(tmp_path / "e")
+    late.subscription.close()
     assert descriptors() == before
 
 
 async def test_a_child_inherits_nothing(tmp_path: Path) -> None:
-    """A command that is run has no descriptor of ours."""
+    """A command does not have the descriptor."""
     script = "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')])"
     async with Watcher() as watcher:
-        await told(watcher, tmp_path)
+        await listen(watcher, tmp_path)
         assert instances() == 1
         found = subprocess.run(  # noqa: ASYNC221
             [sys.executable, "-c", script],
@@ -216,7 +244,7 @@ async def test_a_child_inherits_nothing(tmp_path: Path) -> None:
     assert "inotify" not in found.stdout
 
 
-def test_events_are_taken_apart() -> None:
+def test_events_are_parsed() -> None:
     """Each has its name's length before it; an overflow has no watch and no name."""
     name = b"f\0\0\0"
     buffer = struct.pack("iIII", 1, 2, 0, 4) + name + struct.pack("iIII", -1, OVERFLOW, 0, 0)

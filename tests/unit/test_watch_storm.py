@@ -1,4 +1,4 @@
-"""Whatever happened to a tree: once all is quiet, each spot's directories are watched."""
+"""Whatever happened to a tree: when it is quiet, the directories of each target are watched."""
 
 import asyncio
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.watch.spots import Spot, places
+from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Watcher
-from tests.support.watching import Told, settled, watches
+from tests.support.watching import Listener, listen, settled, watches
 
 DIRECTORIES = ["a", "b", "a/x", "b/x", "c", "c/x", "b/x/y"]
 FILES = ["a", "c/x", "a/f", "b/f", "b/x/f"]
-# Nothing is further up than the nearest ancestor of one of them: of that there is no event.
-SPOTS = [("a", False), ("a/x", False), ("b", True), ("c/x", False), ("c/x", True)]
+# Nothing is above the nearest ancestor of one of them: a change there has no event.
+TARGETS = [("a", False), ("a/x", False), ("b", True), ("c/x", False), ("c/x", True)]
 STEPS = st.one_of(
     st.tuples(st.just("mkdir"), st.sampled_from(DIRECTORIES)),
     st.tuples(st.just("rmtree"), st.sampled_from(DIRECTORIES)),
@@ -49,11 +49,10 @@ def take(step: tuple[str, ...], top: Path) -> None:
 
 async def weathered(steps: list[tuple[str, ...]], top: Path, quiet: Path) -> None:
     async with Watcher() as watcher:
-        heard: dict[Spot, Told] = {}
-        for name, recursive in SPOTS:
-            spot = Spot(str(top / name), recursive)
-            heard[spot] = Told()
-            await watcher.watch(spot, frozenset({spot}), heard[spot].look_again)
+        listeners: dict[WatchTarget, Listener] = {}
+        for name, recursive in TARGETS:
+            one = WatchTarget(str(top / name), recursive)
+            listeners[one] = await listen(watcher, top / name, recursive=recursive)
         for number, step in enumerate(steps):
             if step[0] == "breathe":
                 await asyncio.sleep(0)
@@ -63,21 +62,29 @@ async def weathered(steps: list[tuple[str, ...]], top: Path, quiet: Path) -> Non
                 take(step, top)
         await settled(watcher, quiet / "last")
         needed = set()
-        for spot, one in heard.items():
-            there = places(spot)
-            for path in there.inside:
+        for one, listener in listeners.items():
+            for path in inside(one):
                 fresh = tempfile.NamedTemporaryFile(dir=path, delete=False)  # noqa: SIM115
                 fresh.close()
-                await one.until(fresh.name)
-            all_of_it = [*there.inside, *([there.above] if there.above else [])]
-            needed |= {os.stat(path).st_ino for path in all_of_it}
-        assert watches() == len(needed)  # and nothing else any more
+                await listener.until(fresh.name)
+            needed |= {os.stat(path).st_ino for path in (nearest_ancestor(one), *inside(one))}
+        assert watches() == len(needed)  # and nothing else any longer
+
+
+def inside(one: WatchTarget) -> list[str]:
+    """Return the directories of a target that exist."""
+    found = [path for path, _, _ in os.walk(one.path)]
+    return found if one.recursive else found[:1]
+
+
+def nearest_ancestor(one: WatchTarget) -> str:
+    return next(str(path) for path in Path(one.path).parents if path.is_dir())
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=25))
-def test_after_a_storm_every_spot_is_watched(steps: list[tuple[str, ...]]) -> None:
-    """A fresh file in each directory that counts is told, and no other directory is watched."""
+def test_after_a_storm_every_target_is_watched(steps: list[tuple[str, ...]]) -> None:
+    """A fresh file in each directory that counts has an event, and no other directory is watched."""
     with tempfile.TemporaryDirectory() as place:
         top, quiet = Path(place, "top"), Path(place, "quiet")
         top.mkdir()

@@ -25,8 +25,8 @@ from devhost.immutable import immutable
 from devhost.loading.loader import Loaded, Loader, read, refuse, unusable
 from devhost.model.config import Config
 from devhost.threads import in_thread, in_time
-from devhost.watch.spots import Spot
-from devhost.watch.watcher import Watcher
+from devhost.watch.targets import WatchTarget
+from devhost.watch.watcher import Subscription, Watcher
 
 T = TypeVar("T")
 
@@ -130,12 +130,12 @@ class ConfigSource:
             await self._follow(watcher, apply)
 
     async def _follow(self, watcher: Watcher, apply: Apply) -> None:
-        retry = RETRY_S
+        retry, subscription = RETRY_S, watcher.subscribe(self.look_again)
         while True:
             well = self.file == "-"  # what was read once is gone
             try:
                 if not well:
-                    watched = await self._watch(watcher)
+                    watched = await self._watch(subscription)
                     # Looked at each time once it is watched, so no change is missed in between.
                     await self._reload(apply)
                     well = watched and self._seen[0] is not None
@@ -150,12 +150,12 @@ class ConfigSource:
                     _LOG.warning(_READ_ONCE)
             self._due.clear()
 
-    async def _watch(self, watcher: Watcher) -> bool:
+    async def _watch(self, subscription: Subscription) -> bool:
         """Watch where the file may be exchanged; if that cannot be told, as before."""
         with contextlib.suppress(OSError, RuntimeError):
-            spots = await self._ask("find config", lambda: _spots(self.file))
+            targets = await self._ask("find config", lambda: _watch_targets(self.file))
             async with asyncio.timeout(PATIENCE_S):
-                await watcher.watch(self, spots, self.look_again)
+                await subscription.watch(targets)
             return True
         return False
 
@@ -287,7 +287,7 @@ def _may_wait(file: str) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _spots(file: str) -> frozenset[Spot]:
+def _watch_targets(file: str) -> frozenset[WatchTarget]:
     """Return the directories in which the file, or a link on the way to it, may be exchanged.
 
     Raises:
@@ -306,4 +306,4 @@ def _spots(file: str) -> frozenset[Spot]:
             rest += reversed(path.readlink().parts)
         else:
             place = path
-    return frozenset(Spot(str(path), writes=True) for path in found | {place.parent})
+    return frozenset(WatchTarget(str(path), writes=True) for path in found | {place.parent})

@@ -8,7 +8,7 @@ from devhost.discovery.match import WatchRoot
 from devhost.discovery.roots import is_silent
 from devhost.discovery.scan import Scanner
 from devhost.threads import in_thread
-from devhost.watch.spots import Spot
+from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Watcher
 
 _WAIT_S: Final = 1.0
@@ -18,7 +18,7 @@ class SourceWatch:
     """The watches of one resource."""
 
     def __init__(self, watcher: Watcher, look_again: Callable[[str | None], None]) -> None:
-        self._watcher, self._look_again = watcher, look_again
+        self._subscription, self._look_again = watcher.subscribe(look_again), look_again
         self._of: Scanner | None = None
         self._arranging: asyncio.Task[None] | None = None
         self._roots: frozenset[WatchRoot] = frozenset()  # for which they are, or were, arranged
@@ -30,7 +30,7 @@ class SourceWatch:
     @property
     def degraded(self) -> bool:
         """Whether not all can be watched, so that it has to be looked at regularly."""
-        return self._watcher.degraded(self)
+        return self._subscription.degraded
 
     @property
     def directories(self) -> frozenset[str] | None:
@@ -40,7 +40,7 @@ class SourceWatch:
             return None
         if arranging.cancelled() or arranging.exception() is not None:
             return None
-        return self._watcher.directories(self)
+        return self._subscription.directories
 
     def doubt(self) -> None:
         """Have `arrange` see that they are still right."""
@@ -70,21 +70,21 @@ class SourceWatch:
 
     async def _arrange(self, scanner: Scanner, roots: frozenset[WatchRoot]) -> None:
         files = scanner.files
-        spots = await in_thread(
+        targets = await in_thread(
             f"watch {scanner.resource.name}",
             lambda: frozenset(
-                Spot(files.here(files.resolve(root.path)), root.recursive)
+                WatchTarget(files.here(files.resolve(root.path)), root.recursive)
                 for root in roots
                 if not is_silent(root.path)
             ),
         )
-        await self._watcher.watch(self, spots, self._look_again)
+        await self._subscription.watch(targets)
 
     def end(self) -> None:
         """Watch nothing more."""
         self._cancel()
         self._of = None
-        self._watcher.unwatch(self)
+        self._subscription.close()
 
     def _cancel(self) -> None:
         if self._arranging is not None:
