@@ -46,13 +46,14 @@ class Subscription:
     async def watch(self, targets: frozenset[WatchTarget]) -> None:
         """Watch these targets instead of the former ones; return when they are watched.
 
-        It may take as long as a filesystem takes to answer. Then the caller scans; if it was
-        cancelled, the callback is called when it is time to.
+        It may take as long as the filesystem takes to answer. The caller scans afterwards; where
+        the call was cancelled, the callback is called instead.
 
         With the same targets it checks that the watches are still those of the directories at
         the paths: a change above a target's nearest existing ancestor has no event.
         """
         if self._watcher.is_open:
+            self._watcher.subscriptions.add(self)
             self._replace(targets)
             self._waiting += 1
             try:
@@ -62,6 +63,7 @@ class Subscription:
 
     def close(self) -> None:
         """Watch nothing; calls of `watch` return."""
+        self._watcher.subscriptions.discard(self)
         self._replace(frozenset())
         self.degraded = False
 
@@ -72,6 +74,11 @@ class Subscription:
                 self._callback(path)
             except Exception:  # noqa: BLE001 (the other subscribers are notified all the same)
                 _LOG.exception("a subscriber to file events failed")
+
+    def renew(self) -> None:
+        """Notify of any change, also one of the directories that have to be watched."""
+        self.notify(None)
+        self.refresh()
 
     def refresh(self) -> asyncio.Future[None]:
         """Resolve the targets again; the future is done when they are watched."""
@@ -85,7 +92,6 @@ class Subscription:
     def _replace(self, targets: frozenset[WatchTarget]) -> None:
         if targets != self._targets:
             self._targets = targets
-            self._watcher.enlist(self, active=bool(targets))
             left = {use for use in self._uses if use.target not in targets}
             self._uses -= left
             self._watcher.remove(self, left)
@@ -103,15 +109,15 @@ class Subscription:
         work.add_done_callback(lambda done: self._resolved(resolving, rounds, done.result()))
 
     def _resolved(self, resolving: asyncio.Future[None], rounds: int, found: Resolved) -> None:
-        """Use the watches that a thread has added; resolve again until they are the same.
+        """Use the watches that a thread has added; resolve again until they stay the same.
 
-        Events that are read before a watch is in use are lost, also that it has ended; the next
-        round finds what they were about.
+        Events that are read before a watch is in use are lost, also that of its end. Another
+        round finds the changes that they were about.
         """
         if not self._watcher.is_open:
             return
         before, current = self._uses, self._resolving is resolving
-        if current:
+        if current:  # else the targets were replaced meanwhile: what was added for them is removed
             self._uses = found.uses
         self._watcher.add(self, found.uses - before)
         self._watcher.remove(self, (before | found.uses) - self._uses)
@@ -143,6 +149,10 @@ class Subscription:
                 self.notify(None)  # so that it polls from now on
 
 
+# By `Use.entry`.
+Users = dict[str, set[tuple[Subscription, Use]]]
+
+
 class Watcher:
     """Notifies subscribers, on the event loop, of changes in directories.
 
@@ -152,9 +162,8 @@ class Watcher:
     def __init__(self) -> None:
         self.is_open = False
         self._inotify: Inotify | None = None
-        self._subscriptions: set[Subscription] = set()  # those with targets
-        # By watch, and by the entry that leads to a target (empty in the target itself).
-        self._users: dict[int, dict[str, set[tuple[Subscription, Use]]]] = {}
+        self.subscriptions: set[Subscription] = set()
+        self._users: dict[int, Users] = {}  # of each watch
 
     async def __aenter__(self) -> Self:
         self.is_open = True
@@ -162,7 +171,7 @@ class Watcher:
 
     async def __aexit__(self, *_: object) -> None:
         self.is_open = False
-        for subscription in list(self._subscriptions):
+        for subscription in list(self.subscriptions):
             subscription.close()
         if self._inotify is not None:
             asyncio.get_running_loop().remove_reader(self._inotify.fileno())
@@ -191,10 +200,6 @@ class Watcher:
             asyncio.get_running_loop().add_reader(reader, self._read, self._inotify)
         return self._inotify
 
-    def enlist(self, subscription: Subscription, *, active: bool) -> None:
-        """Note whether a subscription has targets."""
-        (self._subscriptions.add if active else self._subscriptions.discard)(subscription)
-
     def add(self, subscription: Subscription, uses: Iterable[Use]) -> None:
         """Deliver the events of watches to a subscription."""
         for use in uses:
@@ -214,9 +219,10 @@ class Watcher:
 
     def warn(self, error: Exception) -> None:
         """Log that a subscription is degraded, if it is the first."""
-        if not any(one.degraded for one in self._subscriptions):
-            reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            fields = {"directory": getattr(error, "filename", None), "reason": reason}
+        if not any(one.degraded for one in self.subscriptions):
+            fields = {"reason": getattr(error, "strerror", None) or str(error)}
+            if path := getattr(error, "filename", None):
+                fields["directory"] = path
             _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
 
     # ── events ──
@@ -226,30 +232,28 @@ class Watcher:
             users = self._users.get(watch, {})
             if mask & OVERFLOW:
                 _LOG.debug("inotify queue overflow, scanning everything")
-                self._refresh(self._subscriptions)
+                _renew(self.subscriptions)
             elif mask & (LOST | MOVED_ITSELF):
-                self._refresh(subscription for used in users.values() for subscription, _ in used)
+                _renew(one for used in users.values() for one, _ in used)
             elif name:
-                self._on_entry(users, mask, name)
+                _on_entry(users, name, mask)
 
-    def _on_entry(
-        self, users: dict[str, set[tuple[Subscription, Use]]], mask: int, name: str
-    ) -> None:
-        written, moved = bool(mask & WRITTEN), list(users.get(name, ()))
-        for subscription, use in list(users.get("", ())):
-            if written and not use.target.writes:
-                continue
-            if not mask & IS_DIRECTORY:
-                subscription.notify(f"{use.path.rstrip('/')}/{name}")
-            elif use.target.recursive:
-                self._refresh([subscription])
-            else:
-                subscription.notify(None)
-        if not written:
-            self._refresh(subscription for subscription, _ in moved)
 
-    @staticmethod
-    def _refresh(subscriptions: Iterable[Subscription]) -> None:
-        for subscription in set(subscriptions):
+def _on_entry(users: Users, name: str, mask: int) -> None:
+    written = bool(mask & WRITTEN)
+    for subscription, use in list(users.get("", ())):
+        if written and not use.target.writes:
+            continue
+        if not mask & IS_DIRECTORY:
+            subscription.notify(f"{use.path.rstrip('/')}/{name}")
+        elif use.target.recursive:
+            subscription.renew()
+        else:
             subscription.notify(None)
-            subscription.refresh()
+    if not written:
+        _renew(one for one, _ in users.get(name, ()))
+
+
+def _renew(subscriptions: Iterable[Subscription]) -> None:
+    for one in set(subscriptions):  # a callback may close some
+        one.renew()

@@ -102,7 +102,7 @@ async def test_a_link_that_cannot_be_read(
     def unknown(_file: str) -> Any:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(config_source, "_spots", unknown)
+    monkeypatch.setattr(config_source, "_watch_targets", unknown)
     async with followed(source):
         write(source, "version: v2\n")
         source.look_again()

@@ -355,18 +355,18 @@ async def admitted_at_last(kubelet: Kubelet, resource: str) -> None:
 
 def test_links_on_the_way_are_watched(tmp_path: Path) -> None:
     """Each directory in which the file, or a link that leads to it, may be exchanged."""
-    from devhost.host.config.config_source import _spots
+    from devhost.host.config.config_source import _watch_targets
 
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "c.yaml").touch()
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "c.yaml").symlink_to("../current/c.yaml")
     (tmp_path / "current").symlink_to("v1")
-    found = {spot.path for spot in _spots(str(tmp_path / "etc" / "c.yaml"))}
+    found = {one.path for one in _watch_targets(str(tmp_path / "etc" / "c.yaml"))}
     assert found == {str(tmp_path / "etc"), str(tmp_path), str(tmp_path / "v1")}
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
-    assert str(tmp_path) in {spot.path for spot in _spots(str(loop))}
+    assert str(tmp_path) in {one.path for one in _watch_targets(str(loop))}
 
 
 async def test_a_new_id_comes_when_the_old_one_has_left(started: Kubelet, directory: Path) -> None:

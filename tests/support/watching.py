@@ -56,7 +56,7 @@ async def settled(watcher: Watcher, place: Path) -> None:
     (place / "x").touch()
     await last.until(place / "x")
     last.subscription.close()
-    while pending := [one._resolving for one in watcher._subscriptions if one._resolving]:
+    while pending := [one._resolving for one in watcher.subscriptions if one._resolving]:
         await asyncio.wait(pending)
 
 

@@ -15,7 +15,7 @@ from devhost.host.resource.source_watch import SourceWatch
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.watch.watcher import Watcher
-from tests.support.watching import Listener
+from tests.support.watching import Listener, watches
 
 
 def scanner_of(directory: Path, root: Path = Path("/"), env: str = "x") -> Scanner:
@@ -123,5 +123,5 @@ async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None
         (tmp_path / "sysroot" / "a").touch()
         await told.until(tmp_path / "sysroot" / "a")
         await watch.arrange(scanner_of(Path("/sys"), tmp_path))
-        assert not watcher._subscriptions
+        assert watches() == 0
         watch.end()

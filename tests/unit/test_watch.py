@@ -265,7 +265,7 @@ async def test_closed_while_it_is_watched_again(tmp_path: Path) -> None:
         await seen(event)
         await seen(other)
         await settled(watcher, tmp_path / "other")
-        assert len(watcher._subscriptions) == 2
+        assert len(watcher.subscriptions) == 2
         await until_seen(event, d)
         await until_seen(other, d)
 
