@@ -64,9 +64,8 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        self._descriptor: int = _init(
-            os.O_CLOEXEC | os.O_NONBLOCK
-        )  # watchdog's constants are wrong
+        # With the system's flags: watchdog's IN_CLOEXEC and IN_NONBLOCK have wrong values.
+        self._descriptor: int = _init(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._descriptor == -1:
             raise _failure()
         self._lock = threading.Lock()
