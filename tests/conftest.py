@@ -5,18 +5,28 @@ that takes `kubelet` or `started` runs once on each; `-m real_kubelet` picks the
 on real ones.
 """
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from devhost.kubelet.listing import Listing
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import REAL_KUBELETS, UNSET, RealKubelet, real_kubelets
 
 STAND_IN = pytest.param(None, id="stand-in")
+
+# The machine may be busy: how long an example takes says nothing.
+settings.register_profile(
+    "busy", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy")
+SimulatedKubelet.wait.__defaults__ = RealKubelet.wait.__defaults__
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +74,22 @@ def real_binary() -> Path:
     if not binaries:
         pytest.skip(UNSET)
     return binaries[-1]
+
+
+@pytest.fixture
+def may_leave(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Keeps all IDs in the lists of this process while it is not set.
+
+    Without it a list with an ID that is about to leave is there for only a moment, and a wait for
+    what a kubelet counts then may come too late.
+    """
+    event, rule = asyncio.Event(), Listing.may_leave
+
+    def may_leave(listing: Listing, advertised_id: str, now: float) -> bool:
+        return event.is_set() and rule(listing, advertised_id, now)
+
+    monkeypatch.setattr(Listing, "may_leave", may_leave)
+    return event
 
 
 @pytest.fixture

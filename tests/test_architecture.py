@@ -26,7 +26,7 @@ def test_imports_only_go_down_the_layers() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=50,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -46,7 +46,7 @@ def generate(python: Path, out: Path) -> None:
         text=True,
         cwd=ROOT,
         env=os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"},
-        timeout=50,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
 

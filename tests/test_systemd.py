@@ -24,7 +24,7 @@ def analyze(*arguments: str | Path) -> str:
     if command is None:
         pytest.skip("systemd-analyze is not installed (package systemd)")
     done = subprocess.run(
-        [command, *arguments], check=False, capture_output=True, text=True, timeout=50
+        [command, *arguments], check=False, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

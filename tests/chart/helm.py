@@ -78,7 +78,7 @@ def install(command: Sequence[str], environment: Mapping[str, str]) -> None:
     with subprocess.Popen(command, env=environment, stdout=sys.stderr) as process:
         while True:
             try:
-                status = process.wait(30)
+                status = process.wait(60)
                 break
             except subprocess.TimeoutExpired:
                 say("still building")
@@ -132,7 +132,7 @@ class Helm:
             capture_output=True,
             text=True,
             env=os.environ | APART,
-            timeout=50,
+            timeout=250,
         )
         if done.returncode != 0:
             raise RefusedError(done.stderr + done.stdout)

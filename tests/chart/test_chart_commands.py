@@ -39,7 +39,7 @@ def devhost(*args: object, env: dict[str, str]) -> tuple[int, str]:
         capture_output=True,
         text=True,
         env=own | env,
-        timeout=50,
+        timeout=250,
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -28,7 +28,7 @@ Done = subprocess.CompletedProcess[str]
 Process = asyncio.subprocess.Process
 
 PROGRAM: Final = (sys.executable, "-m", "devhost")
-STOP_S: Final = 10.0
+STOP_S: Final = 60.0
 TOKENS: Final = """\
 version: v1
 resources:
@@ -86,7 +86,7 @@ def run(*args: object, stdin: str = "", **variables: str) -> Done:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=250,
         env=environment(**variables),
     )
 
@@ -642,7 +642,7 @@ def on_a_terminal(*args: object, **variables: str) -> str:
             stdout=theirs,
             stderr=theirs,
             check=True,
-            timeout=30,
+            timeout=250,
             env=environment(TERM="xterm-256color", **variables),
         )
         os.close(theirs)
@@ -696,7 +696,7 @@ def test_an_output_that_cannot_be_written(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=250,
         env=environment(PYTHONUNBUFFERED=buffered),
     )
     assert refused_in_one_line(done) == f"devhost: standard output {says}\n"
@@ -771,7 +771,7 @@ def test_plan_without_a_resource_for_the_node(tmp_path: Path) -> None:
 async def test_try_without_a_resource_for_the_node(tmp_path: Path) -> None:
     """Nor there."""
     config = written(tmp_path / "c.yaml", ELSEWHERE)
-    async with running("try", config, "--node-name", "here") as process, asyncio.timeout(20):
+    async with running("try", config, "--node-name", "here") as process, asyncio.timeout(60):
         assert process.stderr is not None
         assert await process.stderr.readline() == NOTHING.encode()
         process.send_signal(signal.SIGINT)
@@ -791,7 +791,7 @@ async def test_try_shows_changes_until_interrupted(tmp_path: Path) -> None:
     colas.mkdir()
     text = TOKENS.replace("static: 3", f"directory: {colas}")
     config = written(tmp_path / "c.yaml", text)
-    async with running("try", config) as process, asyncio.timeout(20):
+    async with running("try", config) as process, asyncio.timeout(60):
         assert process.stdout is not None
         assert await process.stdout.readline() == b"example.com/token: 0 of 0 allocatable\n"
         (colas / "cherry").touch()

@@ -58,7 +58,7 @@ def run(*args: object, stdin: str = "", **variables: str) -> Done:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=250,
         env=environment(**variables),
     )
 
@@ -202,7 +202,7 @@ def test_on_a_terminal(old: Path, new: Path) -> None:
             stdout=theirs,
             stderr=theirs,
             check=True,
-            timeout=30,
+            timeout=250,
             env=environment(TERM="xterm-256color", COLUMNS="80"),
         )
         os.close(theirs)

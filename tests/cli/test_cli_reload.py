@@ -29,7 +29,7 @@ NAME = "example.com/token"
 async def until_logged(process: Process, message: str) -> dict[str, Any]:
     """Read the log until a line with a message."""
     assert process.stderr is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for line in process.stderr:
             shown: dict[str, Any] = json.loads(line)
             if message in shown["msg"]:

@@ -61,7 +61,7 @@ resources:
     async def starting(self) -> AsyncIterator[None]:
         """Have the step run for a container's start, which fails."""
         before = self.pids()
-        await self.kubelet.wait(DISK, 1, 1, timeout=25)
+        await self.kubelet.wait(DISK, 1, 1)
         self.pods += 1
         start = asyncio.create_task(self.kubelet.admit(f"pod-{self.pods}", {"app": {DISK: 1}}))
         await until(lambda: start.done() or self.pids() != before, "the step has begun")
@@ -72,7 +72,7 @@ resources:
     async def succeeds(self) -> None:
         """See that a container starts after a step that ran alone."""
         (self.place / "end").touch()
-        await self.kubelet.wait(DISK, 1, 1, timeout=25)
+        await self.kubelet.wait(DISK, 1, 1)
         await self.kubelet.admit("last", {"app": {DISK: 1}})
         assert not (self.place / "log").exists()
 
@@ -131,7 +131,7 @@ async def test_sigkill_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> No
 async def test_a_former_step_still_runs(daemon: Daemon, work: Work) -> None:
     """Nobody could kill it: the next start waits, and is refused with the reason."""
     await daemon.start(work.config().replace("20s", "1s"))
-    await work.kubelet.wait(DISK, 1, 1, timeout=25)
+    await work.kubelet.wait(DISK, 1, 1)
     await daemon.stop()
     await daemon.start(work.config())
     async with work.starting():
@@ -140,7 +140,7 @@ async def test_a_former_step_still_runs(daemon: Daemon, work: Work) -> None:
     former = work.left
     assert len(former) == 2
     await daemon.start(work.config().replace("20s", "1s"))
-    await work.kubelet.wait(DISK, 1, 1, timeout=25)
+    await work.kubelet.wait(DISK, 1, 1)
     with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
         await work.kubelet.admit("refused", {"app": {DISK: 1}})
     assert work.left == former
@@ -159,7 +159,7 @@ async def test_a_process_that_has_left_the_group_counts(daemon: Daemon, work: Wo
     await until(lambda: not alive(shell), "the end of the step")
     assert work.left == [detached]
     await daemon.start(work.config().replace("20s", "1s"))
-    await work.kubelet.wait(DISK, 1, 1, timeout=25)
+    await work.kubelet.wait(DISK, 1, 1)
     with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
         await work.kubelet.admit("refused", {"app": {DISK: 1}})
     os.kill(detached, signal.SIGKILL)
@@ -183,7 +183,7 @@ async def test_a_device_has_one_lock_under_all_its_names(daemon: Daemon, work: W
         await daemon.kill()
     daemon.flags = [*daemon.flags, "--assume-free"]
     await daemon.start(work.config(resource="example.com/other").replace("20s", "1s"))
-    await work.kubelet.wait("example.com/other", 1, 1, timeout=25)
+    await work.kubelet.wait("example.com/other", 1, 1)
     with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
         await work.kubelet.admit("refused", {"app": {"example.com/other": 1}})
 

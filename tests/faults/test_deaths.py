@@ -37,7 +37,7 @@ async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) 
     elif moment == "registration":
         await until(daemon.sockets, "a socket")
     else:
-        await started.wait(A, 1, 1, timeout=20)
+        await started.wait(A, 1, 1)
         if moment == "reload":
             daemon.write(tokens(**many, a=4, b=1))
             await asyncio.sleep(random.uniform(0, 0.2))

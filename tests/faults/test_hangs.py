@@ -37,7 +37,7 @@ async def is_well(kubelet: SimulatedKubelet, place: Path, pod: str) -> None:
     """See that the other resource takes devices on and hands them out."""
     (place / "well" / pod).touch()
     count = len(list((place / "well").iterdir()))
-    await kubelet.wait(WELL, count, count, timeout=25)
+    await kubelet.wait(WELL, count, count)
     answer = await kubelet.admit(pod, {"app": {WELL: count}})
     assert len(answer["app"]["deviceIds"][WELL]) == count
     await kubelet.free(pod)
@@ -219,11 +219,11 @@ async def test_a_directory_is_exchanged(
     await daemon.start(directories(place, "sick", "well"))
     await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0"}})
     with bound(place / "other", place / "sick"):
-        await standin.wait(SICK, 2, 1, timeout=20)  # the former is on its way out
+        await standin.wait(SICK, 2, 1)  # the former is on its way out
         await at_rest(standin, daemon, {SICK: {"b"}, WELL: {"0"}})
         (place / "other" / "c").touch()
         await standin.wait(SICK, 2, 2)
-    await standin.wait(SICK, 3, 1, timeout=20)
+    await standin.wait(SICK, 3, 1)
     (place / "sick").rename(place / "away")
     (place / "other").rename(place / "sick")
     await standin.wait(SICK, 3, 2)

@@ -23,16 +23,16 @@ async def cycle(kubelet: SimulatedKubelet, daemon: Daemon, place: Path, number: 
     """Plug and unplug, add and remove a resource; now and then restart the kubelet."""
     config = directories(place, "a")
     (place / "a" / "1").touch()
-    await kubelet.wait(A, 2, 2, timeout=20)
+    await kubelet.wait(A, 2, 2)
     daemon.write(directories(place, "a", "b") + f"# {number}\n")
-    await kubelet.wait(B, 1, 1, timeout=20)
+    await kubelet.wait(B, 1, 1)
     (place / "a" / "1").unlink()
     if number % 8 == 0:
         await kubelet.restart()
         daemon.write(config)
     elif number % 8 == 4:
         daemon.write(config)
-        await kubelet.wait(B, 0, 0, timeout=20)
+        await kubelet.wait(B, 0, 0)
         await kubelet.restart()
     else:
         daemon.write(config)
@@ -51,7 +51,7 @@ async def figures(daemon: Daemon) -> Figures:
     return seen[-1]
 
 
-@pytest.mark.timeout(60 + 2 * CYCLES)
+@pytest.mark.timeout(300 + 10 * CYCLES)
 async def test_leaks(standin: SimulatedKubelet, daemon: Daemon, directory: Path) -> None:
     """Descriptors, threads, watches and sockets are the same after 100 cycles; memory nearly."""
     daemon.prelude = SHORT

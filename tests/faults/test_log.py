@@ -10,7 +10,7 @@ import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, get
-from tests.support.daemon import PATIENCE, Daemon, directories, tokens, until
+from tests.support.daemon import Daemon, directories, tokens, until
 from tests.support.hosting import Kubelet
 from tests.support.pipes import fill
 
@@ -70,12 +70,12 @@ async def test_a_node_whose_log_nobody_reads(
     more = tokens(**{f"r{number}": 2 for number in range(COUNT)}).partition("resources:")[2]
     await daemon.start(directories(directory, "d") + more.lstrip("\n"))
     for number in range(COUNT):
-        await started.wait(f"example.com/r{number}", 2, 2, timeout=PATIENCE)
+        await started.wait(f"example.com/r{number}", 2, 2)
     (directory / "d" / "cherry").touch()
-    await started.wait("example.com/d", 1, 1, timeout=PATIENCE)
+    await started.wait("example.com/d", 1, 1)
     await started.restart()
     for number in range(COUNT):
-        await started.wait(f"example.com/r{number}", 2, 2, timeout=PATIENCE)
+        await started.wait(f"example.com/r{number}", 2, 2)
     answer = await started.admit("pod", {"app": {"example.com/r7": 2}})
     assert answer["app"]["deviceIds"] == {"example.com/r7": ["0", "1"]}
     assert (await get(port, "/healthz")).status == 200
@@ -91,7 +91,7 @@ async def test_a_log_that_is_read_again(
     daemon.flags = ["--log-level", "debug"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
     for number in range(COUNT):
-        await standin.wait(f"example.com/r{number}", 1, 1, timeout=PATIENCE)
+        await standin.wait(f"example.com/r{number}", 1, 1)
     await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "said")
     lines = unread.lines()
     assert "starts" in str(lines[0]["msg"])
@@ -99,7 +99,7 @@ async def test_a_log_that_is_read_again(
     (missing,) = (one for one in lines if "dropped" in str(one["msg"]))
     assert int(str(missing["count"])) > 0
     daemon.write(tokens(other=1))
-    await standin.wait("example.com/other", 1, 1, timeout=PATIENCE)
+    await standin.wait("example.com/other", 1, 1)
     await until(
         lambda: any(one.get("resource") == "example.com/other" for one in unread.lines()),
         "the next lines",
@@ -115,7 +115,7 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
     daemon.flags = ["--listen", f"127.0.0.1:{(port := free_port())}"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
     for number in range(COUNT):
-        await standin.wait(f"example.com/r{number}", 1, 1, timeout=PATIENCE)
+        await standin.wait(f"example.com/r{number}", 1, 1)
     status = (await get(port, "/status")).json()
     assert status["log"]["dropping"]
     assert status["log"]["dropped"] > 0
@@ -164,5 +164,5 @@ async def test_without_stderr(daemon: Daemon, standin: SimulatedKubelet) -> None
     """There is no log, and the rest works."""
     daemon.wrapper = ("sh", "-c", 'exec "$0" "$@" 2>&-')
     await daemon.start(tokens(a=1))
-    await standin.wait(A, 1, 1, timeout=PATIENCE)
+    await standin.wait(A, 1, 1)
     assert await daemon.stop() == 0

@@ -12,7 +12,7 @@ import pytest
 from devhost.kubelet.channel import open_channel
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import get, port_of
-from tests.support.daemon import PATIENCE, Daemon, tokens, until
+from tests.support.daemon import Daemon, tokens, until
 from tests.support.rogue import rogue
 
 SETTINGS = bytes.fromhex("000000 04 00 00000000")
@@ -88,7 +88,7 @@ async def test_a_client_that_sends_rubbish(
     daemon: Daemon, standin: SimulatedKubelet, method: str
 ) -> None:
     await daemon.start(tokens(a=1))
-    await standin.wait("example.com/a", 1, 1, timeout=PATIENCE)
+    await standin.wait("example.com/a", 1, 1)
     (name,) = daemon.sockets()
     async with open_channel(daemon.plugins / name) as channel:
         call: Any = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.daemon import PATIENCE, Daemon, tokens, until
+from tests.support.daemon import Daemon, tokens, until
 
 ROUNDS = 12
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,7 +49,7 @@ async def test_a_signal_while_a_class_is_made(daemon: Daemon, number: signal.Sig
 async def test_hangup_while_it_starts_is_no_end(daemon: Daemon, standin: SimulatedKubelet) -> None:
     daemon.prelude = IN_AN_IMPORT.replace("SIGTERM", "SIGHUP")
     await daemon.start(tokens(a=1))
-    await standin.wait("example.com/a", 1, 1, timeout=PATIENCE)
+    await standin.wait("example.com/a", 1, 1)
     assert await daemon.stop() == 0
 
 
@@ -84,7 +84,7 @@ async def test_more_signals_while_it_ends(daemon: Daemon, standin: SimulatedKube
     for number in SIGNALS:
         await daemon.start(tokens(**{f"r{each}": 1 for each in range(count)}))
         for each in range(count):
-            await standin.wait(f"example.com/r{each}", 1, 1, timeout=PATIENCE)
+            await standin.wait(f"example.com/r{each}", 1, 1)
         while daemon.running:
             send(daemon, number)
             await asyncio.sleep(0.001)

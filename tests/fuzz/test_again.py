@@ -4,7 +4,7 @@ import gc
 from typing import Final
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
@@ -60,7 +60,7 @@ TEXTS: Final = st.builds(
 @given(st.lists(TEXTS, min_size=2, max_size=5), st.sampled_from(POLICIES))
 @example([text(HEADS[0], [RESOURCES[0]]), text(HEADS[0], [RESOURCES[2]])], POLICIES[0])
 @example([text(HEADS[0], [RESOURCES[5]]), text(HEADS[0], [*RESOURCES[5:7]])], POLICIES[0])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_was_read_before_changes_nothing(texts: list[str], policy: Policy) -> None:
     loader = Loader(policy)
     for one in texts:
@@ -68,7 +68,7 @@ def test_what_was_read_before_changes_nothing(texts: list[str], policy: Policy) 
 
 
 @given(st.lists(MUTATED, min_size=2, max_size=3))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_nor_for_files_that_are_nearly_right(files: list[bytes]) -> None:
     loader = Loader()
     for one in (*files, files[0]):

@@ -42,7 +42,6 @@ def fuzzed(share: float, examples: int, **given_by: Any) -> Callable[[Test], Tes
     def decorate(test: Test) -> Test:
         chosen = settings(
             max_examples=5000 if seconds else examples,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=True,
         )

@@ -102,7 +102,7 @@ class Bench:
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for a change of verdicts after which something holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not reached():
                 self._changed.clear()
                 await self._changed.wait()
@@ -143,7 +143,7 @@ def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 
 
 async def until(reached: Callable[[], bool]) -> None:
     """Wait for something that happens in a thread."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not reached():
             await asyncio.sleep(0.005)
 
@@ -485,7 +485,7 @@ async def test_a_device_that_goes_is_not_waited_for(bench: Bench, answers: Answe
     waiting = asyncio.create_task(bench.monitor.first_round(60))
     await asyncio.sleep(0)
     bench.watch(scanner(interval="1h"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await waiting
 
 
@@ -496,7 +496,7 @@ async def test_a_closed_monitor_leaves_nothing_behind(bench: Bench, answers: Ans
     await bench.until_reason("a", None)
     bench.monitor.close()
     assert bench.monitor.verdicts(bench.found) is bench.found
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.sleep(0)
     answers.good("b")

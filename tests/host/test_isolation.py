@@ -73,7 +73,7 @@ async def test_a_source_that_hangs_holds_up_nobody_else(
 
     def hanging(resource: Resource, files: HostFiles) -> Survey:
         if resource.name.endswith("stuck"):
-            release.wait(30)
+            release.wait(60)
         return survey(resource, files)
 
     monkeypatch.setattr("devhost.discovery.scan.survey", hanging)
@@ -97,7 +97,7 @@ async def test_an_allocation_that_hangs_is_bounded(
     """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("devhost.discovery.scan.hand_out", lambda *_: release.wait(30))
+    monkeypatch.setattr("devhost.discovery.scan.hand_out", lambda *_: release.wait(60))
     config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
     async with hosted(place, config):
         await kubelet.wait("example.com/a", 1, 1)

@@ -36,7 +36,7 @@ def test_a_signal_cancels_the_work(number: int, busy: bool) -> None:
         finally:
             ended.append(True)
 
-    asyncio.run(asyncio.wait_for(until_signal(work()), 20))
+    asyncio.run(asyncio.wait_for(until_signal(work()), 60))
     assert ended
 
 
@@ -47,7 +47,7 @@ def test_hangup_is_no_end() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         await told.wait()
 
-    asyncio.run(asyncio.wait_for(until_signal(work(), told.set), 20))
+    asyncio.run(asyncio.wait_for(until_signal(work(), told.set), 60))
     assert told.is_set()
 
 

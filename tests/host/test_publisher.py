@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
@@ -84,7 +84,6 @@ states = st.sampled_from(["well", "well", "sick", "missing", "aligned", "gone"])
 changes = st.lists(st.dictionaries(st.sampled_from(IDS), states, min_size=1), max_size=6)
 
 
-@settings(deadline=None)
 @given(st.sampled_from([1, 3]), changes, st.sets(st.sampled_from(IDS), max_size=1), st.booleans())
 def test_a_part_is_the_whole(
     replicas: int, changes: list[dict[str, str]], elsewhere: set[str], told: bool

@@ -47,7 +47,7 @@ async def asking(kubelet: RealKubelet) -> AsyncIterator["pr_grpc.PodResourcesLis
 
 async def listed(kubelet: RealKubelet) -> Listed:
     async with asking(kubelet) as stub:
-        reply = await stub.List(pr.ListPodResourcesRequest(), timeout=10)
+        reply = await stub.List(pr.ListPodResourcesRequest(), timeout=60)
     return {
         pod.name: {
             container.name: sorted((d.resource_name, d.device_ids[0]) for d in container.devices)
@@ -130,7 +130,7 @@ async def registered(kubelet: RealKubelet, resource: str, plugin: Plugin) -> Asy
             request = pb.RegisterRequest(
                 version="v1beta1", endpoint=endpoint, resource_name=resource, options=plugin.options
             )
-            await pb_grpc.RegistrationStub(channel).Register(request, timeout=10)
+            await pb_grpc.RegistrationStub(channel).Register(request, timeout=60)
         await kubelet.wait(resource, len(plugin.nodes), len(plugin.nodes))
         yield plugin
     finally:

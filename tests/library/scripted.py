@@ -86,7 +86,7 @@ class Hang:
     def __call__(self, *_: object) -> Any:
         self.threads += 1
         self.entered.set()
-        self.release.wait(30)
+        self.release.wait(60)
         return self.result
 
 

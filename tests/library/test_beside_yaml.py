@@ -1,5 +1,6 @@
 """Code and YAML in one process: one life cycle, and the rules between resources hold for both."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,9 @@ async def test_a_device_with_a_node_of_another_is_not_offered_in_part(
     await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
 
 
-async def test_a_device_leaves_the_list_by_the_rule(started: Kubelet, serving: Serving) -> None:
+async def test_a_device_leaves_the_list_by_the_rule(
+    started: Kubelet, serving: Serving, may_leave: asyncio.Event
+) -> None:
     """It is unhealthy at first, goes later, and may come back under the same ID."""
     plugin = Plain(["a", "b"], remove_missing_after="100ms")
     serving.start(plugin)
@@ -100,6 +103,7 @@ async def test_a_device_leaves_the_list_by_the_rule(started: Kubelet, serving: S
     plugin.now = ["a"]
     plugin.changed()
     await started.wait(NAME, 2, 1)
+    may_leave.set()
     await started.wait(NAME, 1, 1)
     plugin.now = ["a", "b"]
     plugin.changed()
@@ -107,7 +111,7 @@ async def test_a_device_leaves_the_list_by_the_rule(started: Kubelet, serving: S
 
 
 async def test_a_node_under_another_id_waits_for_the_old_one(
-    standin: SimulatedKubelet, serving: Serving, nodes: Path
+    standin: SimulatedKubelet, serving: Serving, nodes: Path, may_leave: asyncio.Event
 ) -> None:
     """A pod may just have been given the old one."""
     plugin = Plain([Device("old", paths=str(nodes / "a"))])
@@ -118,6 +122,7 @@ async def test_a_node_under_another_id_waits_for_the_old_one(
     await standin.wait(NAME, 2, 0)
     with pytest.raises(AdmissionError, match="no healthy devices present"):
         await standin.admit("pod", {"app": {NAME: 1}})
+    may_leave.set()
     await standin.wait(NAME, 1, 1)
     assert standin.devices(NAME) == {"new": "Healthy"}
 

@@ -598,7 +598,6 @@ def run(monkeypatch: pytest.MonkeyPatch, binary: Path | None, examples: int, ste
     chosen = settings(
         max_examples=EXAMPLES or examples,
         stateful_step_count=50 if EXAMPLES else steps,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
         # To shrink takes long, because each attempt waits for things that do not happen.

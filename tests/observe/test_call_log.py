@@ -10,7 +10,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.channel import open_channel
 from devhost.standin.kubelet import AdmissionError
-from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 from tests.support.rogue import rogue
 
@@ -47,7 +47,7 @@ async def test_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) 
     place = directory / "colas"
     daemon.flags += ["--allow-path", str(place), "--pod-resources", str(directory / "pr.sock")]
     await daemon.start(FULL.format(place=place))
-    await started.wait(A, 2, 2, timeout=PATIENCE)
+    await started.wait(A, 2, 2)
     await started.admit("pod", {"app": {A: 1}})
     line = await daemon.logged("allocated", resource=A)
     assert line["level"] == "info"
@@ -62,7 +62,7 @@ async def test_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) 
 
 async def test_thousands_of_devices_are_one_short_line(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=3000))
-    await started.wait(A, 3000, 3000, timeout=PATIENCE)
+    await started.wait(A, 3000, 3000)
     await started.admit("pod", {"app": {A: 3000}})
     line = await daemon.logged("allocated", resource=A)
     assert line["ids"] == [*map(str, range(16)), "and 2984 more"]
@@ -71,7 +71,7 @@ async def test_thousands_of_devices_are_one_short_line(daemon: Daemon, started: 
 async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
     """It is a warning, with the reason that the pod's user sees."""
     await daemon.start(tokens(a=1))
-    await started.wait(A, 1, 1, timeout=PATIENCE)
+    await started.wait(A, 1, 1)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await allocate(daemon, ["nope"])
     line = await daemon.logged("not allocated", resource=A)
@@ -94,7 +94,7 @@ async def test_an_allocation_that_waits(daemon: Daemon, started: Kubelet) -> Non
     """It is said while it waits, and how it ended."""
     daemon.prelude = SLOW
     await daemon.start(tokens(a=1))
-    await started.wait(A, 1, 1, timeout=PATIENCE)
+    await started.wait(A, 1, 1)
     with pytest.raises(grpc.aio.AioRpcError):
         await allocate(daemon, ["0"])
     line = await daemon.logged("not allocated", resource=A, result="timeout")
@@ -110,7 +110,7 @@ async def test_containers_that_start(
     """Each PreStartContainer is a line, with the pod where a step had to know it."""
     daemon.flags += ["--allow-exec", "--pod-resources", str(directory / "pr.sock")]
     await daemon.start(STEP.format(program="/bin/true", every=every))
-    await started.wait(A, 1, 1, timeout=PATIENCE)
+    await started.wait(A, 1, 1)
     await started.admit("pod", {"app": {A: 1}})
     line = await daemon.logged("devices prepared for a container", resource=A)
     assert (line["level"], line["ids"]) == ("info", ["0"])
@@ -122,7 +122,7 @@ async def test_a_container_that_must_not_start(
 ) -> None:
     daemon.flags += ["--allow-exec"]
     await daemon.start(STEP.format(program="/bin/false", every="start"))
-    await started.wait(A, 1, 1, timeout=PATIENCE)
+    await started.wait(A, 1, 1)
     with pytest.raises(AdmissionError):
         await started.admit("pod", {"app": {A: 1}})
     line = await daemon.logged("devices not prepared for a container", resource=A)
@@ -150,7 +150,7 @@ async def test_a_device_that_becomes_unhealthy(
     (place / "a").touch()
     (place / "b").symlink_to("/nowhere")
     await daemon.start(f"version: v1\nresources: [{{name: {A}, sources: [directory: {place}]}}]\n")
-    await started.wait(A, 1, 1, timeout=PATIENCE)
+    await started.wait(A, 1, 1)
     assert (await daemon.logged("device found"))["level"] == "info"
     assert (await daemon.logged("skipped"))["level"] == "warning"
     (place / "a").unlink()

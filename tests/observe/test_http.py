@@ -117,7 +117,7 @@ async def test_connections_are_bounded(server: HttpServer, port: int) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             stack.callback(writer.close)
             readers.append(reader)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for reader in readers[: http.CONNECTIONS_MAX]:  # they are cut off, as the oldest
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
@@ -131,7 +131,7 @@ async def test_who_is_slow_is_cut_off(
     monkeypatch.setattr(http, "PATIENCE_S", 0.1)
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(raw)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not server._open:
             await asyncio.sleep(0.001)
         await asyncio.wait(server._open)
@@ -165,7 +165,7 @@ async def test_who_reads_late_is_no_error(
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
-    async with server.serving(bound), asyncio.timeout(10):
+    async with server.serving(bound), asyncio.timeout(60):
         await loop.sock_connect(client, bound.getsockname())
         await loop.sock_sendall(client, b"GET /medium HTTP/1.1\r\n\r\n")
         size = 0

@@ -155,7 +155,7 @@ async def browse(port: int, place: Path, *flags: str) -> tuple[str, str]:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(50):
+        async with asyncio.timeout(60):
             out, err = await process.communicate()
     finally:
         if process.returncode is None:

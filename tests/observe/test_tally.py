@@ -42,7 +42,7 @@ def told(tally: Tally) -> Samples:
     st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(tuple(RESULTS)), SECONDS)),
     st.lists(st.tuples(st.sampled_from(NAMES), st.booleans())),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_counts_are_those_of_counters(
     allocations: list[tuple[str, str, float]], others: list[tuple[str, bool]]
 ) -> None:

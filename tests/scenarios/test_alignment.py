@@ -36,7 +36,7 @@ async def nodes_are(kubelet: RealKubelet, wanted: dict[str, list[int]]) -> None:
     """Wait until the kubelet knows the devices with these NUMA nodes."""
     seen: object = None
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (seen := await kubelet.healthy_devices(SLOT)) != wanted:
                 await asyncio.sleep(0.005)
     except TimeoutError:

@@ -48,7 +48,7 @@ resources:
 
 
 async def test_who_waits_learns_that_the_other_shares_now(
-    started: Kubelet, directory: Path
+    started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """A node's former resource comes back while it drains, and shares: nobody waits for it."""
     sources = f"sources: [directory: {directory}/colas]"
@@ -78,7 +78,7 @@ async def test_a_look_that_is_out_of_date_takes_nothing_over(
         found = survey(resource, files)
         if resource.name == B:
             looked.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return found
 
     sources = f"sources: [directory: {directory}/colas]"
@@ -94,12 +94,12 @@ resources:
         await started.wait(B, 0, 0)
         monkeypatch.setattr("devhost.discovery.scan.survey", slow)
         running.runner(B).look_again()
-        await asyncio.to_thread(looked.wait, 10)
+        await asyncio.to_thread(looked.wait, 60)
         (directory / "colas" / "x").unlink()
         await started.wait(A, 1, 0)
         go_on.set()
         looked.clear()
-        await asyncio.to_thread(looked.wait, 10)  # it looks again
+        await asyncio.to_thread(looked.wait, 60)  # it looks again
         assert running.runner(B).listing.entries == {}
 
 
@@ -138,7 +138,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
     assert not list((directory / "plugins").iterdir())
     del server, starting
     gc.collect()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while asyncio.all_tasks() != before:
             await asyncio.sleep(0.005)
     assert complaints == []
@@ -155,7 +155,7 @@ async def test_a_node_that_an_earlier_resource_takes_meanwhile(
         found = snapshot(self, *arguments)
         if self.resource.name == B:
             judged.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return found
 
     other, sources = directory / "other", f"sources: [directory: {directory}/colas]"
@@ -172,7 +172,7 @@ resources:
         await started.wait(B, 1, 1)
         monkeypatch.setattr(Scanner, "snapshot", slow)
         running.runner(B).look_again()
-        await asyncio.to_thread(judged.wait, 10)
+        await asyncio.to_thread(judged.wait, 60)
         (other / "y").symlink_to(directory / "colas" / "x")
         await started.wait(A, 1, 1)
         go_on.set()
@@ -180,7 +180,7 @@ resources:
 
 
 async def test_a_new_id_is_not_handed_out_before_the_old_one_left(
-    started: Kubelet, directory: Path
+    started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """Meanwhile the second resource takes the node; it gives it back, and nobody waits for ever."""
     text = f"""
@@ -194,6 +194,7 @@ resources:
         await started.wait(A, 1, 1)
         running.config.write_text(text.replace("maxDevices", 'id: "new-${name}", maxDevices'))
         await started.wait(A, 2, 0)
+        may_leave.set()
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
         assert list(running.runner(A).listing.entries) == ["new-x"]
@@ -227,10 +228,9 @@ async def test_a_mistake_in_a_partial_look_is_left_to_the_whole_one(
 
 
 async def test_a_file_under_another_name_is_not_in_two_hands(
-    started: Kubelet, hosting: Hosting, directory: Path
+    started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """A pod was just given it under the former."""
-    hosting.leave_after = 60.0
     (directory / "colas" / "a").touch()
     hosting.start(
         f"version: v1\nresources: [{{name: {A}, sources: [directory: {directory}/colas]}}]"
@@ -252,13 +252,13 @@ async def test_another_node_in_a_devices_place_is_no_blip(
     seen: bool,
 ) -> None:
     """The kubelet has it as unhealthy until the time is over, whether its absence was seen."""
-    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 2.0)
+    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 3600.0)
     dev = directory / "root" / "dev"
     dev.mkdir(parents=True)
     os.mknod(dev / "tty0", 0o020660, os.makedev(1, 3))
     policy = Policy(("/dev/*",), enforced=True)
     config = f"version: v1\nresources: [{{name: {A}, sources: [dev: tty0]}}]"
-    hosting.start(config, root=directory / "root", policy=policy)
+    host = hosting.start(config, root=directory / "root", policy=policy)
     await started.wait(A, 1, 1)
     os.mknod(dev / "other", 0o020660, os.makedev(1, 5))
     if seen:
@@ -266,10 +266,12 @@ async def test_another_node_in_a_devices_place_is_no_blip(
         await started.wait(A, 1, 0)
     (dev / "other").rename(dev / "tty0")
     await started.wait(A, 1, 0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while hosting.reason(A, "tty0") != "another device was found in its place":
             assert hosting.reason(A, "tty0") is not None
             await asyncio.sleep(0.01)
+    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
+    host.runners[0].look_again()
     await started.wait(A, 1, 1)
 
 

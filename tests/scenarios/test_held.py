@@ -41,7 +41,7 @@ async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
     """Wait until the status of a pod says so of its devices."""
     seen: object = None
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (seen := (await kubelet.health(pod))["app"][SLOT]) != wanted:
                 await asyncio.sleep(0.005)
     except TimeoutError:

@@ -85,7 +85,7 @@ async def test_a_touched_socket_registers_nobody(
     names = [f"example.com/r{number}" for number in range(MANY)]
     host = hosting.start(config_of(**{name.partition("/")[2]: 2 for name in names}))
     for name in names:
-        await started.wait(name, 2, 2, timeout=30)
+        await started.wait(name, 2, 2)
     before = sockets(directory)
     touch(directory / "plugins" / "kubelet.sock")
     host.shared.directory.look_again()
@@ -96,7 +96,7 @@ async def test_a_touched_socket_registers_nobody(
     for _ in range(2):
         await started.restart()
         for name in names:
-            await started.wait(name, 2, 2, timeout=30)
+            await started.wait(name, 2, 2)
         assert sockets(directory).isdisjoint(before)
 
 
@@ -183,10 +183,10 @@ async def test_the_plugin_directory_is_a_link_that_is_changed(
             stack.push_async_callback(kubelet.stop)
         await daemon.start(config_of(t=3))
         for now, then in ((0, 1), (1, 0)):
-            await kubelets[now].wait(T, 3, 3, timeout=25)
+            await kubelets[now].wait(T, 3, 3)
             (directory / "fresh").symlink_to(places[then])
             (directory / "fresh").rename(link)
-        await kubelets[0].wait(T, 3, 3, timeout=25)
+        await kubelets[0].wait(T, 3, 3)
         assert await daemon.stop() == 0
 
 

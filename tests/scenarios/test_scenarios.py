@@ -85,7 +85,7 @@ async def test_hotplug_and_unplug(started: Kubelet, hosting: Hosting, directory:
 
 
 async def test_a_missing_device_leaves_the_list_in_time(
-    started: Kubelet, hosting: Hosting, directory: Path
+    started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """After removeMissingAfter, and never before its Unhealthy was sent, the ID leaves."""
     (directory / "colas" / "a").touch()
@@ -93,6 +93,7 @@ async def test_a_missing_device_leaves_the_list_in_time(
     await started.wait(COLA, 1, 1)
     (directory / "colas" / "a").unlink()
     await started.wait(COLA, 1, 0)
+    may_leave.set()
     await started.wait(COLA, 0, 0)
 
 
@@ -263,13 +264,14 @@ async def test_a_name_that_the_kubelet_refuses(started: Kubelet, hosting: Hostin
 
 @pytest.mark.parametrize("after", ["0s", "100ms"])
 async def test_a_seat_that_becomes_free_is_taken(
-    started: Kubelet, hosting: Hosting, directory: Path, after: str
+    started: Kubelet, hosting: Hosting, directory: Path, after: str, may_leave: asyncio.Event
 ) -> None:
     """Over the limit, a device waits for no longer than until another one is given up."""
-    hosting.leave_after = 60.0  # the former ID stays in the list for as long as the test runs
     for name in ("a", "b", "c"):
         (directory / "colas" / name).touch()
     hosting.start(cola(directory, f"    maxDevices: 2\n    removeMissingAfter: {after}"))
     await started.wait(COLA, 2, 2)
     (directory / "colas" / "a").unlink()
     await started.wait(COLA, 3, 2)
+    may_leave.set()
+    await started.wait(COLA, 2, 2)

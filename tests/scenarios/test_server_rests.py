@@ -26,7 +26,7 @@ async def test_when_the_kubelet_restarts(started: Kubelet, directory: Path) -> N
             endpoints.append(server.endpoint)
             await started.restart()
             await started.wait(A, 1, 1)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while running.runner(A).status.state is not State.REGISTERED:
                     await asyncio.sleep(0.005)
             rested = registration._server is server

@@ -273,11 +273,11 @@ resources:
         TOKENS: {"0", "1"},
     }
     for name, ids in present.items():
-        async with asyncio.timeout(20):  # what is still listed may be as many as are there
+        async with asyncio.timeout(60):  # what is still listed may be as many as are there
             while await listed(started, name) != ids:
                 await asyncio.sleep(0.02)
         await started.wait(name, len(ids), len(ids))
-    async with asyncio.timeout(10):  # it may still be draining
+    async with asyncio.timeout(60):  # it may still be draining
         while (await started.capacity()).get(GUEST, (0, 0)) != (0, 0):
             await asyncio.sleep(0.005)
     answer = await started.admit("last", {"app": {TOKENS: 2}})
@@ -300,10 +300,10 @@ class Held:
 
     def __call__(self) -> None:
         self.begun.set()
-        assert self.release.wait(5)
+        assert self.release.wait(60)
 
     async def until_begun(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.begun.is_set():
                 await asyncio.sleep(0.002)
 
@@ -340,6 +340,7 @@ async def admission(
         return answer
 
     monkeypatch.setattr("devhost.discovery.scan.hand_out", hand_out)
+    monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 60.0)
     return await vanishing(started, hosting, directory, held)
 
 
@@ -455,7 +456,7 @@ async def test_a_newer_instance_that_knows_other_ids(
         held.release.set()
         await dies(started, admission)
         return
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while older.status.state is not State.WAITING:
             await asyncio.sleep(0.005)
     assert (await started.capacity())[FILES][0] >= 2

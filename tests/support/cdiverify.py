@@ -71,7 +71,7 @@ def inject(
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=250,
     )
     return json.loads(done.stdout)
 

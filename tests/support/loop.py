@@ -94,4 +94,4 @@ def container(device: Path, place: Path, script: str) -> Iterator[str]:
             yield "\n".join(said)
         finally:
             process.stdin.close()
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0

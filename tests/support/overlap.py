@@ -22,7 +22,7 @@ from devhost.standin.kubelet import AdmissionError
 from tests.support.hosting import Kubelet
 
 POLL_S = 0.005
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def tokens(who: str, **counts: int) -> str:

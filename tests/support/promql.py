@@ -72,7 +72,7 @@ def evaluate(
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=50,
+        timeout=250,
     )
     found: list[list[list[dict[str, str]]]] = json.loads(done.stdout)
     return found

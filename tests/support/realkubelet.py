@@ -22,7 +22,7 @@ from devhost.standin.kubelet import AdmissionError, Answer
 # Answers come as lines, and one may list tens of thousands of devices.
 LONGEST_LINE = 64 * 1024 * 1024
 
-STOP_TIMEOUT = 10.0
+STOP_TIMEOUT = 60.0
 
 
 def real_kubelets() -> dict[str, Path]:
@@ -178,7 +178,7 @@ class RealKubelet:
         resource: str,
         capacity: int | None,
         allocatable: int | None,
-        timeout: float = 10.0,  # noqa: ASYNC109 - the process keeps the time
+        timeout: float = 60.0,  # noqa: ASYNC109 - the process keeps the time
     ) -> None:
         """Wait until the kubelet counts so many devices; None means no such resource."""
         arguments = {"resource": resource, "capacity": capacity, "allocatable": allocatable}

@@ -131,7 +131,7 @@ async def test_a_command_does_not_come_by_a_reload(tmp_path: Path) -> None:
     async with Watcher() as watcher:
         task = asyncio.create_task(source.run(watcher, applied.put_nowait))
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 for count, place in enumerate(("preStart", "health"), 1):
                     file.write_text(config(running(["true"], place)))
                     while source.status.failures < count:
@@ -188,7 +188,7 @@ def test_a_look_at_a_configuration_runs_nothing(
         text=True,
         check=False,
         env=environment,
-        timeout=50,
+        timeout=250,
     )
     assert "--allow-exec" in done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
@@ -215,7 +215,7 @@ def test_run_does_not_start_with_a_command(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=250,
     )
     assert done.returncode == 1
     assert "--allow-exec" in done.stderr

@@ -640,7 +640,7 @@ def test_block_devices_need_the_flag() -> None:
 # ── nothing gets through as a traceback ──
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 @example(b"a: !!bool b")
 @example(b"a: !!timestamp b")
@@ -654,7 +654,6 @@ def test_any_bytes_are_loaded_or_refused(tmp_path: Path, content: bytes) -> None
     assert loaded.config is not None or any(p.severity == "error" for p in loaded.problems)
 
 
-@settings(deadline=None)
 @given(
     st.text(alphabet="a_A1,:/.${}=-\n\x00é", max_size=12),
     st.text(alphabet="ab/${}id(.*", max_size=9),

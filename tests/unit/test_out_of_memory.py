@@ -35,7 +35,7 @@ async def status(failing: str, work: str) -> tuple[int, str, str]:
         *(sys.executable, "-c", program), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:

@@ -144,7 +144,7 @@ def cases(draw: st.DrawFn, policies: tuple[Preference, ...] = POLICIES) -> Case:
 def test_the_answer_is_the_best_of_all(policy: Preference) -> None:
     """It is what trying each set of IDs finds by the definition."""
 
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(cases((policy,)))
     def check(case: Case) -> None:
         assume(len(case.must) <= case.size <= len(case.ids))
@@ -159,7 +159,6 @@ def test_the_answer_is_the_best_of_all(policy: Preference) -> None:
 
 
 @given(cases())
-@settings(deadline=None)
 def test_no_answer_is_more_even(case: Case) -> None:
     """The most shares of one device are as few as can be; then of the next, and so on."""
     assume(len(case.must) <= case.size <= len(case.ids))
@@ -172,7 +171,6 @@ def test_no_answer_is_more_even(case: Case) -> None:
 
 
 @given(cases(), st.integers(-2, 12), st.sampled_from([None, 1, 2]))
-@settings(deadline=None)
 def test_an_answer_is_empty_or_what_was_asked_for(case: Case, size: int, limit: int | None) -> None:
     """Never an error, never too many, and always the IDs that must be included."""
     answer = preferred(

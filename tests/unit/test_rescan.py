@@ -122,7 +122,7 @@ async def test_a_filesystem_that_hangs_holds_up_no_other(
 
     def hanging(path: str) -> Fingerprint:
         if path == str(sick):
-            release.wait(30)
+            release.wait(60)
         return fingerprint(path)
 
     monkeypatch.setattr(rescan, "fingerprint", hanging)

@@ -253,7 +253,7 @@ def test_replacing_any_value_is_judged_alike(value: Any) -> None:
     assert not disagreements
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(mutants())
 @example(_of({"dev": None}))
 @example(_of({"dev": "a", "glob": None}))
@@ -274,7 +274,7 @@ def test_schema_accepts_exactly_what_the_shape_check_accepts(data: dict[str, Any
     _assert_agreement(data)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(mutants())
 def test_the_loader_accepts_no_file_that_the_schema_refuses(data: dict[str, Any]) -> None:
     """A file that loads is valid by the schema, and one of a wrong shape gets an error."""

@@ -35,7 +35,7 @@ class Slow:
     def resolve(self, files: HostFiles, path: str) -> str:
         if path.endswith("/slow"):
             self.asked += 1
-            self.release.wait(30)
+            self.release.wait(60)
         return self._resolve(files, path)
 
 

@@ -32,7 +32,7 @@ async def test_a_late_survey_is_the_next_one(
 
     def slow(resource: Resource, files: HostFiles) -> Survey:
         looks[0] += 1
-        release.wait(10)
+        release.wait(60)
         return survey(resource, files)
 
     monkeypatch.setattr("devhost.discovery.scan.survey", slow)
@@ -41,7 +41,7 @@ async def test_a_late_survey_is_the_next_one(
     for _ in range(3):
         assert (await looking.survey(scanner)).failed
     release.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await again.wait()
     again.clear()
     assert [node.name for node in (await looking.survey(scanner)).nodes] == ["0", "1"]
@@ -65,7 +65,7 @@ async def test_what_is_slow_and_not_dead_is_given_more_time(
         if found.failed:
             given_up.append(True)
         else:
-            release.wait(10)
+            release.wait(60)
         return Snapshot()
 
     looking, found = Surveyor(again.set), Survey()
@@ -73,7 +73,7 @@ async def test_what_is_slow_and_not_dead_is_given_more_time(
     assert given_up == [True]
     await asyncio.sleep(0)
     release.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await again.wait()
     again.clear()
     await looking.judged(scanner, found, judge)  # the late one, which is out of date
@@ -90,13 +90,13 @@ async def test_a_look_that_was_taken_over_is_followed_by_another(
 
     def slow(resource: Resource, files: HostFiles) -> Survey:
         begun.set()
-        release.wait(10)
+        release.wait(60)
         return survey(resource, files)
 
     monkeypatch.setattr("devhost.discovery.scan.survey", slow)
     looking = Surveyor(again.set)
     former = asyncio.create_task(looking.survey(scanner))
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, 60)
     former.cancel()
     await asyncio.wait({former})
     taking_over = asyncio.create_task(looking.survey(scanner))
@@ -115,11 +115,11 @@ async def test_a_late_judgement_is_followed_by_a_look_whatever_else_was_late(
 
     def judge(found: Survey) -> Snapshot:
         if not found.failed:
-            judged.wait(10)
+            judged.wait(60)
         return Snapshot(skipped=found.skipped)
 
     def slow(resource: Resource, files: HostFiles) -> Survey:
-        looked.wait(10)
+        looked.wait(60)
         return survey(resource, files)
 
     monkeypatch.setattr("devhost.discovery.scan.survey", slow)

@@ -11,14 +11,14 @@ from tests.support.watching import Listener, settled, target, watches
 
 
 async def seen(event: asyncio.Event) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await event.wait()
     event.clear()
 
 
 async def until_seen(event: asyncio.Event, place: Path) -> None:
     """Make files in a directory until the watcher sees one: it may only just be set up."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         number = 0
         while not event.is_set():
             (place / f"probe{number}").touch()

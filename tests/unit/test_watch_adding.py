@@ -27,11 +27,11 @@ class Held:
         found = resolve(inotify, targets)
         if self._path in {one.path for one in targets} and not self.added.is_set():
             self.added.set()
-            self.release.wait(30)
+            self.release.wait(60)
         return found
 
     async def until_added(self) -> None:
-        await asyncio.to_thread(self.added.wait, 10)
+        await asyncio.to_thread(self.added.wait, 60)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ async def test_closed_meanwhile_leaves_no_watch(tmp_path: Path, held: Held) -> N
         one.subscription.close()
         await watching
         held.release.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while watches() != before:
                 await asyncio.sleep(0.001)
         (top / "f").touch()
@@ -176,7 +176,7 @@ async def test_other_targets_do_not_wait_for_the_former(tmp_path: Path, held: He
         (top / "f").touch()
         await one.until(top / "f")
         held.release.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while watches() != 2:
                 await asyncio.sleep(0.001)
         (top / "g").touch()
@@ -231,7 +231,7 @@ async def test_an_add_that_hangs_holds_up_only_its_subscription(
     def slow(self: Inotify, path: str, *, writes: bool) -> int:
         if path.endswith("/slow"):
             hangs.set()
-            release.wait(30)
+            release.wait(60)
         return add(self, path, writes=writes)
 
     monkeypatch.setattr(Inotify, "add", slow)
@@ -257,7 +257,7 @@ async def test_closed_while_one_is_added(tmp_path: Path, monkeypatch: pytest.Mon
 
     def slow(*_: object) -> int:
         hangs.set()
-        release.wait(30)
+        release.wait(60)
         return 1
 
     inotify = Inotify()

@@ -163,7 +163,7 @@ async def test_what_can_no_longer_be_watched_has_to_be_polled(
 
         monkeypatch.setattr(Inotify, "add", refuse)
         (tmp_path / "sub").mkdir()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await degraded.wait()
 
 
@@ -176,7 +176,7 @@ async def test_a_filesystem_that_hangs_holds_up_only_its_subscription(
     def slow(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
         if any(one.path.endswith("slow") for one in targets):
             hangs.set()
-            release.wait(30)
+            release.wait(60)
         return resolve(inotify, targets)
 
     monkeypatch.setattr(devhost.watch.watcher, "resolve", slow)
@@ -208,7 +208,7 @@ async def test_left_while_targets_are_resolved(
 
     def slow(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
         hangs.set()
-        release.wait(30)
+        release.wait(60)
         loop.call_soon_threadsafe(loop.call_soon, answered.set)
         return resolve(inotify, targets)
 

@@ -335,7 +335,7 @@ def test_a_forced_type_reads_or_is_a_tree_error(tag: str, value: str) -> None:
         assert tree.duplicates == []
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.one_of(YAML_LIKE, st.text()))
 @example("a: !!bool b")
 @example("a: !!timestamp b")
