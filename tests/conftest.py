@@ -26,11 +26,23 @@ settings.register_profile(
     "busy", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("busy")
-SimulatedKubelet.wait.__defaults__ = RealKubelet.wait.__defaults__
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> Iterator[None]:
+    """Wait for as long as a busy machine takes, and for nothing but events.
+
+    What devhost looks at every half a minute would hide the loss of an event.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
+        patch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
+        patch.setattr("devhost.host.config.config_source.POLL_S", 3600.0)
+        yield
 
 
 @pytest.fixture

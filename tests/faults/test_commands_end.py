@@ -49,6 +49,12 @@ resources:
     preStart: [{{run: [sh, {script}], every: start, timeout: 20s}}]
 """
 
+    async def edit(self, config: str) -> None:
+        """Have devhost go over to another configuration."""
+        since = len(self.daemon.lines)
+        self.daemon.write(config)
+        await self.daemon.logged("configuration in force", since)
+
     def pids(self) -> list[int]:
         return [int(one) for one in (self.place / "pids").read_text().split()]
 
@@ -146,7 +152,7 @@ async def test_a_former_step_still_runs(daemon: Daemon, work: Work) -> None:
     assert work.left == former
     for pid in former:
         os.kill(pid, signal.SIGKILL)
-    daemon.write(work.config())
+    await work.edit(work.config())
     await work.succeeds()
 
 
@@ -165,7 +171,7 @@ async def test_a_process_that_has_left_the_group_counts(daemon: Daemon, work: Wo
     os.kill(detached, signal.SIGKILL)
     await until(lambda: not alive(detached), "its end")
     (work.place / "end").touch()
-    daemon.write(work.config(more="setsid"))
+    await work.edit(work.config(more="setsid"))
     await work.kubelet.admit("one", {"app": {DISK: 1}})
     _, detached = work.pids()
     assert work.left == [detached]

@@ -29,7 +29,6 @@ def only(directory: Path, name: str) -> bool:
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
 async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) -> None:
     """Whenever devhost is killed, the next one serves all that is declared, on new sockets."""
-    daemon.prelude = SHORT_LEAVE
     many = {f"r{number}": 2 for number in range(10)}
     await daemon.start(tokens(**many, a=1))
     if moment == "start":
@@ -48,6 +47,7 @@ async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) 
             daemon.signal(15)
             await asyncio.sleep(random.uniform(0, 0.1))
     await daemon.kill()
+    daemon.prelude = SHORT_LEAVE
     await daemon.start(tokens(**many, a=3))
     declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3)}
     await at_rest(started, daemon, declared)

@@ -17,8 +17,8 @@ import devhost.host.rescan, devhost.host.resource.surveyor, devhost.kubelet.serv
 import devhost.kubelet.listing
 devhost.kubelet.listing.LEAVE_AFTER_S = 2.0
 devhost.host.rescan.RESCAN_S = 1.0
-devhost.host.resource.surveyor.SCAN_TIMEOUT_S = 1.0
-devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 0.5
+devhost.host.resource.surveyor.SCAN_TIMEOUT_S = 2.0
+devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
 """
 UNANSWERED = "the host did not answer"
 
@@ -31,6 +31,15 @@ def place(directory: Path, daemon: Daemon) -> Path:
         (directory / name).mkdir()
         (directory / name / "0").touch()
     return directory
+
+
+async def offered(kubelet: SimulatedKubelet, *ids: str) -> None:
+    """Wait until these devices of the sick resource are healthy, and no others."""
+
+    def healthy() -> set[str]:
+        return {key for key, health in kubelet.devices(SICK).items() if health == "Healthy"}
+
+    await until(lambda: healthy() == set(ids), f"{ids} are offered")
 
 
 async def is_well(kubelet: SimulatedKubelet, place: Path, pod: str) -> None:
@@ -219,15 +228,15 @@ async def test_a_directory_is_exchanged(
     await daemon.start(directories(place, "sick", "well"))
     await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0"}})
     with bound(place / "other", place / "sick"):
-        await standin.wait(SICK, 2, 1)  # the former is on its way out
+        await offered(standin, "b")
         await at_rest(standin, daemon, {SICK: {"b"}, WELL: {"0"}})
         (place / "other" / "c").touch()
-        await standin.wait(SICK, 2, 2)
-    await standin.wait(SICK, 3, 1)
+        await offered(standin, "b", "c")
+    await offered(standin, "0")
     (place / "sick").rename(place / "away")
     (place / "other").rename(place / "sick")
-    await standin.wait(SICK, 3, 2)
+    await offered(standin, "b", "c")
     with tmpfs(place / "sick"):
         (place / "sick" / "c").touch()
-        await standin.wait(SICK, 3, 1)
+        await offered(standin, "c")
     await at_rest(standin, daemon, {SICK: {"b", "c"}, WELL: {"0"}})

@@ -17,9 +17,9 @@ A = "example.com/a"
 SHORT = """
 import devhost.cli.options, devhost.host.config.config_source, devhost.host.config.config_saver
 import devhost.host.config.last_good
-devhost.cli.options._PATIENCE_S = 0.5
-devhost.host.config.config_source.PATIENCE_S = 0.5
-devhost.host.config.config_saver.PATIENCE_S = 0.5
+devhost.cli.options._PATIENCE_S = 2.0
+devhost.host.config.config_source.PATIENCE_S = 2.0
+devhost.host.config.config_saver.PATIENCE_S = 2.0
 devhost.host.config.last_good._LOCK_S = 0.2
 """
 
@@ -54,7 +54,7 @@ async def test_it_hangs_from_the_start(standin: SimulatedKubelet, daemon: Daemon
     with hung(daemon.state):
         await daemon.start(tokens(a=1))
         await at_rest(standin, daemon, {A: numbers(1)})
-        await daemon.logged("last-good.yaml: no answer in 0.5 s")
+        await daemon.logged("last-good.yaml: no answer in 2 s")
         await follows_edits(standin, daemon)
         assert len(daemon.found("cannot save the last good configuration")) == 1
         assert await daemon.stop() == 0
@@ -69,7 +69,7 @@ async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None
     await until(copy.exists, "the copy")
     with hung(daemon.state):
         await follows_edits(standin, daemon)
-        await daemon.logged("no answer in 0.5 s")
+        await daemon.logged("no answer in 2 s")
     await daemon.logged("the last good configuration is saved again")
     assert copy.read_text() == tokens(a=5)
     assert await daemon.stop() == 0
@@ -97,7 +97,7 @@ async def test_it_hangs_when_its_copy_is_needed(daemon: Daemon) -> None:
         await daemon.start("version: v2\n")
         assert await daemon.ended() == 1
     assert daemon.found("config.yaml:1:10: error: version")
-    assert daemon.found("last-good.yaml:1:1: error: cannot be read: no answer in 0.5 s")
+    assert daemon.found("last-good.yaml:1:1: error: cannot be read: no answer in 2 s")
 
 
 @pytest.mark.parametrize("flag", ["--cdi-dir", "--pod-resources"])
@@ -130,4 +130,4 @@ async def test_a_directory_that_hangs_and_is_needed(
     with hung(place):
         await daemon.start(tokens(a=1))
         assert await daemon.ended() == 1
-    assert daemon.found(f"{flag}: its filesystem did not answer in 0.5 s")
+    assert daemon.found(f"{flag}: its filesystem did not answer in 2 s")

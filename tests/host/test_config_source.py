@@ -140,7 +140,7 @@ async def test_an_edit_while_the_file_cannot_be_opened(
                 write(source, edited)
                 await until(source, reason := f"cannot be read: {os.strerror(number)}")
                 assert source.status.unreadable == reason
-            async with asyncio.timeout(60):  # the poll that is left for lost events takes 60 s
+            async with asyncio.timeout(60):
                 while not applied:
                     await asyncio.sleep(0.005)
             assert source.status.unreadable is None

@@ -22,7 +22,7 @@ from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, Device, FileKind, FileState, Node, Snapshot
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
-UNANSWERED = "check failed: did not answer in 0.05 s"
+UNANSWERED = "check failed: did not answer in 0.5 s"
 
 
 class Answers:
@@ -277,7 +277,7 @@ async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
     bench: Bench, answers: Answers
 ) -> None:
     """It gets no second thread; when it returns, it is asked anew, and what it says is old."""
-    bench.watch(scanner(timeout="50ms", failures=2), device("a"), device("b"))
+    bench.watch(scanner(timeout="500ms", failures=2), device("a"), device("b"))
     for _ in range(3):
         answers.good("b")
     await bench.until_reason("a", UNANSWERED)
@@ -293,7 +293,7 @@ async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
 
 
 async def test_rounds_that_do_not_return_count_each(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(timeout="50ms", failures=3), device())
+    bench.watch(scanner(timeout="500ms", failures=3), device())
     answers.good("a")
     await bench.until_reason("a", None)
     await bench.until_reason("a", UNANSWERED)
@@ -307,7 +307,7 @@ async def test_beyond_so_many_threads_that_hang_none_is_started(
     monkeypatch.setattr(health, "HANGING_MAX", 2)
     monkeypatch.setattr(health, "AT_ONCE", 1)
     crowded = Bench()
-    crowded.watch(scanner(timeout="50ms"), *map(device, "abc"))
+    crowded.watch(scanner(timeout="500ms"), *map(device, "abc"))
     await crowded.until_reason("b", UNANSWERED)
     refused = "check failed: not tried, as 2 other checks of the resource do not return"
     await crowded.until_reason("c", refused)

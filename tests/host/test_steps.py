@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -170,7 +171,7 @@ async def test_a_command_that_does_not_end_is_killed_with_all_it_started(tmp_pat
 async def test_the_deadline_of_the_start_counts_too() -> None:
     deadline = asyncio.get_running_loop().time() + 0.2
     text = await failure(replace(start_of(), deadline=deadline), run=["sleep", "1000"])
-    assert "did not end within 0.2s" in text
+    assert re.search(r"did not end within 0(\.[12])?s", text)
     text = await failure(replace(start_of(), deadline=deadline - 1), run=["sleep", "1000"])
     assert "within 0s" in text
 

@@ -41,8 +41,8 @@ EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
 RAW: Final = "DEVHOST_MODEL_RAW" in os.environ
 DEFAULT_EXAMPLES: Final = 24
 REAL_EXAMPLES: Final = 10
-HANG_S: Final = 60.0  # of one step
-LOST_S: Final = 35.0  # a registration that was under way when the kubelet died may take so long
+HANG_S: Final = 240.0  # of one step
+LOST_S: Final = 120.0  # a registration that was under way when the kubelet died may take so long
 T = TypeVar("T")
 
 NAMES: Final = tuple(f"example.com/{letter}" for letter in "pqrs")

@@ -150,14 +150,12 @@ async def test_a_socket_is_readable_when_somebody_listens(started: Kubelet, benc
 async def test_a_command_that_hangs_is_its_device_s_alone(started: Kubelet, bench: Bench) -> None:
     hang = bench.directory / "hang"
     bench.plug("a", "b")
-    bench.start(
-        bench.runs(f"test $1 != a || test ! -e {hang} || exec sleep 60", ", timeout: 300ms")
-    )
+    bench.start(bench.runs(f"test $1 != a || test ! -e {hang} || exec sleep 60", ", timeout: 1s"))
     await started.wait(DISK, 2, 2)
     await started.admit("pod", {"app": {DISK: 2}})
     hang.touch()
     await status(started, "pod", a=ILL, b=WELL)
-    assert bench.reason("a") == "check failed: exec: sh: did not answer in 0.3 s"
+    assert bench.reason("a") == "check failed: exec: sh: did not answer in 1 s"
     bench.plug("c")
     await started.wait(DISK, 3, 2)
     await started.admit("new", {"app": {DISK: 1, OTHER: 1}})
@@ -177,7 +175,7 @@ async def test_a_filesystem_that_hangs_is_its_device_s_alone(
     state.write_text("ok")
     check = f'{{file: {{path: "{disks}/${{id}}/state", matches: ok}}}}'
     with hung(disks / "a") as mount:
-        bench.start(f"{{checks: [{check}], interval: 100ms, timeout: 200ms}}")
+        bench.start(f"{{checks: [{check}], interval: 100ms, timeout: 1s}}")
         await started.wait(OTHER, 1, 1)
         await started.wait(DISK, 2, 1)
         await started.admit("pod", {"app": {DISK: 1, OTHER: 1}})
@@ -185,7 +183,7 @@ async def test_a_filesystem_that_hangs_is_its_device_s_alone(
         await status(started, "pod", b=ILL)
         state.write_text("ok")
         await status(started, "pod", b=WELL)
-        await until(lambda: "did not answer in 0.2 s" in bench.reason("a"), "a hung check fails")
+        await until(lambda: "did not answer in 1 s" in bench.reason("a"), "a hung check fails")
         mount.abort()
     (disks / "a" / "state").write_text("ok")
     await started.wait(DISK, 2, 2)

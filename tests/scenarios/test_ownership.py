@@ -291,10 +291,9 @@ async def test_without_pod_resources_the_file_changes_while_devhost_is_down(
 
 
 async def test_a_device_is_free_soon_after_its_pod_has_ended(
-    started: Kubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+    started: Kubelet, hosting: Hosting
 ) -> None:
     """However many resources there are, and though nothing else happens."""
-    monkeypatch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
     others = "".join(f"  - {{name: {A}-{one}, sources: [static: 1]}}\n" for one in range(20))
 
     def text(replicas: int) -> str:

@@ -392,13 +392,13 @@ async def test_a_step_that_fails_is_tried_again(started: Kubelet, bench: Bench) 
 
 async def test_a_step_that_is_late_is_tried_again(started: Kubelet, bench: Bench) -> None:
     bench.plug("a")
-    bench.start(f"{bench.run}, timeout: 300ms")
+    bench.start(f"{bench.run}, timeout: 2s")
     await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE, start=False)
     hang = bench.sign("hang-a")
     hang.touch()
     assert (
-        "preStart[0] (run sh) of device a: did not end within 0.3s: waiting for a"
+        "preStart[0] (run sh) of device a: did not end within 2s: waiting for a"
         in await refused(started, "pod")
     )
     hang.unlink()

@@ -19,9 +19,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
 
 @pytest.fixture(autouse=True)
-def rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the tests begin them; and no filesystem's clock counts as coarse."""
-    monkeypatch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
+def fine_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No filesystem's clock counts as coarse."""
     monkeypatch.setattr("devhost.discovery.baseline._GRAIN_NS", 0)
 
 

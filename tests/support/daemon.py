@@ -14,6 +14,11 @@ from typing import Any
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Kubelet
 
+# What devhost looks at every half a minute would hide the loss of an event.
+BY_EVENTS = """
+import devhost.host.config.config_source, devhost.host.rescan
+devhost.host.config.config_source.POLL_S = devhost.host.rescan.RESCAN_S = 3600.0
+"""
 PATIENCE = 60.0  # seconds for what is awaited; the machine may be busy
 LONGEST_LINE = 16 * 1024 * 1024
 
@@ -45,7 +50,7 @@ class Daemon:
     def __init__(self, directory: Path) -> None:
         self.plugins, self.state = directory / "plugins", directory / "state"
         self.config = directory / "etc" / "config.yaml"
-        self.prelude = ""
+        self.prelude = BY_EVENTS
         self.wrapper: Sequence[str] = ()
         self.flags: list[str] = []
         self.stderr = PIPE

@@ -84,7 +84,7 @@ async def test_one_that_does_not_answer_is_asked_twice(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless it never has: the first time this process itself may have been stopped meanwhile."""
-    monkeypatch.setattr(liveness, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(liveness, "ANSWER_TIMEOUT_S", 1.0)
     scene.go_on.clear()
     assert await scene.probed() is False
     assert scene.asked == 1
@@ -102,7 +102,7 @@ async def test_one_that_never_accepts_does_not_answer(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel completes a connect without it."""
-    monkeypatch.setattr(liveness, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(liveness, "ANSWER_TIMEOUT_S", 1.0)
     third = Instances(Path())
     with socket.socket(socket.AF_UNIX) as sick:
         sick.bind(third.fresh_name(T))
@@ -184,7 +184,7 @@ async def test_who_cannot_be_asked_does_not_fail_to_answer(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no descriptor left for a probe, what was known stays."""
-    monkeypatch.setattr(liveness, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(liveness, "ANSWER_TIMEOUT_S", 1.0)
     assert await scene.probed() is True
     scene.go_on.clear()
     with monkeypatch.context() as without:

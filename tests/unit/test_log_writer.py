@@ -108,7 +108,10 @@ def test_who_logs_does_not_wait_and_the_end_waits_for_a_bounded_time(
     assert read(pipe[0], "one") == ["one"]
 
 
-def test_a_flush_waits_for_the_last_line(pipe: tuple[int, int]) -> None:
+def test_a_flush_waits_for_the_last_line(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "FLUSH_S", 60.0)
     writer = LogWriter(pipe[1])
     log = logging_to(writer)
     for number in range(1000):
@@ -129,8 +132,9 @@ def test_a_descriptor_that_does_not_block(pipe: tuple[int, int]) -> None:
     assert read(pipe[0], "two") == ["one", "two"]
 
 
-def test_lines_that_cannot_be_written_are_counted() -> None:
+def test_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk; the log goes on with the count when there is room."""
+    monkeypatch.setattr(log_writer, "FLUSH_S", 60.0)
     full = os.open("/dev/full", os.O_WRONLY)
     ours, theirs = os.pipe()
     try:
