@@ -19,7 +19,9 @@ STEP = """
 for pid in $(cat {place}/pids); do
   case "$(cat /proc/$pid/stat 2>/dev/null)" in ""|*") Z "*) ;; *) echo twice >> {place}/log;; esac
 done
-{more} sleep 1000 >/dev/null 2>&1 &
+rm -f {place}/begun
+{more} sh -c ': > {place}/begun; exec sleep 1000' >/dev/null 2>&1 &
+until test -e {place}/begun; do sleep 0.05; done
 echo $$ $! > {place}/new
 mv {place}/new {place}/pids
 until test -e {place}/end; do sleep 0.05; done

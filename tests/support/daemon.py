@@ -206,27 +206,26 @@ async def ids_of(kubelet: Kubelet, resource: str) -> set[str]:
 async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Iterable[str]]) -> None:
     """Wait until what the kubelet has is what is declared and present, and nothing else."""
     wanted = {name: set(ids) for name, ids in declared.items()}
-    for name, ids in wanted.items():
-        try:
-            await kubelet.wait(name, len(ids), len(ids))
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{daemon._tail()}") from None
-        assert await ids_of(kubelet, name) == ids
+    counts = {name: (len(ids), len(ids)) for name, ids in wanted.items()}
     seen: dict[str, tuple[int, int]] = {}
     try:
         async with asyncio.timeout(PATIENCE):
             while True:
-                seen = await kubelet.capacity()
                 # What a dead process served is counted, but not offered, for five minutes.
-                others = [name for name, n in seen.items() if name not in wanted and n[1]]
-                if not others and len(daemon.sockets()) == len(wanted):
-                    break
+                seen = {
+                    name: n
+                    for name, n in (await kubelet.capacity()).items()
+                    if name in wanted or n[1]
+                }
+                if (
+                    seen == counts
+                    and len(daemon.sockets()) == len(wanted)
+                    and all([await ids_of(kubelet, name) == ids for name, ids in wanted.items()])
+                ):
+                    return
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"{seen}; sockets: {daemon.sockets()}\n{daemon._tail()}") from None
-    assert {name: seen.get(name) for name in wanted} == {
-        name: (len(ids), len(ids)) for name, ids in wanted.items()
-    }
 
 
 def directories(place: Path, *names: str, more: str = "") -> str:
