@@ -26,6 +26,17 @@ echo $$ $! > {place}/new
 mv {place}/new {place}/pids
 until test -e {place}/end; do sleep 0.05; done
 """
+# Notes the commands that devhost's helper knows of: it is told of one as soon as it runs.
+NOTING = """
+from devhost.discovery.process_groups import ProcessGroups
+start = ProcessGroups.start
+def noting(self, begin):
+    process = start(self, begin)
+    with open("{place}/known", "a") as known:
+        print(process.pid, file=known)
+    return process
+ProcessGroups.start = noting
+"""
 
 
 class Work:
@@ -36,6 +47,8 @@ class Work:
         (self.place / "disks").mkdir(parents=True)
         (self.place / "disks" / "a").touch()
         (self.place / "pids").touch()
+        (self.place / "known").touch()
+        daemon.prelude += NOTING.format(place=self.place)
         self.pods = 0
         daemon.flags.append("--allow-exec")
 
@@ -65,6 +78,12 @@ resources:
         """What still lives of the run that began last."""
         return [pid for pid in self.pids() if alive(pid)]
 
+    async def known(self) -> None:
+        """Wait until devhost's helper knows of the run that began last."""
+        leader = self.pids()[0]
+        known = self.place / "known"
+        await until(lambda: str(leader) in known.read_text().split(), "its helper knows")
+
     @contextlib.asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
         """Have the step run for a container's start, which fails."""
@@ -73,6 +92,7 @@ resources:
         self.pods += 1
         start = asyncio.create_task(self.kubelet.admit(f"pod-{self.pods}", {"app": {DISK: 1}}))
         await until(lambda: start.done() or self.pids() != before, "the step has begun")
+        await self.known()
         yield
         with pytest.raises(AdmissionError):
             await start
@@ -115,7 +135,7 @@ def work(directory: Path, daemon: Daemon, standin: SimulatedKubelet) -> Iterator
 
 async def test_sigterm_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> None:
     # As on a busy machine: the thread that waits for the command has no time before the end.
-    daemon.prelude = "from devhost.discovery import command; command._STEP_S = 2.0"
+    daemon.prelude += "from devhost.discovery import command; command._STEP_S = 2.0"
     for _ in range(3):
         await daemon.start(work.config())
         async with work.starting():
@@ -225,6 +245,7 @@ resources:
     health: {{checks: {{exec: [sh, {script}]}}, interval: 1m, timeout: 50s}}
 """)
     await until(lambda: len(work.left) == 2, "the check")
+    await work.known()
     daemon.signal(how)
     assert await daemon.ended() == (0 if how == signal.SIGTERM else -how)
     await until(lambda: not work.left, "the end of the check")
