@@ -92,7 +92,7 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
     assert (plugins / "devhost").is_dir()
 
-    assert await ended(process) < 5
+    assert await ended(process) < 30  # what a pod is given
     assert not list(plugins.glob("devhost-*.sock"))
 
 

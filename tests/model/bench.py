@@ -30,10 +30,10 @@ from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
 from tests.support.realkubelet import RealKubelet
 
-LEAVE_AFTER_S = 0.1
+LEAVE_AFTER_S = 0.3
 REST_S = 60.0  # for a loaded machine; the polls behind the watches are put off beyond it
 _POLL_S = 0.005
-_JUST_S = LEAVE_AFTER_S / 4  # this side may be slow to read a list
+_JUST_S = LEAVE_AFTER_S / 12  # this side may be slow to read a list
 # The loop's, grpc's, and those that wait for short work.
 _NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
 

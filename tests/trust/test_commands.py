@@ -101,7 +101,7 @@ async def test_a_step_does_not_run_even_where_nobody_has_checked(tmp_path: Path)
         constants=CONSTANTS,
         files=HostFiles(),
         policy=policy("*"),
-        deadline=asyncio.get_running_loop().time() + 20,
+        deadline=asyncio.get_running_loop().time() + 60,
     )
     with pytest.raises(PreStartError, match="--allow-exec"):
         await run_step(1, loaded.pre_start[1], start)

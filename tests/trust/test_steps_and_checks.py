@@ -46,7 +46,7 @@ async def stepped(node: Victim, snapshot: Snapshot, step: dict[str, Any]) -> Non
         constants={"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"},
         files=node.files,
         policy=policy(),
-        deadline=asyncio.get_running_loop().time() + 20,
+        deadline=asyncio.get_running_loop().time() + 60,
     )
     await run_step(0, loaded.pre_start[0], start)
 
