@@ -5,6 +5,8 @@ import contextlib
 import random
 from pathlib import Path
 
+import pytest
+
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.hosting import Kubelet
@@ -14,6 +16,11 @@ SHORT = """
 import devhost.kubelet.listing, devhost.host.rescan
 devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
 devhost.host.rescan.RESCAN_S = 1.0
+"""
+# A scan of very many devices takes long on a busy machine.
+PATIENT = """
+import devhost.host.resource.surveyor
+devhost.host.resource.surveyor.SCAN_TIMEOUT_S = 300.0
 """
 
 
@@ -49,11 +56,12 @@ async def test_a_storm(started: Kubelet, daemon: Daemon, directory: Path) -> Non
     assert daemon.found("", level="error") == []
 
 
+@pytest.mark.timeout(600)
 async def test_a_hundred_thousand_devices(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """The list is cut to what the kubelet takes, which is said once; others go on meanwhile."""
-    daemon.prelude = SHORT
+    daemon.prelude = SHORT + PATIENT
     (directory / "calm").mkdir()
     config = directories(directory, "calm")
     big = f"  - {{name: {BIG}, sources: [static: 100000], id: '{'x' * 55}-${{name}}'}}\n"

@@ -19,7 +19,7 @@ BY_EVENTS = """
 import devhost.host.config.config_source, devhost.host.rescan
 devhost.host.config.config_source.POLL_S = devhost.host.rescan.RESCAN_S = 3600.0
 """
-PATIENCE = 60.0  # seconds for what is awaited; the machine may be busy
+PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
 LONGEST_LINE = 16 * 1024 * 1024
 
 Line = dict[str, Any]

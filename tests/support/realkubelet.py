@@ -178,7 +178,7 @@ class RealKubelet:
         resource: str,
         capacity: int | None,
         allocatable: int | None,
-        timeout: float = 60.0,  # noqa: ASYNC109 - the process keeps the time
+        timeout: float = 120.0,  # noqa: ASYNC109 - the process keeps the time
     ) -> None:
         """Wait until the kubelet counts so many devices; None means no such resource."""
         arguments = {"resource": resource, "capacity": capacity, "allocatable": allocatable}
