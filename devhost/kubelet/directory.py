@@ -17,8 +17,6 @@ from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import Instances, resource_hash
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, Identity, KubeletSocket
 from devhost.kubelet.liveness import Liveness
-from devhost.kubelet.shelter import Shelter
-from devhost.kubelet.turns import Turns
 
 REGISTER_TIMEOUT_S: Final = 15.0  # an older instance waits for a newer one for longer than that
 _POLL_S: Final = 5.0  # behind the watch, which may miss something
@@ -29,6 +27,7 @@ _PROBE_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _PROBE_MAX_S: Final = 1.0
 _LISTING_SHARE: Final = 10  # the directory is read for a tenth of the time at most
 _GONE_S: Final = 10.0
+_CONCURRENT_MAX: Final = 32
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -41,6 +40,8 @@ class PluginDirectory:
 
     Attributes:
         restarts: How often something was registered with another kubelet than before.
+        limit: How many resources start a server or register at a time. A thousand that did would
+            take memory that the process never gives back, and hold up the kubelet's calls.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,8 +51,7 @@ class PluginDirectory:
         self.instances = Instances(path)
         self._liveness = Liveness(self.instances.sockets, self._due.set)
         self.instances.answers = self._liveness.answers
-        self.shelter = Shelter(path, self.instances.own)
-        self.turns = Turns()
+        self.limit = asyncio.Semaphore(_CONCURRENT_MAX)
         self._changed = asyncio.Event()
         self._subscribers: dict[str, set[Callable[[], None]]] = {}
         self._listing: asyncio.Task[None] | None = None
@@ -109,7 +109,6 @@ class PluginDirectory:
         """
         descriptor = self._opened()
         self._due.set()  # who was there before
-        self.shelter.remove_dead()
         gone_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:
@@ -146,7 +145,6 @@ class PluginDirectory:
         if removed:
             _LOG.info("removed dead sockets", extra={"fields": {"count": removed}})
         if changed:
-            self.shelter.remove_dead()
             self._notify(changed)
         self._liveness.probe(self.instances.present())
 
@@ -295,7 +293,6 @@ class PluginDirectory:
         for task in (self._listing, self._probing):
             if task is not None:
                 task.cancel()
-        self.shelter.close()
         self._kubelet.close()
         await self._liveness.close()
         await self._drop(self._channel)

@@ -38,11 +38,6 @@ def set_silent(path: str | Path) -> None:
     _change(path, put=_SILENT)
 
 
-def reset(path: str | Path) -> None:
-    """Make a socket look fresh."""
-    _change(path, put=stat.S_IXUSR, clear=_SILENT)
-
-
 def _mode(path: str | Path) -> int | None:
     try:
         return os.stat(path).st_mode  # asked often, and Path.stat costs more

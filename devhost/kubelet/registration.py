@@ -37,7 +37,6 @@ class Registration:
     def __init__(self, backend: Backend, directory: PluginDirectory, tell: Tell) -> None:
         self._backend, self._directory, self._tell = backend, directory, tell
         self._server: PluginServer | None = None
-        self._resting: PluginServer | None = None  # from one registration to the next
         self._ends = 0  # of streams and attempts, since the last steady one
 
     def notify(self) -> None:
@@ -49,27 +48,14 @@ class Registration:
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
-        try:
-            await self._run()
-        finally:
-            if self._resting is not None:
-                await self._resting.stop()
-                self._resting = None
-
-    async def _run(self) -> None:
         while True:
             await self._until_newest()
             if absence := self._directory.absence():
                 self._tell(State.WAITING, absence)
             identity = await self._directory.kubelet()
-            turn = await self._directory.turns.next()
-            if self._directory.replaced(identity):
-                turn.end()
-                continue
             try:
                 async with self._serving() as server:
                     older = await self._register(server, identity)
-                    turn.end()
                     reason = _NEWER
                     if older is not None:
                         reason = await self._registered(server, identity, older)
@@ -77,11 +63,8 @@ class Registration:
                     self._tell(State.SERVING, reason)
                     await self._pause(identity)
             except (KubeletError, OSError) as error:
-                turn.end()
                 self._tell(State.BACKING_OFF, str(error))
                 await self._pause(identity, at_least=_FAILURE_PAUSE_S)
-            finally:
-                turn.end()
 
     async def _until_newest(self) -> None:
         """Wait while a newer instance lives: the kubelet hands Allocate to who came last."""
@@ -92,31 +75,17 @@ class Registration:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:
-        server = self._server = await self._on_fresh_name()
+        async with self._directory.limit:
+            endpoint = self._directory.instances.fresh_name(self._backend.name)
+            server = PluginServer(self._backend, self._directory.path, endpoint)
+            await server.start()
+        self._server = server
         self._tell(State.SERVING, None)
-        rests = False
         try:
             yield server
-            rests = server.rest()
         finally:
             self._server = None
-            if rests:
-                self._resting = server
-            else:
-                await server.stop()
-
-    async def _on_fresh_name(self) -> PluginServer:
-        endpoint = self._directory.instances.fresh_name(self._backend.name)
-        if self._resting is not None:
-            if self._resting.offer(endpoint):
-                server, self._resting = self._resting, None
-                return server
-            await self._resting.stop()
-            self._resting = None
-        server = PluginServer(self._backend, self._directory.path, endpoint)
-        await server.start()
-        server.keep(self._directory.shelter)
-        return server
+            await server.stop()
 
     async def _register(self, server: PluginServer, identity: Identity) -> frozenset[str] | None:
         """Register; return the older instances that live, or ``None`` if a newer one does."""
@@ -178,11 +147,12 @@ class Registration:
 
     async def _begin(self, server: PluginServer) -> None:
         servicer = server.servicer
-        servicer.streams.expect()
-        await self._directory.register(
-            self._backend.name, server.endpoint, pre_start=servicer.pre_start_required
-        )
-        await self._first_stream(server)
+        async with self._directory.limit:
+            servicer.streams.expect()
+            await self._directory.register(
+                self._backend.name, server.endpoint, pre_start=servicer.pre_start_required
+            )
+            await self._first_stream(server)
 
     async def _first_stream(self, server: PluginServer) -> None:
         try:

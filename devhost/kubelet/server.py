@@ -4,15 +4,14 @@ import asyncio
 import contextlib
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import grpc
 
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.kubelet import marks
-from devhost.kubelet.methods import Methods
 from devhost.kubelet.servicer import Backend, Servicer
-from devhost.kubelet.shelter import Shelter
 
 _STOP_GRACE_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 2.0
@@ -22,21 +21,20 @@ _STOPPING: Final[set["asyncio.Future[None]"]] = set()
 
 
 class PluginServer:
-    """A server with its socket; start it once, stop it once, and meanwhile let it rest."""
+    """A server with its socket; start it once, stop it once."""
 
     def __init__(self, backend: Backend, directory: Path, endpoint: str) -> None:
         self.endpoint = endpoint
         self.servicer = Servicer(backend, lambda: marks.silent(self.path))
         self._directory = directory
         self.path = directory / self.endpoint
-        self._kept: Path | None = None
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
             ]
         )
-        self._server.add_generic_rpc_handlers((Methods(self.servicer),))
+        self._server.add_generic_rpc_handlers((_handlers(self.servicer),))
 
     async def start(self) -> None:
         """Bind and serve.
@@ -68,32 +66,6 @@ class PluginServer:
         self.path.unlink(missing_ok=True)
         return "gRPC failed to"
 
-    def keep(self, shelter: Shelter) -> None:
-        """Have the socket outlive the kubelet, if that is possible."""
-        self._kept = shelter.keep(self.path)
-
-    def rest(self) -> bool:
-        """Be reached by nobody until `offer`; return whether that may be done.
-
-        It may not if anything is left of the registration that ended.
-        """
-        if self._kept is None or self.servicer.streams or self.servicer.quiet:
-            return False
-        self._unlink()
-        marks.reset(self._kept)
-        return True
-
-    def offer(self, endpoint: str) -> bool:
-        """Serve on a fresh name after a rest; return whether that is possible."""
-        if self._kept is None or self.servicer.options_changed:
-            return False
-        self.endpoint, self.path = endpoint, self._directory / endpoint
-        try:
-            self.path.hardlink_to(self._kept)
-        except OSError:
-            return False
-        return True
-
     async def stop(self) -> None:
         """End the streams, stop serving and unlink the socket."""
         self.servicer.close()
@@ -103,12 +75,42 @@ class PluginServer:
         stopping.add_done_callback(_STOPPING.discard)
         try:
             await asyncio.wait({stopping}, timeout=_STOP_TIMEOUT_S)
-        finally:  # gRPC knows the first name only
-            self._unlink()
-            if self._kept is not None:
-                with contextlib.suppress(OSError):
-                    self._kept.unlink()
+        finally:
+            with contextlib.suppress(OSError):  # a directory that became read-only
+                self.path.unlink(missing_ok=True)
 
-    def _unlink(self) -> None:
-        with contextlib.suppress(OSError):  # a directory that became read-only
-            self.path.unlink(missing_ok=True)
+
+def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
+    """Return the handlers of the device plugin service.
+
+    The generated ``add_DevicePluginServicer_to_server`` would also register each method with the
+    server, for which grpc.aio keeps a task and a pending call per method and server.
+    """
+    unary = grpc.unary_unary_rpc_method_handler
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetDevicePluginOptions": unary(
+            servicer.GetDevicePluginOptions,
+            pb.Empty.FromString,
+            pb.DevicePluginOptions.SerializeToString,
+        ),
+        # Without a serializer: the list is bytes already.
+        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+            servicer.ListAndWatch, pb.Empty.FromString
+        ),
+        "GetPreferredAllocation": unary(
+            servicer.GetPreferredAllocation,
+            pb.PreferredAllocationRequest.FromString,
+            pb.PreferredAllocationResponse.SerializeToString,
+        ),
+        "Allocate": unary(
+            servicer.Allocate,
+            pb.AllocateRequest.FromString,
+            pb.AllocateResponse.SerializeToString,
+        ),
+        "PreStartContainer": unary(
+            servicer.PreStartContainer,
+            pb.PreStartContainerRequest.FromString,
+            pb.PreStartContainerResponse.SerializeToString,
+        ),
+    }
+    return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers)

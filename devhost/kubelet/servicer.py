@@ -11,7 +11,6 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import call_log, wire
-from devhost.kubelet.flag import Flag
 from devhost.kubelet.listing import Call, Listing
 from devhost.kubelet.streams import Streams
 from devhost.model.answer import Allocation
@@ -86,7 +85,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._closing = False
         self.streams = Streams()
         self._calls = 0
-        self._idle = Flag()
+        self._idle = asyncio.Event()
         self._idle.set()
         self._ended = -_DIGEST_S
         self.quiet = False

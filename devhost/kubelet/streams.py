@@ -1,6 +1,6 @@
 """The open ListAndWatch calls of one server, and which of them are the kubelet's."""
 
-from devhost.kubelet.flag import Flag
+import asyncio
 
 
 class Streams:
@@ -16,25 +16,25 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        self._open: set[Flag] = set()
-        self._kubelets: set[Flag] = set()
+        self._open: set[asyncio.Event] = set()
+        self._kubelets: set[asyncio.Event] = set()
         self._expecting = False
         self._ended = False
-        self.changed = Flag()
+        self.changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self) -> Flag:
+    def open(self) -> asyncio.Event:
         """Note a new stream; return what wakes it."""
-        wake = Flag()
+        wake = asyncio.Event()
         self._open.add(wake)
         if self._expecting:
             self._kubelets.add(wake)
         self.changed.set()
         return wake
 
-    def close(self, wake: Flag) -> None:
+    def close(self, wake: asyncio.Event) -> None:
         """Note the end of a stream."""
         self._open.discard(wake)
         self._ended = self._ended or wake in self._kubelets

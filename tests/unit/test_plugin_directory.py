@@ -8,7 +8,6 @@ import pytest
 from devhost.kubelet import instances
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.turns import Turns
 
 T, U = "example.com/t", "example.com/u"
 
@@ -88,17 +87,3 @@ async def test_only_those_are_told_whose_resource_has_changed(
     assert sorted(told) == [T, U]
     server.close()
     await server.wait_closed()
-
-
-async def test_one_that_takes_long_gives_its_turn_up() -> None:
-    """Others go on; ending it after that takes nobody's place."""
-    turns = Turns(at_a_time=1, long_s=0.01)
-    slow = await turns.next()
-    turns._long_s = 60.0
-    quick = await turns.next()
-    slow.end()
-    waiting = asyncio.create_task(turns.next())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    quick.end()
-    (await waiting).end()
