@@ -96,7 +96,7 @@ def _config(config: ConfigStatus) -> Json:
 
 def _registered(runner: Runner) -> bool:
     state = runner.status.state
-    drains = state is State.DRAINING and runner.listing.streams > 0
+    drains = state is State.DRAINING and runner.device_list.stream_count > 0
     return state is State.REGISTERED or drains
 
 
@@ -109,7 +109,7 @@ def _resource(runner: Runner, shared: Shared) -> Json:
         "reason": state.reason,
         "since": _time(state.since),
         "registered": _registered(runner),
-        "streams": runner.listing.streams,
+        "streams": runner.device_list.stream_count,
         "expected": expectation.expected(now),
         "missing": expectation.missing(now),
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
@@ -118,11 +118,11 @@ def _resource(runner: Runner, shared: Shared) -> Json:
 
 def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
     """Return what the kubelet is told of a resource, by what is advertised."""
-    listing, warnings = runner.listing, (*snapshot.notes, *snapshot.unmatched)
-    if listing.left_out:
-        warnings = (*warnings, f"{listing.left_out} IDs left out: the kubelet takes 4 MiB")
-    healthy = sum(entry.healthy for entry in listing.entries.values())
-    listed = len(listing.entries), healthy
+    device_list, warnings = runner.device_list, (*snapshot.notes, *snapshot.unmatched)
+    if device_list.omitted:
+        warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
+    healthy = sum(entry.healthy for entry in device_list.entries.values())
+    listed = len(device_list.entries), healthy
     return ResourceReport(runner.resource, snapshot, warnings, listed=listed)
 
 
@@ -160,8 +160,8 @@ def _facts(runner: Runner, shared: Shared) -> ResourceFacts:
         len(devices) - healthy,
         expectation.expected(now),
         expectation.missing(now),
-        runner.listing.streams,
-        runner.listing.lists_sent,
+        runner.device_list.stream_count,
+        runner.device_list.lists_sent,
     )
 
 

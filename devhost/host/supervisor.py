@@ -24,8 +24,8 @@ from devhost.host.resource.runner import Runner
 from devhost.host.shared import CodeResource, Shared
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
+from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
-from devhost.kubelet.listing import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Config, Resource
 from devhost.observe.recorder import Recorder
@@ -163,7 +163,7 @@ class Host:
         try:
             async with shared.watcher as watcher, asyncio.TaskGroup() as self._tasks:
                 targets = frozenset({WatchTarget(str(directory.path))})
-                await watcher.subscribe(directory.look_again).watch(targets)
+                await watcher.subscribe(directory.on_change).watch(targets)
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
                 self._tasks.create_task(shared.expectations.run(), name="expectations")

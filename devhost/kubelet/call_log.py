@@ -1,4 +1,4 @@
-"""Log lines for the kubelet's calls: what a container was given, and what was refused."""
+"""Log lines for kubelet's calls: what a container received, and what was refused."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 from devhost.model.answer import Allocation
 from devhost.model.names import printable
 
-LATE_S: Final = 2.0  # then it is logged that something waits
+LATE_S: Final = 2.0  # a call that takes longer is logged before it ends
 _SHOWN_MAX: Final = 16  # IDs, paths and so on; a container may get thousands
 _LENGTH_MAX: Final = 200  # of each
 _LOG: Final = logging.getLogger(__name__)
@@ -17,9 +17,9 @@ Fields = dict[str, object]
 
 
 def log_allocated(resource: str, allocations: Sequence[Allocation], seconds: float) -> None:
-    """Log what containers were given: the names of variables, not their values."""
+    """Log what containers received: the names of variables, not their values."""
     for one in allocations:
-        given: dict[str, tuple[int, Iterable[str]]] = {
+        received: dict[str, tuple[int, Iterable[str]]] = {
             "env": (len(one.envs), one.envs),
             "annotations": (len(one.annotations), one.annotations),
             "devices": (
@@ -36,32 +36,32 @@ def log_allocated(resource: str, allocations: Sequence[Allocation], seconds: flo
             "cdi": (len(one.cdi_devices), one.cdi_devices),
         }
         fields: Fields = {"resource": resource, "ids": _some(one.device_ids)}
-        fields |= {key: _shown(size, texts) for key, (size, texts) in given.items() if size}
+        fields |= {key: _shown(size, texts) for key, (size, texts) in received.items() if size}
         _LOG.info("allocated", extra={"fields": {**fields, "seconds": round(seconds, 4)}})
 
 
 def log_holder(resource: str, ids: Sequence[str], pod: str) -> None:
-    """Log which pod was given devices."""
+    """Log which pod holds the devices of an Allocate."""
     fields = {"resource": resource, "ids": _some(ids), "pod": pod}
-    _LOG.info("allocated devices are held", extra={"fields": fields})
+    _LOG.info("pod holds allocated devices", extra={"fields": fields})
 
 
 def log_not_allocated(resource: str, ids: Sequence[str], result: str, reason: str) -> None:
-    """Log an Allocate that did not give anything."""
+    """Log an Allocate that failed."""
     fields = {"resource": resource, "ids": _some(ids), "result": result, "reason": reason}
-    _LOG.warning("not allocated", extra={"fields": fields})
+    _LOG.warning("allocation failed", extra={"fields": fields})
 
 
 def log_slow_registration(resource: str, socket: str) -> None:
-    """Log a registration that the kubelet does not answer yet."""
+    """Log a registration that kubelet has not answered yet."""
     fields = {"resource": resource, "socket": socket}
-    _LOG.warning("the kubelet does not answer a registration", extra={"fields": fields})
+    _LOG.warning("waiting for the kubelet to answer a registration", extra={"fields": fields})
 
 
 def log_slow_allocation(resource: str, ids: Sequence[str]) -> None:
     """Log an Allocate that waits for the host."""
     fields = {"resource": resource, "ids": _some(ids)}
-    _LOG.warning("an allocation waits for the host", extra={"fields": fields})
+    _LOG.warning("allocation is slow, waiting for the host", extra={"fields": fields})
 
 
 def log_prepared(resource: str, ids: Sequence[str], pod: str | None, seconds: float) -> None:
@@ -74,7 +74,7 @@ def log_prepared(resource: str, ids: Sequence[str], pod: str | None, seconds: fl
 def log_not_prepared(resource: str, ids: Sequence[str], reason: str) -> None:
     """Log a container that must not start."""
     fields = {"resource": resource, "ids": _some(ids), "reason": reason}
-    _LOG.warning("devices not prepared for a container", extra={"fields": fields})
+    _LOG.warning("preparing devices for a container failed", extra={"fields": fields})
 
 
 def _some(texts: Sequence[str]) -> list[str]:

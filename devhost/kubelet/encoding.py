@@ -1,4 +1,4 @@
-"""A device list as the bytes that the kubelet is sent, kept in step with its changes.
+"""What devhost sends to kubelet, as protobuf: device lists, and what a container receives.
 
 A ListAndWatchResponse is the concatenation of its ``devices`` fields, so one change of a long
 list costs the encoding of one device and a join.
@@ -9,8 +9,10 @@ from typing import Final
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.immutable import immutable
+from devhost.model.answer import Allocation
 
-_UNHEALTHY_MORE: Final = 3  # bytes: two letters, and its length may need one
+# How much longer "Unhealthy" is than "Healthy": two letters, and the length may need one byte more.
+_UNHEALTHY_EXTRA_BYTES: Final = 3
 
 
 def encode_device(advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int] = ()) -> bytes:
@@ -24,8 +26,33 @@ def encode_device(advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int
     return pb.ListAndWatchResponse(devices=[device]).SerializeToString()
 
 
+def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
+    """Return what a container receives, as kubelet takes it."""
+    response = pb.ContainerAllocateResponse()
+    # One by one: passing mostly empty lists and mappings to the constructor takes longer.
+    for mount in allocation.mounts:
+        response.mounts.add(
+            container_path=mount.container_path,
+            host_path=mount.host_path,
+            read_only=mount.read_only,
+        )
+    for device in allocation.devices:
+        response.devices.add(
+            container_path=device.container_path,
+            host_path=device.host_path,
+            permissions=device.permissions,
+        )
+    for name in allocation.cdi_devices:
+        response.cdi_devices.add(name=name)
+    if allocation.envs:
+        response.envs.update(allocation.envs)
+    if allocation.annotations:
+        response.annotations.update(allocation.annotations)
+    return response
+
+
 @immutable
-class Message:
+class ListMessage:
     """A list as it is sent: its bytes, and which of its IDs are unhealthy."""
 
     data: bytes
@@ -33,50 +60,51 @@ class Message:
 
 
 class EncodedList:
-    """The encoded devices of one list, and all of them joined once they are asked for.
+    """The encoded devices of one list.
 
     Attributes:
-        longest: The length of the whole, if all devices were unhealthy, or a little more.
+        max_size: The length of the whole if all devices were unhealthy, or a few bytes more.
     """
 
-    __slots__ = ("_fields", "_message", "_told_unhealthy", "_unhealthy", "longest")
+    __slots__ = ("_encoded", "_message", "_unhealthy", "_unhealthy_in_message", "max_size")
 
     def __init__(self) -> None:
-        self._fields: dict[str, bytes] = {}
+        self._encoded: dict[str, bytes] = {}
         self._unhealthy: set[str] = set()
-        self._told_unhealthy: frozenset[str] | None = None
-        self._message: Message | None = None
-        self.longest = 0
+        self._unhealthy_in_message: frozenset[str] | None = None
+        self._message: ListMessage | None = None
+        self.max_size = 0
 
     def put(self, advertised_id: str, *, healthy: bool, numa_nodes: Iterable[int] = ()) -> None:
-        """Add a device, or set it anew."""
-        if advertised_id in self._fields:
-            self._shorten(advertised_id)
+        """Add or replace a device."""
+        if advertised_id in self._encoded:
+            self._subtract(advertised_id)
         encoded = encode_device(advertised_id, healthy=healthy, numa_nodes=numa_nodes)
-        self.longest += len(encoded) + (_UNHEALTHY_MORE if healthy else 0)
-        self._fields[advertised_id] = encoded
+        self.max_size += len(encoded) + (_UNHEALTHY_EXTRA_BYTES if healthy else 0)
+        self._encoded[advertised_id] = encoded
         self._message = None
         if healthy is (advertised_id in self._unhealthy):
-            self._told_unhealthy = None
+            self._unhealthy_in_message = None
             (self._unhealthy.discard if healthy else self._unhealthy.add)(advertised_id)
 
-    def drop(self, advertised_id: str) -> None:
-        """Take a device out."""
-        self._shorten(advertised_id)
-        del self._fields[advertised_id]
+    def remove(self, advertised_id: str) -> None:
+        """Remove a device."""
+        self._subtract(advertised_id)
+        del self._encoded[advertised_id]
         self._message = None
         if advertised_id in self._unhealthy:
-            self._told_unhealthy = None
+            self._unhealthy_in_message = None
             self._unhealthy.discard(advertised_id)
 
-    def _shorten(self, advertised_id: str) -> None:
-        more = 0 if advertised_id in self._unhealthy else _UNHEALTHY_MORE
-        self.longest -= len(self._fields[advertised_id]) + more
+    def _subtract(self, advertised_id: str) -> None:
+        extra = 0 if advertised_id in self._unhealthy else _UNHEALTHY_EXTRA_BYTES
+        self.max_size -= len(self._encoded[advertised_id]) + extra
 
-    def message(self) -> Message:
-        """Return the list; the same objects until something changes."""
-        if self._told_unhealthy is None:
-            self._told_unhealthy = frozenset(self._unhealthy)
+    def message(self) -> ListMessage:
+        """Return the list; the same object until something changes."""
+        if self._unhealthy_in_message is None:
+            self._unhealthy_in_message = frozenset(self._unhealthy)
         if self._message is None:
-            self._message = Message(b"".join(self._fields.values()), self._told_unhealthy)
+            data = b"".join(self._encoded.values())
+            self._message = ListMessage(data, self._unhealthy_in_message)
         return self._message

@@ -1,9 +1,19 @@
 """Socket names, and the other instances of devhost on the same plugin directory.
 
-Two instances meet in a surge update, or beside a pod that does not want to end. The kubelet
-hands Allocate to the one that registered last and takes lists from both, so they must agree
-who serves a resource: of those that answer, the one that started last. A socket's name says
-whose it is, and its mode (`devhost.kubelet.marks`) what its owner does with it.
+There are two instances during a surge update, or while the pod of one does not end. Kubelet sends
+Allocate to the one that registered last (k8s.io/kubernetes v1.37.1
+pkg/kubelet/cm/devicemanager/manager.go, PluginConnected) and takes lists from both, so they have
+to agree which of them is active for a resource: of those that answer, the one that started last.
+The others are on standby: they send no lists and allocate nothing.
+
+The name of a socket says which instance owns it. Its mode says what the owner does with it; who
+may connect does not depend on that:
+
+- Executable: not registered yet, as a fresh socket is. (The set-user-ID bit would be plainer, but
+  hardened systemd units may not set it.)
+- Sticky: its owner is on standby. An instance sets it on its own socket when it gives way, and
+  an instance that registers sets it on the sockets of those that do not answer, which find it when
+  they continue.
 """
 
 import contextlib
@@ -14,27 +24,28 @@ import itertools
 import os
 import re
 import secrets
-import socket
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from devhost.kubelet import marks
+from devhost.kubelet.channel import CANNOT_ASK, connect_error
 
 PREFIX: Final = "devhost-"
 _HASH_LENGTH: Final = 12
 _NAME: Final = re.compile(rf"{PREFIX}([0-9a-f]{{12}})-([0-9a-f]{{20}})-[0-9]+\.sock")
 _SAME_TIME_NS: Final = 100_000_000  # the kernel's clock for files goes in ticks
-CANNOT_ASK: Final = (errno.EMFILE, errno.ENFILE)
-_SOCKET_PATH_MAX: Final = 107  # sun_path, less its end
-REGISTER_WITHIN_S: Final = 20.0  # longer than a newer instance waits for the kubelet
+_SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
+REGISTER_WITHIN_S: Final = 20.0  # longer than a newer instance waits for kubelet
+_UNREGISTERED: Final = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+_STANDBY: Final = stat.S_ISVTX
 
 
 def new_instance() -> str:
     """Return an ID that sorts after those of all instances that started before on this host.
 
-    The time since boot goes on in all containers alike, and no clock is ever set back.
+    The time since boot is the same in all containers, and is never set back.
     """
     return f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME):016x}{secrets.token_hex(2)}"
 
@@ -49,11 +60,11 @@ def path_length_problem(directory: Path) -> str | None:
 
 
 class Instances:
-    """This instance's socket names, and which others live.
+    """The socket names of this instance, and which other instances are alive.
 
     Attributes:
         own: The ID of this instance.
-        answers: Tells whether an instance answers, ``None`` while that is not known.
+        answers: Returns whether an instance answers; ``None`` while that is not known.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -61,29 +72,33 @@ class Instances:
         self.answers: Callable[[str], bool | None] = lambda _: True
         self.own = new_instance()
         self._serial = itertools.count(1)
-        self._listed: dict[str, dict[str, str]] = {}  # names of others: by resource, to instance
-        self._own_listed: dict[str, str] = {}  # own names, to resource
-        self._own_silent: set[str] = set()
-        self._listed_at: object = None  # what the directory was then, if that tells a change
-        self._refused: set[str] = set()
-        # Living sockets of others by resource (its hash), and whether to give way to them.
+        # Sockets by name, as of the last `read_directory`. A resource is known by its hash.
+        self._listed: dict[
+            str, dict[str, str]
+        ] = {}  # resource -> other instance's name -> instance
+        self._own_listed: dict[str, str] = {}  # own name -> resource
+        self._listed_version: object = None  # of the directory
+        self._own_superseded: set[str] = set()
+        self._refused: set[str] = set()  # connections, at the last `check_all`
+        # Resource -> living sockets of others -> whether this instance has to give way to it.
         self._others: dict[str, dict[str, bool]] = {}
         self._answering_since: dict[str, float] = {}  # sockets of newer instances
-        self._registered: set[str] = set()
-        self._silenced: set[str] = set()  # by this instance
+        self._registered: set[str] = set()  # sockets of newer instances
+        self._superseded: set[str] = set()  # sockets that this instance has marked
 
     def fresh_name(self, resource: str) -> str:
         """Return a socket name that no server had before.
 
-        The kubelet's directory leaves 75 bytes of a socket path's 107, so the resource is
-        hashed. A path that was registered once must not be used again: kubelet 1.37 would
-        refuse it for good (k8s.io/kubernetes v1.37.1
-        pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go).
+        Kubelet's directory leaves 75 bytes of a socket path's 107, so the resource is hashed. A
+        path that was registered once must not be used again: since 1.37 kubelet refuses a path
+        that it takes as connected, and the refusal hides the end of that connection
+        (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go, PluginConnected, and
+        plugin/v1beta1/handler.go, deregisterClient).
         """
         return f"{PREFIX}{resource_hash(resource)}-{self.own}-{next(self._serial)}.sock"
 
-    def may_matter(self, name: str) -> bool:
-        """Whether a name may be that of another instance's socket."""
+    def may_be_other(self, name: str) -> bool:
+        """Whether a file name may be that of another instance's socket."""
         return name.startswith(PREFIX) and self.own not in name
 
     def newer(self, resource: str) -> bool:
@@ -95,13 +110,13 @@ class Instances:
         others = map(_instance, self._others.get(resource_hash(resource), ()))
         return frozenset(other for other in others if other < self.own)
 
-    def present(self, resource: str | None = None) -> set[str]:
-        """Return the instances that had a socket, for a resource or any, at the last `read`."""
+    def listed(self, resource: str | None = None) -> set[str]:
+        """Return the instances with a socket, for one resource or any, in the directory as read."""
         keys = self._listed if resource is None else (resource_hash(resource),)
         return {instance for key in keys for instance in self._listed.get(key, {}).values()}
 
-    def sockets(self, instance: str) -> list[Path]:
-        """Return the sockets that an instance had at the last `read`."""
+    def sockets_of(self, instance: str) -> list[Path]:
+        """Return the sockets of an instance in the directory as read."""
         names = (name for names in self._listed.values() for name in names)
         return [self._directory / name for name in names if _instance(name) == instance]
 
@@ -111,13 +126,13 @@ class Instances:
         return not self._others
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether there are sockets that refused once."""
+    def has_refused(self) -> bool:
+        """Whether there are sockets that refused a connection once."""
         return bool(self._refused)
 
-    def read(self) -> None:
-        """Read the directory: all that looks, at one resource or at all, goes by the last time."""
-        stamp = self._stamp()
+    def read_directory(self) -> None:
+        """Read the names in the directory; what checks one resource or all uses these."""
+        version = self._directory_version()
         self._listed, self._own_listed = {}, {}
         for name in self._names():
             if parts := _NAME.fullmatch(name):
@@ -126,10 +141,10 @@ class Instances:
                     self._own_listed[name] = resource
                 else:
                     self._listed.setdefault(resource, {})[name] = instance
-        self._listed_at = stamp
+        self._listed_version = version
 
-    def _stamp(self) -> object:
-        """Return what is another one after a change of the directory, or something unique."""
+    def _directory_version(self) -> object:
+        """Return a value that differs after a change of the directory, or a unique one."""
         try:
             found = self._directory.stat()
         except OSError:
@@ -138,18 +153,18 @@ class Instances:
             return object()  # another change may get the same time
         return found.st_dev, found.st_ino, found.st_mtime_ns
 
-    def look(self) -> tuple[set[str], int]:
-        """Look who else is there.
+    def check_all(self) -> tuple[set[str], int]:
+        """Find out which other instances are there.
 
-        Sockets that refused at two looks are dead, and unlinked; one look is not enough,
-        because a socket appears a moment before it listens.
+        Sockets that refuse a connection at two checks are dead, and unlinked. One check is not
+        enough, because a socket appears a moment before its owner listens.
 
         Returns:
-            The resources (`resource_hash`) of which something changed, and how many dead
+            The resources (`resource_hash`) for which something changed, and how many dead
             sockets were removed.
         """
-        if self._stamp() != self._listed_at:
-            self.read()
+        if self._directory_version() != self._listed_version:
+            self.read_directory()
         sockets: dict[str, dict[str, str]] = {}  # by instance: name -> resource
         for resource, names in self._listed.items():
             for name, instance in names.items():
@@ -159,12 +174,12 @@ class Instances:
         for resources in sockets.values():
             answers = {}
             for name in resources:
-                answers[name] = connected(self._path(name))
+                answers[name] = connect_error(self._path(name))
                 if answers[name] in CANNOT_ASK:
-                    return set(), 0  # what was known stays
+                    return set(), 0  # keep what is known
                 if answers[name] == 0:
                     for one, resource in resources.items():
-                        others.setdefault(resource, {})[one] = self._leads(one)
+                        others.setdefault(resource, {})[one] = self._takes_precedence(one)
                     break
             else:
                 refused.update(one for one, why in answers.items() if why == errno.ECONNREFUSED)
@@ -174,15 +189,15 @@ class Instances:
         before, self._others = self._others, others
         resources_seen = before.keys() | others.keys()
         changed = {one for one in resources_seen if before.get(one) != others.get(one)}
-        if resources_seen:  # one of those may have marked own sockets
-            changed |= self._newly_silent()
+        if resources_seen:  # one of the instances may have marked sockets of this one
+            changed |= self._newly_superseded()
         return changed, removed
 
-    def _newly_silent(self) -> set[str]:
-        """Look which own sockets were marked since the last time; return their resources."""
-        names, before = self._own_listed, self._own_silent
-        self._own_silent = {one for one in names if marks.silent(self._path(one))}
-        return {names[one] for one in self._own_silent - before}
+    def _newly_superseded(self) -> set[str]:
+        """Return the resources whose own sockets were marked since the last time."""
+        names, before = self._own_listed, self._own_superseded
+        self._own_superseded = {one for one in names if is_standby(self._path(one))}
+        return {names[one] for one in self._own_superseded - before}
 
     def _remove(self, names: set[str]) -> int:
         removed = 0
@@ -194,29 +209,30 @@ class Instances:
 
     def _forget(self, kept: set[str]) -> None:
         self._registered &= kept
-        self._silenced &= kept
+        self._superseded &= kept
         for name in self._answering_since.keys() - kept:
             del self._answering_since[name]
 
-    def look_at(self, resource: str) -> None:
-        """Look who else, of those that were there at the last `read`, serves a resource."""
+    def check(self, resource: str) -> None:
+        """Find out which other instances, of the directory as read, serve a resource."""
         key = resource_hash(resource)
         living = {
-            name: self._leads(name)
+            name: self._takes_precedence(name)
             for name in self._listed.get(key, ())
-            if connected(self._path(name)) == 0
+            if connect_error(self._path(name)) == 0
         }
         self._others.pop(key, None)
         if living:
             self._others[key] = living
 
-    def _leads(self, name: str) -> bool:
-        """Whether to give way to the owner of a socket.
+    def _takes_precedence(self, name: str) -> bool:
+        """Whether this instance has to give way to the owner of a socket.
 
-        It has to be newer, to answer, and to have registered the socket or to do so soon.
+        The owner has to be newer, to answer, and to have registered the socket, or to do so
+        within `REGISTER_WITHIN_S`.
         """
         instance = _instance(name)
-        if instance < self.own or name in self._silenced:
+        if instance < self.own or name in self._superseded:
             return False
         if not self.answers(instance):
             self._answering_since.pop(name, None)
@@ -226,46 +242,43 @@ class Instances:
         now = time.monotonic()
         if now - self._answering_since.setdefault(name, now) < REGISTER_WITHIN_S:
             return True
-        if marks.registered(self._path(name)):
+        if is_registered(self._path(name)):
             self._registered.add(name)
         return name in self._registered
 
-    def speaking(self, resource: str) -> set[str]:
-        """Return the sockets of older instances that may send lists and hand out devices.
-
-        Those that have gone, have said that they give way, or do not answer may not.
-        """
-        self.look_at(resource)
+    def active_older(self, resource: str) -> set[str]:
+        """Return the sockets of older instances that answer and are not on standby."""
+        self.check(resource)
         return {
             name
             for name in self._others.get(resource_hash(resource), ())
             if _instance(name) < self.own
             and self.answers(_instance(name)) is not False
-            and not marks.silent(self._path(name))
+            and not is_standby(self._path(name))
         }
 
-    def silence(self, resource: str) -> None:
-        """Mark the sockets of the other instances, so that this one serves a resource alone.
+    def supersede(self, resource: str) -> None:
+        """Mark the sockets of the other instances, so that only this one serves a resource.
 
-        Who has to be waited for has been (`speaking`, `newer`). One of which it is not known
-        yet whether it answers is left: it has not registered, and will wait for this one.
+        Those that answer are on standby by now (`active_older`, `newer`). An instance that was
+        not asked yet is left alone: it has not registered, and will wait for this one.
         """
         for name in self._others.get(resource_hash(resource), ()):
             if self.answers(_instance(name)) is not None:
-                marks.set_silent(self._path(name))
-                self._silenced.add(name)
+                mark_standby(self._path(name))
+                self._superseded.add(name)
 
     def serves(self, sha256: str) -> bool:
-        """Whether any living instance serves a resource, told the SHA-256 of its name in hex."""
+        """Whether any living instance serves the resource whose name has this SHA-256 in hex."""
         prefix = f"{PREFIX}{sha256[:_HASH_LENGTH]}-"
         return any(
-            connected(self._path(name)) == 0
+            connect_error(self._path(name)) == 0
             for name in self._names()
             if name.startswith(prefix) and _NAME.fullmatch(name)
         )
 
     def _path(self, name: str) -> str:
-        return f"{self._directory}/{name}"  # for thousands at a look, where a Path costs more
+        return f"{self._directory}/{name}"  # for thousands per check; a Path costs more
 
     def _names(self) -> list[str]:
         try:
@@ -274,26 +287,47 @@ class Instances:
             return []
 
 
-def connected(path: str | Path) -> int:
-    """Try whether somebody listens on a socket; never waits.
+def is_registered(path: str | Path) -> bool:
+    """Whether the owner of a socket has registered it."""
+    mode = _mode(path)
+    return mode is not None and not mode & _UNREGISTERED
 
-    Returns:
-        0, or the error's number; `errno.ECONNREFUSED` for a dead one.
-    """
+
+def is_standby(path: str | Path) -> bool:
+    """Whether the owner of a socket is on standby, or has to be."""
+    return bool((_mode(path) or 0) & _STANDBY)
+
+
+def mark_registered(path: str | Path) -> None:
+    """Mark a socket, if it exists, as registered."""
+    _change_mode(path, clear=_UNREGISTERED)
+
+
+def mark_standby(path: str | Path) -> None:
+    """Mark a socket, if it exists, so that its owner is on standby."""
+    _change_mode(path, put=_STANDBY)
+
+
+def _mode(path: str | Path) -> int | None:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-            answer = probe.connect_ex(str(path))
-    except OSError as error:
-        return error.errno or errno.EIO
-    return 0 if answer == errno.EAGAIN else answer  # EAGAIN: its queue is full
+        return os.stat(path).st_mode  # asked often; Path.stat costs more
+    except OSError:
+        return None
+
+
+def _change_mode(path: str | Path, *, put: int = 0, clear: int = 0) -> None:
+    mode = _mode(path)
+    if mode is not None:
+        with contextlib.suppress(OSError):
+            Path(path).chmod(mode & ~clear | put)
 
 
 def _instance(name: str) -> str:
-    """Return whose socket that is."""
+    """Return the instance that owns a socket."""
     return name.rsplit("-", 2)[1]
 
 
 @functools.lru_cache(maxsize=4096)
 def resource_hash(resource: str) -> str:
-    """Return what stands for a resource in a socket's name."""
+    """Return how the names of sockets identify a resource."""
     return hashlib.sha256(resource.encode()).hexdigest()[:_HASH_LENGTH]

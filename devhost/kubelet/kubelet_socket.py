@@ -1,4 +1,4 @@
-"""kubelet.sock: whether it is still the same one, and whether somebody listens on it."""
+"""kubelet.sock: whether it is still the same socket, and whether somebody listens on it."""
 
 import contextlib
 import errno
@@ -7,77 +7,80 @@ import time
 from pathlib import Path
 from typing import Final
 
-from devhost.kubelet.instances import connected
+from devhost.kubelet.channel import connect_error
 
 KUBELET_SOCKET: Final = "kubelet.sock"
-_HEARD_S: Final = 0.02  # one connect answers all who ask within that time
+_CONNECTED_S: Final = 0.02  # for so long a successful connect is not repeated
 _PROBLEMS: Final = {
     errno.ENOENT: f"{KUBELET_SOCKET} is not there",
     errno.ECONNREFUSED: f"nobody listens on {KUBELET_SOCKET}",
 }
 
-Identity = int
+SocketIdentity = int
 
 
 class KubeletSocket:
     """Tells one kubelet.sock from the next.
 
     Each kubelet that starts makes it anew, but filesystems reuse inode numbers. While a
-    descriptor of the file is open its number cannot be given to another one, so device and inode
-    are enough. The time of change would not do: a chmod, a relabel or a backup's link set it too.
+    descriptor of the file is open its number is not reused, so device and inode are enough. The
+    time of change would not do: a chmod, a relabel or a backup's hard link set it too.
     """
 
     def __init__(self, directory: Path) -> None:
         self.path = str(directory / KUBELET_SOCKET)
-        self._pin: int | None = None
-        self._pinned: tuple[int, int] | None = None
-        self._serial: Identity = 0
-        self._heard: tuple[Identity, float] | None = None
+        self._descriptor: int | None = None
+        self._device_inode: tuple[int, int] | None = None
+        self._serial: SocketIdentity = 0
+        self._connected: tuple[SocketIdentity, float] | None = None  # which one, and when
 
-    def identity(self) -> Identity | None:
-        """Return a number that is another one for each kubelet.sock; ``None`` if there is none."""
+    def identity(self) -> SocketIdentity | None:
+        """Return a number that differs for each kubelet.sock; ``None`` if there is none."""
         try:
-            found = os.stat(self.path)  # asked often, and a Path costs more
+            found = os.stat(self.path)  # asked often; Path.stat costs more
         except OSError:
             return None
-        if (found.st_dev, found.st_ino) != self._pinned:
+        if (found.st_dev, found.st_ino) != self._device_inode:
             self._follow(found)
         return self._serial
 
     def _follow(self, found: os.stat_result) -> None:
-        pin = None
+        descriptor = None
         with contextlib.suppress(OSError):  # no descriptor is left: the number has to do
-            pin = os.open(self.path, os.O_PATH | os.O_CLOEXEC)
-            found = os.fstat(pin)
+            descriptor = os.open(self.path, os.O_PATH | os.O_CLOEXEC)
+            found = os.fstat(descriptor)
         self.close()
-        self._pin, self._pinned = pin, (found.st_dev, found.st_ino)
+        self._descriptor, self._device_inode = descriptor, (found.st_dev, found.st_ino)
         self._serial += 1
 
-    def replaced(self, identity: Identity) -> bool:
+    def replaced(self, identity: SocketIdentity) -> bool:
         """Whether another kubelet took the place of the one with this identity."""
         return self.identity() not in (identity, None)
 
     def problem(self) -> str | None:
-        """Return why no kubelet can be connected to, or ``None``: existence alone says nothing."""
+        """Return why no kubelet can be connected to, or ``None``.
+
+        That the socket exists says nothing: a kubelet that ends leaves it behind.
+        """
         identity, now = self.identity(), time.monotonic()
-        if identity is not None and self._heard is not None:
-            heard, at = self._heard
-            if heard == identity and now - at <= _HEARD_S:
+        if identity is not None and self._connected is not None:
+            connected, at = self._connected
+            if connected == identity and now - at <= _CONNECTED_S:
                 return None
-        error = connected(self.path)
+        error = connect_error(self.path)
         if error:
             reason = f"cannot connect to {KUBELET_SOCKET}: {os.strerror(error)}"
             return _PROBLEMS.get(error, reason)
         if identity is not None:
-            self._heard = identity, now
+            self._connected = identity, now
         return None
 
-    def doubt(self) -> None:
-        """Have the next question answered by a new connect."""
-        self._heard = None
+    def recheck(self) -> None:
+        """Make the next `problem` connect anew."""
+        self._connected = None
 
     def close(self) -> None:
-        """Let go of the file."""
-        if self._pin is not None:
-            os.close(self._pin)
-            self._pin = None
+        """Close the descriptor."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

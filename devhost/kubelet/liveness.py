@@ -1,7 +1,7 @@
 """Whether other instances of devhost answer.
 
 That a connect succeeds says little: the kernel completes it for a process that is stopped or
-stuck. So each instance is asked for its options, over one of its sockets, and has to answer.
+stuck. So each instance is asked for its options, on one of its sockets.
 """
 
 import asyncio
@@ -17,11 +17,10 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.kubelet.channel import open_channel
-from devhost.kubelet.instances import CANNOT_ASK, connected
+from devhost.kubelet.channel import CANNOT_ASK, connect_error, open_channel
 
 ANSWER_TIMEOUT_S: Final = 3.0
-_ATTEMPTS: Final = 2  # the first may have failed because this process was stopped itself
+_ATTEMPTS: Final = 2  # the first may fail because this process was stopped itself
 _INTERVAL_S: Final = 1.0
 _RETRY_S: Final = 0.1
 _LOG: Final = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ class Liveness:
 
         Args:
             sockets: Returns the sockets of an instance, none if it has gone.
-            changed: Called when an instance begins or ceases to answer.
+            changed: Called when an instance starts or stops answering.
         """
         self._sockets, self._changed = sockets, changed
         self._known: dict[str, bool] = {}
@@ -48,20 +47,20 @@ class Liveness:
         """Return whether an instance answers; ``None`` while that is not known."""
         return self._known.get(instance)
 
-    def probe(self, present: AbstractSet[str]) -> None:
-        """Start a probe of each instance where one is due, and forget those that have gone."""
-        for gone in self._not_before.keys() - present:
+    def probe(self, instances: AbstractSet[str]) -> None:
+        """Start a probe of each instance that is due for one, and forget those that have gone."""
+        for gone in self._not_before.keys() - instances:
             self._not_before.pop(gone)
             self._known.pop(gone, None)
         now = asyncio.get_running_loop().time()
-        for instance in present:
+        for instance in instances:
             due = instance not in self._known or now >= self._not_before[instance]
             if due and instance not in self._probes:
                 probe = asyncio.create_task(self._probe(instance), name=f"probe {instance}")
                 self._probes[instance] = probe
 
     async def until_known(self, instances: AbstractSet[str]) -> None:
-        """Wait for the first answer of instances, or for the failure to answer."""
+        """Wait until each of the instances has answered, or failed to, at least once."""
         self.probe(instances | self._not_before.keys())
         while probes := {
             self._probes[one] for one in instances if one not in self._known and one in self._probes
@@ -103,7 +102,7 @@ class Liveness:
                         return True
                     await asyncio.sleep(_RETRY_S)  # it may have been replaced by another
         socket = self._socket(instance)
-        if socket is None or connected(socket) in CANNOT_ASK:
+        if socket is None or connect_error(socket) in CANNOT_ASK:
             return None
         return False
 

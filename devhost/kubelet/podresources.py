@@ -1,4 +1,4 @@
-"""A client of the kubelet's pod-resources API: which pod holds which device.
+"""A client of kubelet's pod-resources API: which pod holds which device.
 
 The API is v1 of k8s.io/kubelet v0.37.0, pkg/apis/podresources/v1. What its List shows is
 decided in k8s.io/kubernetes v1.37.1, pkg/kubelet/apis/podresources/server_v1.go: active pods,
@@ -17,13 +17,12 @@ from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
-from devhost.kubelet.channel import open_channel
-from devhost.kubelet.instances import connected
+from devhost.kubelet.channel import connect_error, open_channel
 from devhost.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
-# The kubelet sets no limit to what it sends. A node's pods with some 10,000 devices need 1 MiB; to
-# take a message apart holds up all of Python, for 4 MiB some 50 ms.
+# Kubelet sets no limit to what it sends. The pods of a node with some 10,000 devices need 1 MiB;
+# parsing a message holds Python's lock, for 4 MiB some 50 ms.
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _LIST: Final = "/v1.PodResourcesLister/List"
 _REASONS: Final = {
@@ -36,23 +35,23 @@ HeldBy = Mapping[str, frozenset[str]]
 
 
 class PodResources:
-    """The API on one socket; each question is a connection of its own."""
+    """The API on one socket; each call makes a connection of its own."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        self._looking: asyncio.Future[object] | None = None
+        self._identifying: asyncio.Future[object] | None = None
 
     async def kubelet(self) -> object:
-        """Return what tells the kubelet that serves the socket from one before or after it.
+        """Return what differs from one kubelet that serves the socket to the next.
 
         ``None`` where there is no socket, or its filesystem does not answer in `LIST_TIMEOUT_S`.
         """
-        if self._looking is None:
-            self._looking = in_thread("pod-resources socket", self._identity)
-        done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
+        if self._identifying is None:
+            self._identifying = in_thread("pod-resources socket", self._identity)
+        done, _ = await asyncio.wait({self._identifying}, timeout=LIST_TIMEOUT_S)
         if not done:
             return None
-        found, self._looking = self._looking.result(), None
+        found, self._identifying = self._identifying.result(), None
         return found
 
     def _identity(self) -> object:
@@ -63,20 +62,20 @@ class PodResources:
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
     async def holders(self) -> Mapping[str, HeldBy]:
-        """Ask who holds what, at most for `LIST_TIMEOUT_S`.
+        """List which pods hold which devices, in `LIST_TIMEOUT_S` at most.
 
         Returns:
             Resource name to advertised device ID to the pods that hold it (``namespace/name``).
 
         Raises:
-            KubeletError: There is no such list; the text names the socket and says why.
+            KubeletError: That failed; the text names the socket and the reason.
         """
-        # A channel that has failed waits before it connects again, and the kubelet restarts.
+        # A channel that failed would wait before it connects again, though kubelet has restarted.
         async with open_channel(self.socket, receive_bytes_max=ANSWER_BYTES_MAX) as channel:
-            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
             request = pb.ListPodResourcesRequest().SerializeToString()
             try:
-                answer = await ask(request, timeout=LIST_TIMEOUT_S)
+                answer = await call(request, timeout=LIST_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 raise KubeletError(f"{self.socket}: {self._reason(error)}") from None
         try:
@@ -94,8 +93,8 @@ class PodResources:
             case grpc.StatusCode.UNIMPLEMENTED:
                 return f"not the kubelet's pod-resources API: {details}"
             case grpc.StatusCode.UNAVAILABLE:
-                # gRPC's text wraps the reason in others, and is not the same in all versions.
-                return _REASONS.get(connected(self.socket), details)
+                # gRPC's text wraps the reason in others, and differs between versions.
+                return _REASONS.get(connect_error(self.socket), details)
             case _:
                 return details
 

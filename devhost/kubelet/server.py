@@ -1,4 +1,4 @@
-"""One gRPC server on one socket, for one resource; a fresh name of it for each registration."""
+"""One gRPC server on one socket, for one resource; each registration has a new one."""
 
 import asyncio
 import contextlib
@@ -8,24 +8,32 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import grpc
+from google.protobuf.message import Message
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.kubelet import marks
-from devhost.kubelet.servicer import Backend, Servicer
+from devhost.kubelet.instances import is_standby
+from devhost.kubelet.servicer import AllocationBackend, Servicer
 
 _STOP_GRACE_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 2.0
 _RECEIVE_BYTES_MAX: Final = 16 * 1024 * 1024  # GetPreferredAllocation carries every free ID
 
+_UNARY: Final[dict[str, tuple[type[Message], type[Message]]]] = {
+    "GetDevicePluginOptions": (pb.Empty, pb.DevicePluginOptions),
+    "GetPreferredAllocation": (pb.PreferredAllocationRequest, pb.PreferredAllocationResponse),
+    "Allocate": (pb.AllocateRequest, pb.AllocateResponse),
+    "PreStartContainer": (pb.PreStartContainerRequest, pb.PreStartContainerResponse),
+}
+
 _STOPPING: Final[set["asyncio.Future[None]"]] = set()
 
 
 class PluginServer:
-    """A server with its socket; start it once, stop it once."""
+    """A server with its socket; it is started once and stopped once."""
 
-    def __init__(self, backend: Backend, directory: Path, endpoint: str) -> None:
+    def __init__(self, backend: AllocationBackend, directory: Path, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.servicer = Servicer(backend, lambda: marks.silent(self.path))
+        self.servicer = Servicer(backend, lambda: is_standby(self.path))
         self._directory = directory
         self.path = directory / self.endpoint
         self._server = grpc.aio.server(
@@ -34,7 +42,7 @@ class PluginServer:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        self._server.add_generic_rpc_handlers((_handlers(self.servicer),))
+        self._server.add_generic_rpc_handlers((_Handlers(self.servicer),))
 
     async def start(self) -> None:
         """Bind and serve.
@@ -45,19 +53,19 @@ class PluginServer:
         try:
             self._server.add_insecure_port(f"unix:{quote(str(self.path))}")
         except RuntimeError:
-            # Each attempt has a name of its own; the same reason is to be the same text.
+            # Without the socket's name, which differs each time: the same reason is the same text.
             reason = f"cannot listen in {self._directory}: {self._bind_problem()}"
             raise OSError(reason) from None
         starting = asyncio.ensure_future(self._server.start())
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await starting  # or it could not be stopped any more
+            await starting  # otherwise it could not be stopped
             await self.stop()
             raise
 
     def _bind_problem(self) -> str:
-        """Try what gRPC has tried, for the reason that it does not tell."""
+        """Bind as gRPC did, for the reason that it does not return."""
         try:
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.bind(str(self.path))
@@ -69,48 +77,40 @@ class PluginServer:
     async def stop(self) -> None:
         """End the streams, stop serving and unlink the socket."""
         self.servicer.close()
-        # It waits for a client that does not read, and that may be for ever.
+        # gRPC waits for a client that does not read, perhaps without end.
         stopping = asyncio.ensure_future(self._server.stop(_STOP_GRACE_S))
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
         try:
             await asyncio.wait({stopping}, timeout=_STOP_TIMEOUT_S)
         finally:
-            with contextlib.suppress(OSError):  # a directory that became read-only
+            with contextlib.suppress(OSError):  # the directory became read-only
                 self.path.unlink(missing_ok=True)
 
 
-def _handlers(servicer: Servicer) -> grpc.GenericRpcHandler:
-    """Return the handlers of the device plugin service.
+class _Handlers(grpc.GenericRpcHandler):
+    """Finds what answers a call of the device plugin service.
 
     The generated ``add_DevicePluginServicer_to_server`` would also register each method with the
-    server, for which grpc.aio keeps a task and a pending call per method and server.
+    server, for which grpc.aio keeps a task and a pending call per method and server. Handlers are
+    made for each call, because those of all methods would take 2 KiB per resource.
     """
-    unary = grpc.unary_unary_rpc_method_handler
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "GetDevicePluginOptions": unary(
-            servicer.GetDevicePluginOptions,
-            pb.Empty.FromString,
-            pb.DevicePluginOptions.SerializeToString,
-        ),
-        # Without a serializer: the list is bytes already.
-        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-            servicer.ListAndWatch, pb.Empty.FromString
-        ),
-        "GetPreferredAllocation": unary(
-            servicer.GetPreferredAllocation,
-            pb.PreferredAllocationRequest.FromString,
-            pb.PreferredAllocationResponse.SerializeToString,
-        ),
-        "Allocate": unary(
-            servicer.Allocate,
-            pb.AllocateRequest.FromString,
-            pb.AllocateResponse.SerializeToString,
-        ),
-        "PreStartContainer": unary(
-            servicer.PreStartContainer,
-            pb.PreStartContainerRequest.FromString,
-            pb.PreStartContainerResponse.SerializeToString,
-        ),
-    }
-    return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers)
+
+    __slots__ = ("_servicer",)
+
+    def __init__(self, servicer: Servicer) -> None:
+        self._servicer = servicer
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what answers a call, or ``None`` if the method is not known."""
+        name = handler_call_details.method.removeprefix("/v1beta1.DevicePlugin/")
+        if name == "ListAndWatch":  # without a serializer: the list is bytes already
+            return grpc.unary_stream_rpc_method_handler(
+                self._servicer.ListAndWatch, pb.Empty.FromString
+            )
+        if name not in _UNARY:
+            return None
+        request, response = _UNARY[name]
+        return grpc.unary_unary_rpc_method_handler(
+            getattr(self._servicer, name), request.FromString, response.SerializeToString
+        )

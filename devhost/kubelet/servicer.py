@@ -1,4 +1,4 @@
-"""The five calls of a device plugin, over whatever serves a resource."""
+"""The five calls of the device plugin API, answered by an `AllocationBackend`."""
 
 import asyncio
 import logging
@@ -10,25 +10,28 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
-from devhost.kubelet import call_log, wire
-from devhost.kubelet.listing import Call, Listing
+from devhost.kubelet import call_log
+from devhost.kubelet.device_list import Call, DeviceList
+from devhost.kubelet.encoding import container_response
 from devhost.kubelet.streams import Streams
 from devhost.model.answer import Allocation
 from devhost.model.names import printable
 
-ALLOCATE_TIMEOUT_S: Final = 5.0  # the kubelet sets none, and waits in its main loop
+# Kubelet sets no deadline, and waits in its main loop (k8s.io/kubernetes v1.37.1
+# pkg/kubelet/cm/devicemanager/endpoint.go, allocate).
+ALLOCATE_TIMEOUT_S: Final = 5.0
 RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
-_DIGEST_S: Final = 0.5
-WRITE_TIMEOUT_S: Final = 30.0  # a peer that does not read would keep IDs from leaving the list
-_GAVE_UP: Final = "the kubelet cancelled the call"
-_TAKEN_OVER: Final = "another instance of devhost takes over"
+_AFTER_ALLOCATE_S: Final = 0.5  # in which kubelet has processed the answer to an Allocate
+WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read would keep IDs in the list
+_CANCELLED: Final = "the kubelet cancelled the call"
+_SUPERSEDED: Final = "another instance of devhost takes over"
 _LOG: Final = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
 
 
-class Backend(Protocol):
-    """What serves a resource."""
+class AllocationBackend(Protocol):
+    """What answers kubelet for a resource."""
 
     @property
     def name(self) -> str:
@@ -36,88 +39,103 @@ class Backend(Protocol):
         ...
 
     @property
-    def listing(self) -> Listing:
+    def device_list(self) -> DeviceList:
         """The list that streams send."""
         ...
 
     @property
     def pre_start_required(self) -> bool:
-        """Whether PreStartContainer is to be called before each container start."""
+        """Whether kubelet has to call PreStartContainer before each container start."""
         ...
 
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
-        """Return what a container receives; raise `AllocationError`.
+        """Return what a container receives.
 
-        ``pre_start`` says whether the kubelet will call PreStartContainer for it.
+        Args:
+            advertised_ids: The devices.
+            pre_start: Whether kubelet will call PreStartContainer for them.
+
+        Raises:
+            AllocationError: The devices cannot be allocated.
         """
         ...
 
     def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
-        """Take note that an Allocate has ended: how (one of `RESULTS`), and after how long."""
+        """Record the end of an Allocate, with its result (one of `RESULTS`) and duration."""
         ...
 
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """Return which IDs a container should get; none to leave it to the kubelet."""
+        """Return which IDs a container should get; none to leave the choice to kubelet."""
         ...
 
     async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
-        """Prepare devices for a container that starts; raise `PreStartError`.
+        """Prepare devices for a container that starts; return its ``namespace/name``, if known.
 
-        Returns the pod, ``namespace/name``, where it is known.
+        Raises:
+            PreStartError: The container must not start.
         """
         ...
 
 
 class Servicer(pb_grpc.DevicePluginServicer):
-    """Serves one resource to the kubelet, on one socket."""
+    """Serves one resource to kubelet, on one socket.
 
-    def __init__(self, backend: Backend, silenced: Callable[[], bool] = lambda: False) -> None:
+    Attributes:
+        streams: The open ListAndWatch calls.
+        standby: Whether another instance serves the resource: only the first list of a stream is
+            sent, and Allocate is refused.
+        pre_start_required: As kubelet was told; it asks once per registration.
+    """
+
+    def __init__(
+        self, backend: AllocationBackend, superseded: Callable[[], bool] = lambda: False
+    ) -> None:
         """Serve no stream yet.
 
         Args:
-            backend: What serves the resource.
-            silenced: Returns whether another instance has taken over, perhaps while this process
-                was stopped; asked before anything is sent.
+            backend: What answers for the resource.
+            superseded: Returns whether another instance took over, perhaps while this process
+                was stopped; called before anything is sent.
         """
-        self._backend, self._silenced = backend, silenced
+        self._backend, self._superseded = backend, superseded
         self._closing = False
         self.streams = Streams()
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._ended = -_DIGEST_S
-        self.quiet = False
-        """Another instance takes over: send no list but a stream's first, hand out nothing."""
+        self._last_call_ended = -_AFTER_ALLOCATE_S
+        self.standby = False
         self.pre_start_required = backend.pre_start_required
-        """As the kubelet was told; it asks once per registration."""
 
     @property
     def options_changed(self) -> bool:
-        """Whether the kubelet was told other options than those in force."""
+        """Whether kubelet was told other options than those in force."""
         return self.pre_start_required != self._backend.pre_start_required
 
     @property
-    def silenced(self) -> bool:
-        """Whether another instance has taken over; if so, the registration learns of it."""
-        silenced = self._silenced()
-        if silenced:
+    def superseded(self) -> bool:
+        """Whether another instance took over; if so, the registration is woken to check it."""
+        superseded = self._superseded()
+        if superseded:
             self.streams.changed.set()
-        return silenced
+        return superseded
 
     def notify(self) -> None:
-        """Have every stream send the list, if it changed since the last time."""
-        self.streams.wake()
+        """Make every stream send the list, if it changed since the last time."""
+        self.streams.wake_all()
 
     async def until_idle(self) -> None:
-        """Wait until no Allocate runs, nor has ended a moment ago.
+        """Wait until no call is running, and kubelet has processed the answer to the last one.
 
-        The kubelet looks its IDs up in the last list once more when it has the answer, and dies
-        of those that another instance's list lacks.
+        When kubelet has the answer to an Allocate it looks up its IDs in the list once more, and
+        dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
         """
         await self._idle.wait()
-        await asyncio.sleep(self._ended + _DIGEST_S - asyncio.get_running_loop().time())
+        await asyncio.sleep(
+            self._last_call_ended + _AFTER_ALLOCATE_S - asyncio.get_running_loop().time()
+        )
 
     def close(self) -> None:
         """End every stream."""
@@ -127,25 +145,29 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 (the protocol's name)
         self, _request: pb.Empty, _context: Context
     ) -> pb.DevicePluginOptions:
-        """Tell the truth about what is offered; what the RegisterRequest says is ignored."""
+        """Return the options in force.
+
+        Kubelet asks once per registration and ignores those of the RegisterRequest (v1.37.1
+        pkg/kubelet/cm/devicemanager/manager.go, PluginConnected).
+        """
         return pb.DevicePluginOptions(
             pre_start_required=self.pre_start_required, get_preferred_allocation_available=True
         )
 
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
-        """Send the whole list at once, and again after every change."""
-        listing, wake = self._backend.listing, self.streams.open()
-        stream = listing.open()
+        """Send the whole list, first immediately and then after every change."""
+        device_list, wake = self._backend.device_list, self.streams.open()
+        stream = device_list.open_stream()
         clock = asyncio.get_running_loop().time
         version = -1
         try:
             while not self._closing:
-                due = version != listing.version and not (self.quiet and version >= 0)
-                if due and not self.silenced:
-                    version, message = listing.version, listing.message(stream)
+                changed = version != device_list.version and not (self.standby and version >= 0)
+                if changed and not self.superseded:
+                    version, message = device_list.version, device_list.begin_send(stream)
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
                         await context.write(message.data)
-                    listing.sent(stream, message, clock())
+                    device_list.end_send(stream, message, clock())
                     continue
                 await wake.wait()
                 wake.clear()
@@ -153,7 +175,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             fields = {"resource": self._backend.name}
             _LOG.warning("a client does not read its stream", extra={"fields": fields})
         finally:
-            listing.close(stream)
+            device_list.close_stream(stream)
             self.streams.close(wake)
 
     async def Allocate(  # noqa: N802
@@ -162,11 +184,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """Answer each container request separately."""
         name, loop = self._backend.name, asyncio.get_running_loop()
         ids = [each for one in request.container_requests for each in one.devices_ids]
-        began, result, text = loop.time(), "cancelled", _GAVE_UP
-        if self.quiet or self.silenced:
+        began, result, text = loop.time(), "cancelled", _CANCELLED
+        if self.standby or self.superseded:
             self._backend.allocated(ids, "refused", 0.0)
-            call_log.log_not_allocated(name, ids, "refused", _TAKEN_OVER)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}")
+            call_log.log_not_allocated(name, ids, "refused", _SUPERSEDED)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_SUPERSEDED}")
         call, deadline = self._begin(began), began + ALLOCATE_TIMEOUT_S
         try:
             answers = [
@@ -174,7 +196,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 for one in request.container_requests
             ]
             response = pb.AllocateResponse(
-                container_responses=[wire.container_response(one) for one in answers]
+                container_responses=[container_response(one) for one in answers]
             )
         except AllocationError as error:
             result, code, text = "refused", grpc.StatusCode.FAILED_PRECONDITION, str(error)
@@ -185,12 +207,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.exception("allocation failed unexpectedly")
             result, code, text = "error", grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
-            if not self.silenced:
+            if not self.superseded:
                 result = "ok"
                 # After the answer, which the kubelet waits for in its main loop.
                 loop.call_soon(call_log.log_allocated, name, answers, loop.time() - began)
                 return response
-            result, code, text = "refused", grpc.StatusCode.UNAVAILABLE, f"{name}: {_TAKEN_OVER}"
+            result, code, text = "refused", grpc.StatusCode.UNAVAILABLE, f"{name}: {_SUPERSEDED}"
         finally:
             ended = loop.time()
             self._end(call, ended)
@@ -203,7 +225,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def _allocate(self, advertised_ids: list[str], deadline: float) -> Allocation:
         backend, pre_start = self._backend, self.pre_start_required
         for advertised_id in advertised_ids:
-            if advertised_id not in backend.listing:
+            if advertised_id not in backend.device_list:
                 raise AllocationError(f"{backend.name}: there is no device {advertised_id}")
         late = asyncio.get_running_loop().call_later(
             call_log.LATE_S, call_log.log_slow_allocation, backend.name, advertised_ids
@@ -217,9 +239,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context
     ) -> pb.PreferredAllocationResponse:
-        """Choose for each container; what cannot be chosen is left to the kubelet.
+        """Choose for each container, or leave the choice to kubelet.
 
-        Never an error, which would fail the pod for good.
+        Never an error, with which kubelet fails the pod for good (v1.37.1
+        pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate).
         """
         clock = asyncio.get_running_loop().time
         call = self._begin(clock())
@@ -235,31 +258,34 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     async def _preferred(self, one: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
-        if self.quiet or self.silenced:
+        if self.standby or self.superseded:
             return ()
         try:
             async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
                 return await self._backend.preferred(available, must, one.allocation_size)
         except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
-            _LOG.exception("no preference", extra={"fields": {"resource": self._backend.name}})
+            _LOG.exception(
+                "choosing preferred devices failed, leaving the choice to the kubelet",
+                extra={"fields": {"resource": self._backend.name}},
+            )
             return ()
 
     async def PreStartContainer(  # noqa: N802
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
-        """Prepare the devices of a container that starts; an error makes the kubelet try again."""
+        """Prepare the devices of a container that starts; after an error kubelet tries again."""
         name, ids = self._backend.name, list(request.devices_ids)
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             pod = await self._backend.pre_start(ids)
         except asyncio.CancelledError:
-            call_log.log_not_prepared(name, ids, _GAVE_UP)
+            call_log.log_not_prepared(name, ids, _CANCELLED)
             raise
         except PreStartError as error:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
         except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
-            _LOG.exception("preparing failed unexpectedly")
+            _LOG.exception("preparing devices failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
             call_log.log_prepared(name, ids, pod, clock() - began)
@@ -269,14 +295,14 @@ class Servicer(pb_grpc.DevicePluginServicer):
         raise AssertionError("abort raises")
 
     def _begin(self, now: float) -> Call:
-        """Keep the IDs that a call works with in the list until it ends."""
+        """Keep the IDs that a call may use in the list until it ends."""
         self._calls += 1
         self._idle.clear()
-        return self._backend.listing.begin(now)
+        return self._backend.device_list.begin_call(now)
 
     def _end(self, call: Call, now: float) -> None:
-        self._backend.listing.end(call)
+        self._backend.device_list.end_call(call)
         self._calls -= 1
-        self._ended = now
+        self._last_call_ended = now
         if not self._calls:
             self._idle.set()

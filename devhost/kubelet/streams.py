@@ -1,32 +1,32 @@
-"""The open ListAndWatch calls of one server, and which of them are the kubelet's."""
+"""The open ListAndWatch calls of one server, and which of them are kubelet's."""
 
 import asyncio
 
 
 class Streams:
-    """What wakes each open stream, and whether the kubelet's is among them.
+    """What wakes each open stream, and whether kubelet's is among them.
 
-    Nothing on a stream tells who opened it: gRPC shows no peer of a Unix socket. The kubelet
-    opens its own when it is asked to register, so it is among those that open between `expect`
-    and the end of `accepted`; the end of any of these counts as the end of the kubelet's. What
-    opens later is somebody else's, and nothing depends on it.
+    Nothing on a stream tells who opened it: gRPC shows no peer of a Unix socket. Kubelet opens
+    its stream when it is asked to register, so it is one of those that open between `expect` and
+    the end of `accepted`; the end of any of these counts as the end of kubelet's. Streams that
+    open later belong to somebody else, and nothing depends on them.
 
     Attributes:
-        changed: Set when a stream opens or ends.
+        changed: Set when a stream opens or ends, or when the registration has to be checked.
     """
 
     def __init__(self) -> None:
         self._open: set[asyncio.Event] = set()
         self._kubelets: set[asyncio.Event] = set()
         self._expecting = False
-        self._ended = False
+        self._kubelets_ended = False
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def open(self) -> asyncio.Event:
-        """Note a new stream; return what wakes it."""
+        """Record a new stream; return the event that wakes it."""
         wake = asyncio.Event()
         self._open.add(wake)
         if self._expecting:
@@ -35,36 +35,36 @@ class Streams:
         return wake
 
     def close(self, wake: asyncio.Event) -> None:
-        """Note the end of a stream."""
+        """Record the end of a stream."""
         self._open.discard(wake)
-        self._ended = self._ended or wake in self._kubelets
+        self._kubelets_ended = self._kubelets_ended or wake in self._kubelets
         self.changed.set()
 
-    def wake(self) -> None:
+    def wake_all(self) -> None:
         """Wake all streams."""
         for wake in self._open:
             wake.set()
 
     @property
-    def kept(self) -> bool:
-        """Whether the kubelet has opened its stream and not ended it."""
-        return bool(self._kubelets) and not self._ended
+    def kubelets_is_open(self) -> bool:
+        """Whether kubelet has opened its stream and not ended it."""
+        return bool(self._kubelets) and not self._kubelets_ended
 
     def expect(self) -> None:
-        """Count streams that open from now on as the kubelet's, and no earlier ones."""
+        """Count streams that open from now on as kubelet's, and no earlier ones."""
         self._kubelets.clear()
-        self._expecting, self._ended = True, False
+        self._expecting, self._kubelets_ended = True, False
 
     async def accepted(self) -> None:
-        """Wait until the kubelet has opened its stream."""
-        await self._until(kept=True)
+        """Wait until kubelet has opened its stream."""
+        await self._until(is_open=True)
         self._expecting = False
 
     async def ended(self) -> None:
-        """Wait until the kubelet has ended its stream."""
-        await self._until(kept=False)
+        """Wait until kubelet has ended its stream."""
+        await self._until(is_open=False)
 
-    async def _until(self, *, kept: bool) -> None:
-        while self.kept is not kept:
+    async def _until(self, *, is_open: bool) -> None:
+        while self.kubelets_is_open is not is_open:
             self.changed.clear()
             await self.changed.wait()

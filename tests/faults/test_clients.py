@@ -19,8 +19,8 @@ from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, 
 
 A = "example.com/a"
 SHORT = """
-import devhost.kubelet.listing, devhost.kubelet.servicer
-devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
+import devhost.kubelet.device_list, devhost.kubelet.servicer
+devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 devhost.kubelet.servicer.WRITE_TIMEOUT_S = 2.0
 """
 SILENT = """

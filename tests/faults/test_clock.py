@@ -11,8 +11,8 @@ A = "example.com/a"
 # makes deadlines with it, and reads them by a clock that cannot be moved from here.
 JUMPS = """
 import datetime, signal, time
-import devhost.kubelet.listing
-devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
+import devhost.kubelet.device_list
+devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 wall, shift, days = time.time, 0, iter([1, -1] * 4 + [0])
 def jump(*_):
     global shift

@@ -11,7 +11,7 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.hosting import Kubelet
 
-SHORT_LEAVE = "import devhost.kubelet.listing as listing; listing.LEAVE_AFTER_S = 0.3"
+SHORT_LEAVE = "import devhost.kubelet.device_list as device_list; device_list.LEAVE_AFTER_S = 0.3"
 A, B = "example.com/a", "example.com/b"
 
 
@@ -127,5 +127,5 @@ async def test_the_plugin_directory_is_gone(standin: SimulatedKubelet, daemon: D
     await standin.wait(A, 2, 2)
     remove(daemon.plugins)
     assert await daemon.ended() == 1
-    assert "was removed, and no new one came" in str(daemon.lines[-1])
+    assert "was removed and not made again" in str(daemon.lines[-1])
     daemon.plugins.mkdir()

@@ -13,8 +13,8 @@ from tests.support.hosting import Kubelet
 
 STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
 SHORT = """
-import devhost.kubelet.listing, devhost.host.rescan
-devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
+import devhost.kubelet.device_list, devhost.host.rescan
+devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 devhost.host.rescan.RESCAN_S = 1.0
 """
 # A scan of very many devices takes long on a busy machine.

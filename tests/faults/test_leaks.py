@@ -11,8 +11,8 @@ from tests.support.daemon import Daemon, Figures, at_rest, directories, until
 CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "100"))
 WARM_UP = 16
 SHORT = """
-import devhost.kubelet.listing, devhost.host.resource.runner
-devhost.kubelet.listing.LEAVE_AFTER_S = 0.02
+import devhost.kubelet.device_list, devhost.host.resource.runner
+devhost.kubelet.device_list.LEAVE_AFTER_S = 0.02
 devhost.host.resource.runner._STEP_S = 0.02
 """
 A, B = "example.com/a", "example.com/b"

@@ -20,11 +20,10 @@ from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import directory as plugin_directory
-from devhost.kubelet import wire
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
-from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.server import PluginServer
-from devhost.kubelet.servicer import Backend
+from devhost.kubelet.servicer import AllocationBackend
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
@@ -225,7 +224,7 @@ async def test_a_plugin_directory_that_is_gone_ends_the_host(
 
 async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
-    backend = cast("Backend", SimpleNamespace(pre_start_required=False))
+    backend = cast("AllocationBackend", SimpleNamespace(pre_start_required=False))
     reasons = set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in ") as caught:
@@ -236,29 +235,29 @@ async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) 
 
 def test_a_list_is_never_larger_than_the_kubelet_takes() -> None:
     """New devices beyond 4 MiB are left out; listed ones stay, and all of a small list."""
-    entry = Advertised(healthy=True)
+    entry = AdvertisedDevice(healthy=True)
     wanted = {f"{index:060}": entry for index in range(80_000)}
-    listing = Listing()
-    listing.update({f"{79_999:060}": entry})
-    kept = wire.truncated(wanted, listing)
-    assert listing.entries.keys() <= kept.keys()
+    device_list = DeviceList()
+    device_list.update({f"{79_999:060}": entry})
+    kept = device_list.fitting(wanted)
+    assert device_list.entries.keys() <= kept.keys()
     assert 50_000 < len(kept) < 80_000
-    listing.update(kept)
-    assert len(listing.message(listing.open()).data) <= 4 * 1024 * 1024
-    listing.update({})  # all are unhealthy, which is the longer word
-    assert len(listing.entries) == len(kept)
-    assert len(listing.message(listing.open()).data) <= 4 * 1024 * 1024
-    listing.update(kept)
-    assert wire.truncated({"a": entry}, listing) == {}
-    assert wire.truncated({"a": entry}, Listing()) == {"a": entry}
+    device_list.update(kept)
+    assert len(device_list.begin_send(device_list.open_stream()).data) <= 4 * 1024 * 1024
+    device_list.update({})  # all are unhealthy, which is the longer word
+    assert len(device_list.entries) == len(kept)
+    assert len(device_list.begin_send(device_list.open_stream()).data) <= 4 * 1024 * 1024
+    device_list.update(kept)
+    assert device_list.fitting({"a": entry}) == {}
+    assert DeviceList().fitting({"a": entry}) == {"a": entry}
 
 
 def test_the_list_says_health_and_topology() -> None:
     """Healthy and Unhealthy are spelled as the kubelet reads them; no topology where none is."""
-    listing = Listing()
-    listing.update({"a": Advertised(True, (0, 1)), "b": Advertised(False)})
+    device_list = DeviceList()
+    device_list.update({"a": AdvertisedDevice(True, (0, 1)), "b": AdvertisedDevice(False)})
     assert pb.ListAndWatchResponse.FromString(
-        listing.message(listing.open()).data
+        device_list.begin_send(device_list.open_stream()).data
     ) == pb.ListAndWatchResponse(
         devices=[
             pb.Device(

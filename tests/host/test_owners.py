@@ -11,8 +11,8 @@ from devhost.host.holders import Holders
 from devhost.host.ownership import owner_index as module
 from devhost.host.ownership.owner_file import Owner
 from devhost.host.ownership.owners import Owners, owner_of
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.listing import Advertised, Listing
 from devhost.kubelet.podresources import HeldBy, PodResources
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
@@ -115,10 +115,10 @@ async def test_after_a_boot_the_path_tells(tmp_path: Path, monkeypatch: pytest.M
 async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only when two lists say that nobody holds it, and not before it has left the list."""
     monkeypatch.setattr("devhost.host.holders.POLL_S", 0.01)
-    told, listing, looks = Told(), Listing(0.0), asyncio.Event()
+    told, device_list, looks = Told(), DeviceList(0.0), asyncio.Event()
     told.held = {A: {"a": frozenset({"default/pod"})}}
     who = owners(tmp_path, told)
-    who.serve(B, listing, looks.set)
+    who.serve(B, device_list, looks.set)
     holders = who._holders
     holders.subscribe(lambda: None)
     tasks = [asyncio.create_task(one) for one in (holders.run(), who.run())]
@@ -179,10 +179,10 @@ async def test_a_state_directory_that_cannot_be_used(
 
 async def test_two_devices_exchange_their_nodes() -> None:
     """Both are withheld until the kubelet has both as unhealthy; neither waits for the other."""
-    looks, listing = asyncio.Event(), Listing(0.0)
+    looks, device_list = asyncio.Event(), DeviceList(0.0)
     who, declared = owners(assume_free=True), resource(A)
-    who.serve(A, listing, looks.set)
-    stream = listing.open()
+    who.serve(A, device_list, looks.set)
+    stream = device_list.open_stream()
 
     async def published(*found: Device) -> list[str | None]:
         """Publish devices, and return why they are unhealthy."""
@@ -190,11 +190,13 @@ async def test_two_devices_exchange_their_nodes() -> None:
         judged = who.judged(declared, Snapshot({one.id: one for one in found}))
         who.count(A, judged)
         devices = judged.devices.values()
-        listing.update({one.id: Advertised(one.healthy) for one in devices})
+        device_list.update({one.id: AdvertisedDevice(one.healthy) for one in devices})
         return [one.reason for one in devices]
 
     def sent() -> None:
-        listing.sent(stream, listing.message(stream), asyncio.get_running_loop().time())
+        device_list.end_send(
+            stream, device_list.begin_send(stream), asyncio.get_running_loop().time()
+        )
 
     assert await published(device("a"), device("b", 2, "/dev/y")) == [None, None]
     sent()
@@ -214,13 +216,15 @@ async def test_two_devices_exchange_their_nodes() -> None:
 
 async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -> None:
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
-    listing, who = Listing(0.0), owners(assume_free=True)
-    who.serve(A, listing, lambda: None)
-    stream = listing.open()
+    device_list, who = DeviceList(0.0), owners(assume_free=True)
+    who.serve(A, device_list, lambda: None)
+    stream = device_list.open_stream()
 
     def listed(one: Device) -> None:
-        listing.update({one.id: Advertised(one.healthy)})
-        listing.sent(stream, listing.message(stream), asyncio.get_running_loop().time())
+        device_list.update({one.id: AdvertisedDevice(one.healthy)})
+        device_list.end_send(
+            stream, device_list.begin_send(stream), asyncio.get_running_loop().time()
+        )
 
     was = device("a")
     assert await healthy(who, resource(A), was)
@@ -232,5 +236,5 @@ async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -
     listed(missing)
     who.settle()
     assert await healthy(who, resource(B), device("b", path="/dev/y"))
-    assert "a" in listing
+    assert "a" in device_list
     assert not await healthy(who, resource(A), was)

@@ -15,8 +15,8 @@ from devhost.host.ownership.claims import Claims
 from devhost.host.ownership.owners import Owners
 from devhost.host.resource.publisher import Publisher
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.listing import Listing
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
 
@@ -35,13 +35,13 @@ class Published:
     """A publisher among others, and what it has led to."""
 
     def __init__(self, replicas: int) -> None:
-        self.claims, self.listing = Claims(), Listing(leave_after=1000.0)
+        self.claims, self.device_list = Claims(), DeviceList(leave_after=1000.0)
         self.claim = self.claims.add("own", lambda: None)
         self.owners = Owners(
             Holders(None), Instances(Path("/nowhere")), None, assume_free=False, leave_after=1000.0
         )
         self.publisher = Publisher(
-            scanner(replicas), self.listing, self.claims, self.claim, self.owners, []
+            scanner(replicas), self.device_list, self.claims, self.claim, self.owners, []
         )
         self.resource = self.publisher.scanner.resource
 
@@ -54,14 +54,14 @@ class Published:
     def result(self) -> object:
         snapshot, found = self.publisher.snapshot, self.publisher.found
         claim = self.claim
-        entries, leaving = dict(self.listing.entries), set(self.listing.leaving)
+        entries, leaving = dict(self.device_list.entries), set(self.device_list.leaving)
         return (dict(snapshot.devices), found, claim.offered, claim.leaving, entries, leaving)
 
     def told(self) -> None:
         """The kubelet has the list."""
-        stream = self.listing.open()
-        self.listing.sent(stream, self.listing.message(stream), 0.0)
-        self.listing.close(stream)
+        stream = self.device_list.open_stream()
+        self.device_list.end_send(stream, self.device_list.begin_send(stream), 0.0)
+        self.device_list.close_stream(stream)
 
 
 def path(name: str) -> str:
@@ -117,19 +117,19 @@ async def test_a_part_of_something_else_is_left_alone() -> None:
     before = Snapshot()
     after = Snapshot({"a": device("a", "well")})
     assert not at.publisher.publish_part(Part(before, after, dict(after.devices), frozenset()))
-    assert not at.listing.entries
+    assert not at.device_list.entries
 
 
 async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
     """The kubelet would end the stream of a longer one, and the resource be served no more."""
     one = Published(1)
     held = frozenset(f"{number:063}" for number in range(100_000))
-    one.listing.held = lambda: held
+    one.device_list.ids_held_by_pods = lambda: held
     snapshot = Snapshot({"a": device("a", "well")})
     for _ in range(2):
         one.publisher.publish(one.publisher.scanner, snapshot)
-    assert one.listing.room >= 0
-    assert "a" in one.listing.entries
-    assert "a" not in one.listing.leaving
-    assert one.listing.leaving == one.listing.entries.keys() & held
-    assert 10_000 < len(one.listing.leaving) < len(held)
+    assert one.device_list.room >= 0
+    assert "a" in one.device_list.entries
+    assert "a" not in one.device_list.leaving
+    assert one.device_list.leaving == one.device_list.entries.keys() & held
+    assert 10_000 < len(one.device_list.leaving) < len(held)

@@ -19,8 +19,8 @@ from devhost.host.config.last_good import LastGood
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.encoding import Message
-from devhost.kubelet.listing import Listing, Stream
+from devhost.kubelet.device_list import DeviceList, Stream
+from devhost.kubelet.encoding import ListMessage
 from devhost.loading.loader import loads
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
@@ -47,7 +47,7 @@ class Listener:
         self.tolerant: set[str] = set()  # resources that may share nodes with others now
         self._since: dict[str, dict[str, float]] = {}
         self._fallen: dict[str, dict[str, float]] = {}  # healthy until just now
-        self._sent: WeakKeyDictionary[Listing, dict[str, float]] = WeakKeyDictionary()
+        self._sent: WeakKeyDictionary[DeviceList, dict[str, float]] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
@@ -73,13 +73,13 @@ class Listener:
         self.lists[resource] = entries
         self._shared_nodes(resource, entries)
 
-    def sending(self, listing: Listing, entries: dict[str, bool]) -> None:
+    def sending(self, device_list: DeviceList, entries: dict[str, bool]) -> None:
         """A list is about to be sent. Time is taken here: the kubelet may be slow to read."""
-        now, since = time.monotonic(), self._sent.get(listing, {})
+        now, since = time.monotonic(), self._sent.get(device_list, {})
         for gone, known in since.items():
             if gone not in entries and now - known < LEAVE_AFTER_S:
                 self.violations.append(f"{gone} leaves {now - known:.3f} s after its Unhealthy")
-        self._sent[listing] = {
+        self._sent[device_list] = {
             one: since.get(one, now) for one, well in entries.items() if not well
         }
 
@@ -181,14 +181,14 @@ class Bench:
         self._threads = set(threading.enumerate())
 
     def _hear_sending(self) -> None:
-        listener, message = self.listener, Listing.message
+        listener, begin_send = self.listener, DeviceList.begin_send
 
-        def heard(self: Listing, stream: Stream) -> Message:
+        def heard(self: DeviceList, stream: Stream) -> ListMessage:
             listener.sending(self, {one: it.healthy for one, it in self.entries.items()})
-            return message(self, stream)
+            return begin_send(self, stream)
 
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(Listing, "message", heard)
+        self._patch.setattr(DeviceList, "begin_send", heard)
         for poll in (
             "devhost.host.rescan.RESCAN_S",
             "devhost.host.config.config_source.POLL_S",
@@ -269,7 +269,7 @@ class Bench:
 
     def entries(self, resource: str) -> dict[str, bool]:
         """Return what devhost lists."""
-        return {one: it.healthy for one, it in self.runners[resource].listing.entries.items()}
+        return {one: it.healthy for one, it in self.runners[resource].device_list.entries.items()}
 
     def configured(self, text: str) -> None:
         """Check that a configuration is in force, and the file has been read."""

@@ -16,8 +16,8 @@ async def daemon(directory: Path) -> AsyncIterator[Daemon]:
     daemon = Daemon(directory)
     daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
     daemon.prelude = """
-import devhost.kubelet.listing
-devhost.kubelet.listing.LEAVE_AFTER_S = 0.3
+import devhost.kubelet.device_list
+devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 """
     yield daemon
     await daemon.kill()

@@ -56,7 +56,7 @@ async def test_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) 
     assert line["devices"] == ["/dev/null:/dev/null:rw"]
     assert line["mounts"] == [f"{place}:/data:ro"]
     assert "hunter2" not in str(daemon.lines)
-    held = await daemon.logged("allocated devices are held", resource=A)
+    held = await daemon.logged("pod holds allocated devices", resource=A)
     assert (held["ids"], held["pod"]) == (line["ids"], "default/pod")
 
 
@@ -74,7 +74,7 @@ async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
     await started.wait(A, 1, 1)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await allocate(daemon, ["nope"])
-    line = await daemon.logged("not allocated", resource=A)
+    line = await daemon.logged("allocation failed", resource=A)
     assert (line["level"], line["ids"], line["result"]) == ("warning", ["nope"], "refused")
     assert line["reason"] == raised.value.details()
 
@@ -97,8 +97,8 @@ async def test_an_allocation_that_waits(daemon: Daemon, started: Kubelet) -> Non
     await started.wait(A, 1, 1)
     with pytest.raises(grpc.aio.AioRpcError):
         await allocate(daemon, ["0"])
-    line = await daemon.logged("not allocated", resource=A, result="timeout")
-    (late,) = daemon.found("an allocation waits for the host")
+    line = await daemon.logged("allocation failed", resource=A, result="timeout")
+    (late,) = daemon.found("allocation is slow, waiting for the host")
     assert (late["level"], late["ids"]) == ("warning", ["0"])
     assert daemon.lines.index(late) < daemon.lines.index(line)
 
@@ -125,7 +125,7 @@ async def test_a_container_that_must_not_start(
     await started.wait(A, 1, 1)
     with pytest.raises(AdmissionError):
         await started.admit("pod", {"app": {A: 1}})
-    line = await daemon.logged("devices not prepared for a container", resource=A)
+    line = await daemon.logged("preparing devices for a container failed", resource=A)
     assert (line["level"], line["ids"]) == ("warning", ["0"])
     assert "run false" in line["reason"]
 
@@ -134,12 +134,12 @@ async def test_a_registration_that_is_not_answered(daemon: Daemon) -> None:
     """It is said once, long before it is given up."""
     async with rogue(daemon.plugins / "kubelet.sock"):
         await daemon.start(tokens(a=1, b=1))
-        line = await daemon.logged("the kubelet does not answer a registration")
+        line = await daemon.logged("waiting for the kubelet to answer a registration")
         assert line["level"] == "warning"
         assert line["socket"] == str(daemon.plugins / "kubelet.sock")
         assert daemon.found("", state="BackingOff") == []
         assert await daemon.stop() == 0
-        assert len(daemon.found("the kubelet does not answer a registration")) == 1
+        assert len(daemon.found("waiting for the kubelet to answer a registration")) == 1
 
 
 async def test_a_device_that_becomes_unhealthy(

@@ -14,7 +14,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey, survey
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.server import PluginServer
 from devhost.model.answer import Allocation
 from devhost.model.config import Resource
@@ -44,7 +44,7 @@ resources:
         await running.until(reloads=1)
         (directory / "colas" / "a").touch()
         await started.wait(A, 1, 1)
-        assert list(running.runner(A).listing.entries) == ["t"]
+        assert list(running.runner(A).device_list.entries) == ["t"]
 
 
 async def test_who_waits_learns_that_the_other_shares_now(
@@ -100,7 +100,7 @@ resources:
         go_on.set()
         looked.clear()
         await asyncio.to_thread(looked.wait, 60)  # it looks again
-        assert running.runner(B).listing.entries == {}
+        assert running.runner(B).device_list.entries == {}
 
 
 async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
 
     class Nobody:
         name = A
-        listing = Listing()
+        device_list = DeviceList()
         pre_start_required = False
 
         async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
@@ -197,7 +197,7 @@ resources:
         may_leave.set()
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
-        assert list(running.runner(A).listing.entries) == ["new-x"]
+        assert list(running.runner(A).device_list.entries) == ["new-x"]
 
 
 async def test_a_mistake_in_a_partial_look_is_left_to_the_whole_one(

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import marks
-from devhost.kubelet.instances import Instances
+from devhost.kubelet.instances import Instances, is_standby
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
@@ -91,7 +90,7 @@ def newer_name(directory: Path) -> Path:
 # ── the newer one ──
 
 
-@pytest.mark.parametrize("method", ["listed", "register"])
+@pytest.mark.parametrize("method", ["read", "register"])
 async def test_the_newer_is_stopped_before_it_has_registered(
     started: Kubelet,
     start: Start,
@@ -105,7 +104,7 @@ async def test_the_newer_is_stopped_before_it_has_registered(
     daemon.prelude = STOPS.format(module="directory", owner="PluginDirectory", method=method)
     await daemon.start(tokens("new", t=5))
     await until(lambda: stopped(daemon), "the newer is stopped")
-    if method == "listed":
+    if method == "read":
         await admits_until(started, lambda: UNANSWERED in caplog.text)
     else:
         await older.until(T, State.WAITING)
@@ -231,7 +230,7 @@ async def test_a_newer_that_never_registers(
     await older.until(T, State.WAITING)
     await older.until(T, State.REGISTERED)
     await served_by(started, "old", T, 3)
-    assert marks.silent(name)
+    assert is_standby(name)
     await server.stop(None)
 
 

@@ -88,7 +88,7 @@ async def test_a_touched_socket_registers_nobody(
         await started.wait(name, 2, 2)
     before = sockets(directory)
     touch(directory / "plugins" / "kubelet.sock")
-    host.shared.directory.look_again()
+    host.shared.directory.on_change()
     await asyncio.sleep(END_TIMEOUT_S + 0.5)  # after that long a stream was given up
     assert sockets(directory) == before
     assert {runner.status.state for runner in host.runners} == {State.REGISTERED}
@@ -158,7 +158,9 @@ async def test_a_foreign_stream_comes_and_goes(
     for _ in range(3):
         async with foreign_stream(directory):
             pass
-        await until(lambda: instance.host.runners[0].listing.streams == 1, "its stream has ended")
+        await until(
+            lambda: instance.host.runners[0].device_list.stream_count == 1, "its stream has ended"
+        )
     assert sockets(directory) == before
     assert standin.registrations == [T]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from devhost.errors import KubeletError
-from devhost.kubelet.encoding import Message
-from devhost.kubelet.listing import Listing, Stream
+from devhost.kubelet.device_list import DeviceList, Stream
+from devhost.kubelet.encoding import ListMessage
 from devhost.model.state import State
 from tests.support.hosting import Kubelet
 from tests.support.overlap import Daemon, Instance, served_by, tokens
@@ -42,16 +42,16 @@ async def start(directory: Path) -> AsyncIterator[Start]:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[Listing]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[DeviceList]:
     """What lists have gone out, one entry each."""
-    sent: list[Listing] = []
-    note = Listing.sent
+    sent: list[DeviceList] = []
+    note = DeviceList.end_send
 
-    def noting(self: Listing, stream: Stream, message: Message, now: float) -> None:
+    def noting(self: DeviceList, stream: Stream, message: ListMessage, now: float) -> None:
         sent.append(self)
         note(self, stream, message, now)
 
-    monkeypatch.setattr(Listing, "sent", noting)
+    monkeypatch.setattr(DeviceList, "end_send", noting)
     return sent
 
 
@@ -139,7 +139,7 @@ async def test_one_process_ends(
 
 
 async def test_while_a_newer_lives_the_older_sends_nothing(
-    started: Kubelet, start: Start, directory: Path, sent: list[Listing]
+    started: Kubelet, start: Start, directory: Path, sent: list[DeviceList]
 ) -> None:
     """Its stream stays open, because its end would end the newer's on some kubelets."""
     text = f"version: v1\nresources: [{{name: {T}, sources: [directory: {directory}/colas]}}]\n"
@@ -149,7 +149,7 @@ async def test_while_a_newer_lives_the_older_sends_nothing(
     newer = start(text)
     await older.until(T, State.WAITING)
     await newer.until(T, State.REGISTERED)
-    of_older, of_newer = older.host.runners[0].listing, newer.host.runners[0].listing
+    of_older, of_newer = older.host.runners[0].device_list, newer.host.runners[0].device_list
     before, version = sent.count(of_older), of_older.version
     for number, name in enumerate(("b", "c"), 2):
         (directory / "colas" / name).touch()
@@ -174,14 +174,14 @@ async def test_while_a_newer_lives_the_older_sends_nothing(
 
 
 async def test_the_older_goes_and_the_newer_tells_its_list_again(
-    pair: tuple[Instance, Instance], sent: list[Listing]
+    pair: tuple[Instance, Instance], sent: list[DeviceList]
 ) -> None:
     """The last list may have been the older's, and no kubelet asks."""
     older, newer = pair
     sent.clear()
     await older.stop()
     async with asyncio.timeout(60):
-        while newer.host.runners[0].listing not in sent:
+        while newer.host.runners[0].device_list not in sent:
             await asyncio.sleep(0.005)
 
 

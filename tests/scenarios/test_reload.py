@@ -404,7 +404,7 @@ resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}
         running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
         await started.wait(A, 2, 0)
         may_leave.set()
-        while running.runner(A).listing.leaving:
+        while running.runner(A).device_list.leaving:
             running.runner(A).look_again()
             await asyncio.sleep(0.005)
         await started.wait(A, 1, 1)

@@ -24,8 +24,8 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError
 from devhost.host.supervisor import Host
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.listing import Listing
 from devhost.kubelet.servicer import Servicer
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
@@ -364,7 +364,7 @@ async def vanishing(
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """IDs leave the list at once."""
-    monkeypatch.setattr(Listing, "may_leave", lambda *_: True)
+    monkeypatch.setattr(DeviceList, "may_leave", lambda *_: True)
 
 
 @pytest.mark.usefixtures("rule_off")
@@ -439,13 +439,13 @@ async def test_a_newer_instance_that_knows_other_ids(
     (directory / "colas" / "c").touch()
     await started.wait(FILES, 3, 1)  # the older one has no other list to send from now on
     if not waiting:
-        speaking = Instances.speaking
+        active_older = Instances.active_older
 
         def looked(self: Instances, resource: str) -> set[str]:
-            speaking(self, resource)
+            active_older(self, resource)
             return set()
 
-        monkeypatch.setattr(Instances, "speaking", looked)
+        monkeypatch.setattr(Instances, "active_older", looked)
         monkeypatch.setattr(Instances, "silence", lambda *_: None)
     older = hosting.hosts[0].runners[0]
     hosting.start(

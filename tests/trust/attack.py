@@ -21,7 +21,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet import wire
+from devhost.kubelet import encoding
 from devhost.loading.loader import loads
 from devhost.model.answer import Allocation
 from devhost.model.device import Snapshot
@@ -167,7 +167,7 @@ def allocated(
         except AllocationError as error:
             refusals.append(str(error))
         else:
-            wire.container_response(answers[device_id]).SerializeToString()
+            encoding.container_response(answers[device_id]).SerializeToString()
     return tuple(refusals), answers
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.host.resource import advertising
-from devhost.kubelet.listing import Advertised
+from devhost.kubelet.device_list import AdvertisedDevice
 from devhost.model.device import Device, FileKind, FileState, Node, Snapshot, without_share
 
 
@@ -58,8 +58,8 @@ def test_each_share_is_listed() -> None:
     """All shares of a device have its health and topology."""
     found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
     assert advertising.entries(found, 2) == {
-        "a::0": Advertised(True, (1,)),
-        "a::1": Advertised(True, (1,)),
-        "b::0": Advertised(False),
-        "b::1": Advertised(False),
+        "a::0": AdvertisedDevice(True, (1,)),
+        "a::1": AdvertisedDevice(True, (1,)),
+        "b::0": AdvertisedDevice(False),
+        "b::1": AdvertisedDevice(False),
     }

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import marks
-from devhost.kubelet.instances import Instances, connected, new_instance, path_length_problem
+from devhost.kubelet.channel import connect_error
+from devhost.kubelet.instances import (
+    Instances,
+    mark_standby,
+    new_instance,
+    path_length_problem,
+)
 
 T, U = "example.com/t", "example.com/u"
 
@@ -56,14 +61,14 @@ def three() -> tuple[Instances, Instances, Instances]:
 
 def changed(instances: Instances) -> tuple[bool, int]:
     """Look; return whether something changed, and how many dead sockets were removed."""
-    resources, removed = instances.look()
+    resources, removed = instances.check_all()
     return bool(resources), removed
 
 
-def speaking(instances: Instances, resource: str) -> set[str]:
+def active_older(instances: Instances, resource: str) -> set[str]:
     """Read the directory, and look who speaks."""
-    instances.read()
-    return instances.speaking(resource)
+    instances.read_directory()
+    return instances.active_older(resource)
 
 
 def test_later_instances_sort_later() -> None:
@@ -104,7 +109,7 @@ def test_who_is_older_and_who_newer(sockets: Sockets) -> None:
     assert len(second.older(T)) == 1
     assert second.older(U) == frozenset()
     assert changed(second) == (False, 0), "nothing has changed since"
-    third.look()
+    third.check_all()
     assert not third.newer(T)
     assert len(third.older(T)) == 2
 
@@ -131,13 +136,13 @@ def test_who_cannot_be_asked_has_not_gone(
     """With no descriptor left for a look, an older one must not take the newer for dead."""
     older, newer = Instances(Path()), Instances(Path())
     sockets.listen(newer.fresh_name(T))
-    older.look()
+    older.check_all()
     assert older.newer(T)
     with monkeypatch.context() as without:
-        without.setattr("devhost.kubelet.instances.connected", lambda _: errno.EMFILE)
-        assert older.look() == (set(), 0)
+        without.setattr("devhost.kubelet.instances.connect_error", lambda _: errno.EMFILE)
+        assert older.check_all() == (set(), 0)
         assert older.newer(T)
-    assert older.look() == (set(), 0)
+    assert older.check_all() == (set(), 0)
 
 
 def test_dead_sockets_are_unlinked_at_the_second_refusal(sockets: Sockets) -> None:
@@ -147,29 +152,29 @@ def test_dead_sockets_are_unlinked_at_the_second_refusal(sockets: Sockets) -> No
     sockets.dead(dead)
     sockets.bind(late)
     assert changed(own) == (False, 0)
-    assert own.in_doubt
+    assert own.has_refused
     assert Path(dead).exists()
     sockets.open[late].listen()
     assert changed(own) == (True, 1)
     assert not Path(dead).exists()
     assert Path(late).exists()
     assert own.newer(T)
-    assert not own.in_doubt
+    assert not own.has_refused
 
 
 def test_each_dead_socket_is_looked_at_twice_by_itself(sockets: Sockets) -> None:
     """One that dies while another is removed is neither forgotten nor removed too soon."""
     own, other, third = three()
     sockets.dead(other.fresh_name(T))
-    own.look()
+    own.check_all()
     late = third.fresh_name(T)
     sockets.dead(late)
     assert changed(own) == (False, 1)
     assert Path(late).exists()
-    assert own.in_doubt
+    assert own.has_refused
     assert changed(own) == (False, 1)
     assert not Path(late).exists()
-    assert not own.in_doubt
+    assert not own.has_refused
 
 
 def test_a_socket_that_cannot_be_unlinked_does_not_keep_us_busy(
@@ -183,9 +188,9 @@ def test_a_socket_that_cannot_be_unlinked_does_not_keep_us_busy(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refusing)
-    own.look()
+    own.check_all()
     assert changed(own) == (False, 0)
-    assert not own.in_doubt
+    assert not own.has_refused
 
 
 def test_what_is_not_ours_is_left_alone(sockets: Sockets) -> None:
@@ -212,7 +217,7 @@ def test_an_instance_with_one_living_socket_lives(sockets: Sockets) -> None:
     refusing = other.fresh_name(U)
     sockets.dead(refusing)
     for _ in range(3):
-        own.look()
+        own.check_all()
     assert Path(refusing).exists()
     assert own.newer(U)
 
@@ -228,9 +233,9 @@ def test_a_full_backlog_is_alive(sockets: Sockets) -> None:
             client = stack.enter_context(socket.socket(socket.AF_UNIX))
             client.setblocking(False)
             full = client.connect_ex(name) != 0
-        assert connected(Path(name)) == 0
+        assert connect_error(Path(name)) == 0
         for _ in range(3):
-            own.look()
+            own.check_all()
         assert own.newer(T)
         assert Path(name).exists()
 
@@ -242,10 +247,10 @@ def test_looking_leaks_no_descriptors(sockets: Sockets) -> None:
     sockets.dead(third.fresh_name(T))
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
-        own.look()
-        speaking(own, T)
-        connected(Path("absent.sock"))
-        connected(Path("x" * 200))
+        own.check_all()
+        active_older(own, T)
+        connect_error(Path("absent.sock"))
+        connect_error(Path("x" * 200))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -253,7 +258,7 @@ def test_a_directory_that_is_not_there_is_empty(sockets: Sockets) -> None:
     """It may come back; nothing is raised."""
     instances = Instances(Path("absent"))
     assert changed(instances) == (False, 0)
-    assert not speaking(instances, T)
+    assert not active_older(instances, T)
 
 
 def test_an_older_one_says_that_it_is_quiet(sockets: Sockets) -> None:
@@ -263,20 +268,20 @@ def test_an_older_one_says_that_it_is_quiet(sockets: Sockets) -> None:
     for name in names.values():
         sockets.listen(name)
     sockets.listen(newer.fresh_name(T))
-    assert speaking(own, T)
+    assert active_older(own, T)
     assert own.newer(T), "it has looked"
     assert len(own.older(T)) == 1
-    marks.set_silent(Path(names[T]))
+    mark_standby(Path(names[T]))
     assert Path(names[T]).stat().st_mode & stat.S_ISVTX
     assert stat.S_ISSOCK(Path(names[T]).stat().st_mode)
-    assert speaking(own, T) == set()
-    assert speaking(own, U) == {names[U]}
-    assert connected(Path(names[T])) == 0
+    assert active_older(own, T) == set()
+    assert active_older(own, U) == {names[U]}
+    assert connect_error(Path(names[T])) == 0
 
 
 def test_a_dead_older_one_does_not_speak(sockets: Sockets) -> None:
     """Nobody waits for it."""
     older, own, _ = three()
     sockets.dead(older.fresh_name(T))
-    assert not speaking(own, T)
+    assert not active_older(own, T)
     assert own.older(T) == frozenset()

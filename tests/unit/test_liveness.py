@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import instances, liveness, marks
-from devhost.kubelet.instances import Instances, resource_hash
+from devhost.kubelet import instances, liveness
+from devhost.kubelet.instances import (
+    Instances,
+    is_standby,
+    mark_registered,
+    mark_standby,
+    resource_hash,
+)
 from devhost.kubelet.liveness import Liveness
 from tests.support.overlap import options_server
 
@@ -27,7 +33,7 @@ class Scene:
         self.go_on.set()
         self.names: list[str] = []
         self.changes = 0
-        self.liveness = Liveness(self.own.sockets, self._changed)
+        self.liveness = Liveness(self.own.sockets_of, self._changed)
         self.own.answers = self.liveness.answers
 
     def _changed(self) -> None:
@@ -45,11 +51,11 @@ class Scene:
 
     async def probed(self) -> bool | None:
         """Probe once; return whether the other one answers."""
-        self.own.look()
-        self.liveness.probe(self.own.present())
+        self.own.check_all()
+        self.liveness.probe(self.own.listed())
         for probe in tuple(self.liveness._probes.values()):
             await probe
-        self.own.look()
+        self.own.check_all()
         return self.liveness.answers(self.other.own)
 
 
@@ -121,11 +127,11 @@ async def test_one_that_has_gone_is_forgotten(scene: Scene) -> None:
 
 async def test_a_socket_that_is_replaced_meanwhile_says_nothing(scene: Scene) -> None:
     """Each registration has a fresh one; the probe goes on with another."""
-    scene.own.read()
+    scene.own.read_directory()
     scene.remove(scene.names[:-1])
     probing = asyncio.create_task(scene.liveness.until_known({scene.other.own}))
     await asyncio.sleep(0)
-    scene.own.read()
+    scene.own.read_directory()
     await probing
     assert scene.liveness.answers(scene.other.own) is True
 
@@ -137,10 +143,10 @@ async def test_a_newer_one_has_to_register_in_time(
     await scene.probed()
     assert scene.own.newer(T)
     monkeypatch.setattr(instances, "REGISTER_WITHIN_S", 0.0)
-    assert scene.own.look()[0], "it has changed"
+    assert scene.own.check_all()[0], "it has changed"
     assert not scene.own.newer(T)
-    marks.set_registered(Path(scene.names[0]))
-    scene.own.look()
+    mark_registered(Path(scene.names[0]))
+    scene.own.check_all()
     assert scene.own.newer(T)
     assert not scene.own.newer("example.com/1")
 
@@ -148,14 +154,14 @@ async def test_a_newer_one_has_to_register_in_time(
 async def test_one_that_was_silenced_has_to_come_again(scene: Scene) -> None:
     """Its socket is marked, for itself and for others to see; a fresh one counts."""
     await scene.probed()
-    scene.own.silence(T)
-    scene.own.look()
-    assert marks.silent(Path(scene.names[0]))
+    scene.own.supersede(T)
+    scene.own.check_all()
+    assert is_standby(Path(scene.names[0]))
     assert not scene.own.newer(T)
     assert scene.own.newer("example.com/1"), "each resource on its own"
     fresh = scene.other.fresh_name(T)
     os.link(scene.names[1], fresh)
-    scene.own.look()
+    scene.own.check_all()
     assert scene.own.newer(T)
 
 
@@ -164,20 +170,20 @@ async def test_one_that_is_silenced_finds_it_at_its_next_look(scene: Scene) -> N
     alone = "example.com/alone"
     name = scene.own.fresh_name(alone)
     os.link(scene.names[1], name)
-    scene.own.look()
-    marks.set_silent(Path(name))
+    scene.own.check_all()
+    mark_standby(Path(name))
     scene.remove(scene.names)
-    assert resource_hash(alone) in scene.own.look()[0]
-    assert scene.own.look()[0] == set()
+    assert resource_hash(alone) in scene.own.check_all()[0]
+    assert scene.own.check_all()[0] == set()
 
 
 async def test_who_is_not_known_yet_is_not_silenced(scene: Scene) -> None:
     """It has not registered, and will wait for this one."""
-    scene.own.look()
+    scene.own.check_all()
     assert scene.liveness.answers(scene.other.own) is None
     assert not scene.own.newer(T)
-    scene.own.silence(T)
-    assert not marks.silent(Path(scene.names[0]))
+    scene.own.supersede(T)
+    assert not is_standby(Path(scene.names[0]))
 
 
 async def test_who_cannot_be_asked_does_not_fail_to_answer(
@@ -188,6 +194,6 @@ async def test_who_cannot_be_asked_does_not_fail_to_answer(
     assert await scene.probed() is True
     scene.go_on.clear()
     with monkeypatch.context() as without:
-        without.setattr(liveness, "connected", lambda _: errno.EMFILE)
+        without.setattr(liveness, "connect_error", lambda _: errno.EMFILE)
         assert await scene.probed() is True
     assert await scene.probed() is False

@@ -36,7 +36,7 @@ async def test_a_reading_serves_all_who_asked_before_it_began(
     async def ask(number: int) -> bool:
         (tmp_path / str(number)).touch()
         before = len(reads)
-        await directory.listed()
+        await directory.read()
         return any(str(number) in seen for seen in reads[before:])
 
     asked = []
@@ -55,15 +55,15 @@ def test_an_unchanged_directory_is_not_read_again(
     """Its time tells, unless that is so young that another change may have the same."""
     own = Instances(tmp_path)
     monkeypatch.setattr(instances, "_SAME_TIME_NS", 1 << 62)
-    own.look()
-    own.look()
+    own.check_all()
+    own.check_all()
     assert len(reads) == 2
     monkeypatch.setattr(instances, "_SAME_TIME_NS", 0)
-    own.look()
-    own.look()
+    own.check_all()
+    own.check_all()
     assert len(reads) == 3
     (tmp_path / "new").touch()
-    own.look()
+    own.check_all()
     assert len(reads) == 4
 
 
@@ -77,13 +77,13 @@ async def test_only_those_are_told_whose_resource_has_changed(
     directory.subscribe(T, lambda: told.append(T))
     directory.subscribe(U, lambda: told.append(U))
     server = await asyncio.start_unix_server(lambda *_: None, Instances(Path()).fresh_name(T))
-    directory._look_for_others()
+    directory._check_instances()
     assert told == [T]
     told.clear()
     (tmp_path / "kubelet.sock").touch()
-    directory.look_again("/somewhere/kubelet_internal_checkpoint")
+    directory.on_change("/somewhere/kubelet_internal_checkpoint")
     assert told == []
-    directory.look_again("/somewhere/kubelet.sock")
+    directory.on_change("/somewhere/kubelet.sock")
     assert sorted(told) == [T, U]
     server.close()
     await server.wait_closed()

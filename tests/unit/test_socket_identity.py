@@ -96,7 +96,7 @@ def test_why_there_is_no_kubelet(kubelet: KubeletSocket, monkeypatch: pytest.Mon
     with listening():
         assert kubelet.problem() is None
     assert kubelet.problem() is None, "a connect a moment ago counts"
-    kubelet.doubt()
+    kubelet.recheck()
     assert kubelet.problem() == "nobody listens on kubelet.sock"
     monkeypatch.setattr(kubelet_socket, "connected", lambda _: errno.EACCES)
     assert kubelet.problem() == "cannot connect to kubelet.sock: Permission denied"

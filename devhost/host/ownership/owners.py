@@ -15,8 +15,8 @@ from devhost.host.holders import Holders
 from devhost.host.ownership.owner_file import Identity, Owner, Record, identity_of, keys_of
 from devhost.host.ownership.owner_index import Entry, OwnerIndex
 from devhost.host.ownership.owner_saver import OwnerSaver
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
-from devhost.kubelet.listing import Listing
 from devhost.model.config import Resource
 from devhost.model.device import Device, Node, Snapshot, distinct, share_ids
 
@@ -33,7 +33,7 @@ _UNACCOUNTED: Final = (
 class _Served:
     """A resource of this process."""
 
-    listing: Listing
+    device_list: DeviceList
     look_again: Callable[[], None]
     withheld: int = 0
 
@@ -78,9 +78,9 @@ class Owners:
         """Note what is declared from now on."""
         self._overlap = {one.name: one.overlap == "allow" for one in resources}
 
-    def serve(self, name: str, listing: Listing, look_again: Callable[[], None]) -> None:
+    def serve(self, name: str, device_list: DeviceList, look_again: Callable[[], None]) -> None:
         """Note a resource that is served."""
-        self._served[name] = _Served(listing, look_again)
+        self._served[name] = _Served(device_list, look_again)
 
     def end(self, name: str) -> None:
         """Note that a resource is served no more."""
@@ -165,7 +165,7 @@ class Owners:
     def _accounted(self, entry: Entry) -> bool:
         owner, now = entry.record.owner, asyncio.get_running_loop().time()
         served = self._served.get(owner.resource)
-        if served and self._has_left(owner) and _offers(served.listing, owner, now):
+        if served and self._has_left(owner) and _offers(served.device_list, owner, now):
             entry.since = now
             return False
         if self._elsewhere(owner.resource) or now < entry.since:
@@ -283,9 +283,9 @@ class Owners:
         if pods:
             why = f"held as {owner} by {', '.join(pods)}"
         elif served and (
-            _offers(served.listing, owner, asyncio.get_running_loop().time())
+            _offers(served.device_list, owner, asyncio.get_running_loop().time())
             if other.former
-            else _lists(served.listing, owner)
+            else _lists(served.device_list, owner)
         ):
             why = f"still in the kubelet's list as {owner}"
         elif self._elsewhere(owner.resource):
@@ -315,7 +315,7 @@ class Owners:
         if not entry.former:
             owner = entry.record.owner
             served = self._served.get(owner.resource)
-            if entry.unknown and served and not _lists(served.listing, owner):
+            if entry.unknown and served and not _lists(served.device_list, owner):
                 self._drop(entry)  # it was found and is gone before the first list was sent
                 return
             entry.former = True
@@ -356,18 +356,18 @@ def _paths(node: Node) -> Iterator[str]:
         yield node.state.realpath
 
 
-def _lists(listing: Listing, owner: Owner) -> bool:
+def _lists(device_list: DeviceList, owner: Owner) -> bool:
     """Whether the kubelet's list has a device."""
-    return _first(owner) in listing or (
-        owner.shared and owner.device in distinct(listing.leaving - {owner.device})
+    return _first(owner) in device_list or (
+        owner.shared and owner.device in distinct(device_list.leaving - {owner.device})
     )
 
 
-def _offers(listing: Listing, owner: Owner, now: float) -> bool:
+def _offers(device_list: DeviceList, owner: Owner, now: float) -> bool:
     """Whether the kubelet may hand out a device, or its ID is about to leave the list."""
     first = _first(owner)
-    stays = first in listing and first not in listing.leaving
-    return not listing.may_leave(first, now) if stays else _lists(listing, owner)
+    stays = first in device_list and first not in device_list.leaving
+    return not device_list.may_leave(first, now) if stays else _lists(device_list, owner)
 
 
 def _first(owner: Owner) -> str:

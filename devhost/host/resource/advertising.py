@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from devhost.kubelet.listing import Advertised
+from devhost.kubelet.device_list import AdvertisedDevice
 from devhost.model.device import Snapshot, share_ids, without_share
 
 
@@ -50,12 +50,12 @@ def held_back(snapshot: Snapshot, replicas: int, listed: Iterable[str]) -> Snaps
     return replace(snapshot, devices={**snapshot.devices, **waiting}) if waiting else snapshot
 
 
-def entries(snapshot: Snapshot, replicas: int) -> dict[str, Advertised]:
+def entries(snapshot: Snapshot, replicas: int) -> dict[str, AdvertisedDevice]:
     """Return what the list is to have: each share of each device that is declared."""
-    wanted: dict[str, Advertised] = {}
+    wanted: dict[str, AdvertisedDevice] = {}
     for device in snapshot.devices.values():
         if not device.replaced:
-            entry = Advertised(device.healthy, device.numa_nodes)
+            entry = AdvertisedDevice(device.healthy, device.numa_nodes)
             wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
     return wanted
 

@@ -12,7 +12,7 @@ from devhost.host.prestart.preparation import WITHIN_S, Preparation
 from devhost.host.resource.attribution import Attribution
 from devhost.host.resource.publisher import Publisher
 from devhost.host.shared import CodeResource, Shared
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.device_list import DeviceList
 from devhost.model.answer import Allocation
 from devhost.model.device import Snapshot, distinct
 from devhost.threads import in_thread
@@ -44,9 +44,9 @@ class Handout:
         return self._publisher.scanner.resource.name
 
     @property
-    def listing(self) -> Listing:
+    def device_list(self) -> DeviceList:
         """The list that streams send."""
-        return self._publisher.listing
+        return self._publisher.device_list
 
     @property
     def pre_start_required(self) -> bool:

@@ -13,8 +13,7 @@ from devhost.host.ownership.claims import Claims
 from devhost.host.ownership.owners import Owners, owner_of
 from devhost.host.resource import advertising
 from devhost.host.resource.changes import log_changes
-from devhost.kubelet import wire
-from devhost.kubelet.listing import Advertised, Listing
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.device import Snapshot, share_ids
 
 _LOG: Final = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ class Publisher:
     """Keeps one resource's list in step with what was found.
 
     Attributes:
-        listing: What the kubelet is sent.
+        device_list: What the kubelet is sent.
         found: What the last look found, before it was judged.
         snapshot: What is advertised.
         scanner: The declaration by which that was found.
@@ -36,13 +35,13 @@ class Publisher:
     def __init__(
         self,
         scanner: Scanner,
-        listing: Listing,
+        device_list: DeviceList,
         claims: Claims,
         claim: Claim,
         owners: Owners,
         judges: Sequence[Judge],
     ) -> None:
-        self.scanner, self.listing = scanner, listing
+        self.scanner, self.device_list = scanner, device_list
         self._claims, self._claim, self._judges = claims, claim, judges
         self._owners = owners
         self.found = self.snapshot = Snapshot()
@@ -60,27 +59,30 @@ class Publisher:
         """
         self.scanner = scanner
         self.skipped = self.skipped if skipped is None else frozenset(skipped)
-        listing, replicas = self.listing, scanner.resource.replicas
-        before, left = listing.entries, listing.left
+        device_list, replicas = self.device_list, scanner.resource.replicas
+        before, left = device_list.entries, device_list.left_count
         found = advertising.without_left(found, before)
         snapshot = self._judged(found, before)
         wanted = advertising.entries(snapshot, replicas)
-        held = listing.held() - wanted.keys() - before.keys()
+        held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
         wanted = self._fitting(wanted)
-        listing.update(wanted)
+        device_list.update(wanted)
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this
             # process came: the kubelet may know it. But not beyond what the list can have.
-            kept = wire.truncated(dict.fromkeys(held, Advertised(False)), listing)
-            listing.sending(kept)
-            listing.update(wanted | kept)
-            listing.update(wanted)
-        listing.prune(asyncio.get_running_loop().time())
-        if listing.left != left:
+            kept = device_list.fitting(dict.fromkeys(held, AdvertisedDevice(False)))
+            device_list.may_be_known(kept)
+            device_list.update(wanted | kept)
+            device_list.update(wanted)
+        device_list.prune(asyncio.get_running_loop().time())
+        if device_list.left_count != left:
             self.publish(scanner, found)  # what has waited for the IDs that left need wait no more
             return
-        self.found = advertising.without_left(found, listing.leaving)
-        former, self.snapshot = self.snapshot, advertising.without_left(snapshot, listing.leaving)
+        self.found = advertising.without_left(found, device_list.leaving)
+        former, self.snapshot = (
+            self.snapshot,
+            advertising.without_left(snapshot, device_list.leaving),
+        )
         log_changes(scanner.resource.name, former, self.snapshot)
         devices = self.snapshot.devices.values()
         declared = {owner_of(scanner.resource, one) for one in devices if not one.replaced}
@@ -96,17 +98,17 @@ class Publisher:
         Returns:
             Whether that could be done; else nothing was.
         """
-        resource, listing = self.scanner.resource, self.listing
-        if self.found is not part.before or listing.left_out:
+        resource, device_list = self.scanner.resource, self.device_list
+        if self.found is not part.before or device_list.omitted:
             return False
         if part.after is part.before:
             return True
-        judged = self._judged(Snapshot(part.devices), listing.leaving)
+        judged = self._judged(Snapshot(part.devices), device_list.leaving)
         wanted = advertising.entries(judged, resource.replicas)
-        if len(wire.truncated(wanted, listing)) < len(wanted):
+        if len(device_list.fitting(wanted)) < len(wanted):
             return False
         gone = [one for key in part.gone for one in share_ids(key, resource.replicas)]
-        listing.change(wanted, gone)
+        device_list.change(wanted, gone)
         devices = {**self.snapshot.devices, **judged.devices}
         former = {key: devices[key] for key in part.gone}
         for key in part.gone:
@@ -142,16 +144,16 @@ class Publisher:
 
     def prune(self) -> bool:
         """Let IDs leave whose time has come; return whether any did."""
-        if not self.listing.prune(asyncio.get_running_loop().time()):
+        if not self.device_list.prune(asyncio.get_running_loop().time()):
             return False
         self.publish(self.scanner, self.found)
         return True
 
-    def _fitting(self, wanted: dict[str, Advertised]) -> dict[str, Advertised]:
-        listing = self.listing
-        listed = wire.truncated(wanted, listing)
-        before, listing.left_out = listing.left_out, len(wanted) - len(listed)
-        if listing.left_out and listing.left_out != before:
-            fields = {"resource": self.scanner.resource.name, "left_out": listing.left_out}
+    def _fitting(self, wanted: dict[str, AdvertisedDevice]) -> dict[str, AdvertisedDevice]:
+        device_list = self.device_list
+        listed = device_list.fitting(wanted)
+        before, device_list.omitted = device_list.omitted, len(wanted) - len(listed)
+        if device_list.omitted and device_list.omitted != before:
+            fields = {"resource": self.scanner.resource.name, "left_out": device_list.omitted}
             _LOG.warning("list truncated", extra={"fields": fields})
         return listed

@@ -19,7 +19,7 @@ from devhost.host.resource.publisher import Publisher
 from devhost.host.resource.source_watch import SourceWatch
 from devhost.host.resource.standing import Standing
 from devhost.host.shared import CodeResource, Shared
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import Registration
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
@@ -48,13 +48,13 @@ class Runner:
         self._looker = Looker(shared.claims, self._claim, shared.recorder, self.look_again)
         self.health = HealthMonitor(name, self.look_again)
         self._injection = CdiInjection(shared.cdi_files, shared.holders, self.look_again)
-        self.listing = Listing(shared.leave_after)
-        self.listing.held = self._held
+        self.device_list = DeviceList(shared.leave_after)
+        self.device_list.ids_held_by_pods = self._held
         judges = [self.health.verdicts, self._injection.judged]
         self._publisher = Publisher(
-            scanner, self.listing, shared.claims, self._claim, shared.owners, judges
+            scanner, self.device_list, shared.claims, self._claim, shared.owners, judges
         )
-        shared.owners.serve(name, self.listing, self.look_again)
+        shared.owners.serve(name, self.device_list, self.look_again)
         self._last_held: AbstractSet[str] = frozenset()
         self._up_to_date = asyncio.Event()
         self._preparation = Preparation(
@@ -100,7 +100,7 @@ class Runner:
 
     @property
     def _drained(self) -> bool:
-        return self.draining and self.listing.drained
+        return self.draining and self.device_list.drained
 
     # ── what may be asked of it ──
 
@@ -256,7 +256,7 @@ class Runner:
             if self._declared is not scanner:
                 self._declared = scanner
                 await self._preparation.declared(scanner.resource)
-        if self.listing.prunable(asyncio.get_running_loop().time()):
+        if self.device_list.prunable(asyncio.get_running_loop().time()):
             await self._shared.holders.settled()
 
     async def _until_due(self) -> Collection[str] | None:
@@ -274,9 +274,9 @@ class Runner:
             if self._drained:
                 return None
             held = self._held()
-            busy = self.listing.leaving - held or (self.draining and not held)
+            busy = self.device_list.leaving - held or (self.draining and not held)
             step = min(until - clock(), _STEP_S) if busy else until - clock()
-            if not await self._due.wait(step) and self.listing.prunable(clock()):
+            if not await self._due.wait(step) and self.device_list.prunable(clock()):
                 await self._shared.holders.settled()
                 if self._publisher.prune():
                     self._registration.notify()
@@ -285,7 +285,7 @@ class Runner:
         return self._due.take()
 
     async def _look(self, scanner: Scanner) -> Snapshot:
-        previous = advertising.without_left(self._publisher.found, self.listing.leaving)
+        previous = advertising.without_left(self._publisher.found, self.device_list.leaving)
         if self.draining:
             return advertising.withdrawn(previous, _REMOVED, asyncio.get_running_loop().time())
         return await self._looker.all(scanner, previous, self._watch.directories)
@@ -313,7 +313,7 @@ class Runner:
         held, self._last_held = self._last_held, self._held()
         if (
             held != self._last_held
-            or self.listing.leaving
+            or self.device_list.leaving
             or self._shared.owners.withheld(self.name)
         ):
             self.look_again()

@@ -1,0 +1,338 @@
+"""When an ID may leave the list, and what the list is as bytes."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.kubelet.device_list import (
+    LIST_BYTES_MAX,
+    AdvertisedDevice,
+    Call,
+    DeviceList,
+    Stream,
+)
+from devhost.kubelet.encoding import ListMessage
+
+LEAVE_AFTER = 10.0
+UP, DOWN = AdvertisedDevice(True), AdvertisedDevice(False)
+
+
+@dataclass(eq=False)
+class History:
+    """All that ever went out on one stream."""
+
+    stream: Stream
+    lists: list[tuple[float, dict[str, AdvertisedDevice]]] = field(default_factory=list)
+    on_its_way: tuple[ListMessage, dict[str, AdvertisedDevice]] | None = None
+
+    def step(self, device_list: DeviceList, now: float) -> Collection[str]:
+        """Put the list on its way and return its IDs, or end what was begun."""
+        if self.on_its_way is None:
+            self.on_its_way = device_list.begin_send(self.stream), dict(device_list.entries)
+            return device_list.entries.keys()
+        message, entries = self.on_its_way
+        self.on_its_way = None
+        self.lists.append((now, entries))
+        device_list.end_send(self.stream, message, now)
+        return ()
+
+    def unhealthy_since(self, device_id: str) -> float | None:
+        """Since when the kubelet is sure to know by this stream that a device is unhealthy."""
+        if self.on_its_way and not fallen(device_id, self.on_its_way[1]):
+            return None
+        since = None
+        for time, entries in reversed(self.lists):
+            if not fallen(device_id, entries):
+                break
+            since = time
+        return since
+
+
+def fallen(device_id: str, entries: Mapping[str, AdvertisedDevice]) -> bool:
+    return device_id in entries and not entries[device_id].healthy
+
+
+def allowed(device_id: str, now: float, streams: list[History], calls: list[Call]) -> bool:
+    """Say by the rule itself whether an ID may leave."""
+    times = [history.unhealthy_since(device_id) for history in streams]
+    known = [time for time in times if time is not None]
+    if not known or len(known) != len(times):
+        return False
+    told = max(known)
+    return told + LEAVE_AFTER <= now and not any(call.began <= told for call in calls)
+
+
+LISTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([UP, DOWN]))
+ACTIONS = st.one_of(
+    st.tuples(st.just("update"), LISTS),
+    st.tuples(
+        st.sampled_from(["open", *["send"] * 4, "close", "begin", "end", "prune"]),
+        st.integers(0, 3),
+    ),
+    st.tuples(st.just("wait"), st.sampled_from([1, 4, 10, 11])),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(ACTIONS, max_size=40))
+def test_an_id_leaves_exactly_when_the_rule_lets_it(
+    actions: list[tuple[str, int | dict[str, AdvertisedDevice]]],
+) -> None:
+    """A sent ID leaves when its Unhealthy is old enough on each stream, and not before."""
+    device_list = DeviceList(LEAVE_AFTER)
+    now = 0.0
+    streams: list[History] = []
+    calls: list[Call] = []
+    sent: set[str] = set()
+    wanted: dict[str, AdvertisedDevice] = {}
+    expected: dict[str, AdvertisedDevice] = {}
+    for action, value in actions:
+        version, before = device_list.version, device_list.entries
+        match action, value:
+            case "update", dict():
+                staying = {i: DOWN for i in expected if i in sent and i not in value}
+                wanted, expected = value, {**value, **staying}
+                device_list.update(value)
+            case "wait", int():
+                now += value
+            case "open", _:
+                streams.append(History(device_list.open_stream()))
+            case "begin", _:
+                calls.append(device_list.begin_call(now))
+            case "prune", _:
+                gone = {i for i in expected if i not in wanted and allowed(i, now, streams, calls)}
+                expected = {i: entry for i, entry in expected.items() if i not in gone}
+                sent -= gone
+                device_list.prune(now)
+            case "send", int() if streams:
+                sent.update(streams[value % len(streams)].step(device_list, now))
+            case "close", int() if streams:
+                device_list.close_stream(streams.pop(value % len(streams)).stream)
+            case "end", int() if calls:
+                device_list.end_call(calls.pop(value % len(calls)))
+        assert device_list.entries == expected
+        assert device_list.leaving == expected.keys() - wanted.keys()
+        assert {i for i in "abc" if i in device_list} == expected.keys()
+        assert (device_list.version != version) == (device_list.entries != before)
+
+
+ENTRIES = st.builds(
+    AdvertisedDevice, st.booleans(), st.sampled_from([(), (), (0,), (1, 300), (2**63 - 1,)])
+)
+IDS = st.sampled_from([*"abc", "id::0", "ß", "x" * 200])
+PARTS = st.tuples(
+    st.dictionaries(IDS, ENTRIES, max_size=3),
+    st.sets(IDS, max_size=3),
+    st.sampled_from(["keep", "send", "send", "prune", "known"]),
+)
+
+
+def plain(device_list: DeviceList, *, all_down: bool = False) -> pb.ListAndWatchResponse:
+    """The list as one message, made the plain way."""
+    return pb.ListAndWatchResponse(
+        devices=[
+            pb.Device(
+                ID=one,
+                health="Healthy" if entry.healthy and not all_down else "Unhealthy",
+                topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in entry.numa_nodes])
+                if entry.numa_nodes
+                else None,
+            )
+            for one, entry in device_list.entries.items()
+        ]
+    )
+
+
+@settings(max_examples=400)
+@given(st.lists(PARTS, max_size=12))
+def test_a_change_of_a_part_is_an_update_of_the_whole(
+    parts: list[tuple[dict[str, AdvertisedDevice], set[str], str]],
+) -> None:
+    """They lead to the same list, version and rules; and its bytes are those of the message."""
+    by_change, by_update = both = DeviceList(LEAVE_AFTER), DeviceList(LEAVE_AFTER)
+    streams = [device_list.open_stream() for device_list in both]
+    wanted: dict[str, AdvertisedDevice] = {}
+    for now, (new, others, action) in enumerate(parts):
+        gone = others - new.keys()
+        wanted = {one: entry for one, entry in (wanted | new).items() if one not in gone}
+        before = [dict(device_list.entries) for device_list in both]
+        lent = [device_list.entries for device_list in both]
+        assert by_change.change(new, gone) == by_update.update(wanted)
+        assert lent == before, "what was asked for stays as it was"
+        for device_list, stream in zip(both, streams, strict=True):
+            match action:
+                case "send":
+                    device_list.end_send(stream, device_list.begin_send(stream), 10.0 * now)
+                case "prune":
+                    device_list.prune(10.0 * now)
+                case "known":
+                    device_list.may_be_known(others)
+            expected = plain(device_list)
+            data = device_list.begin_send(stream).data if action == "send" else None
+            assert data in (None, expected.SerializeToString(deterministic=True))
+            most = plain(device_list, all_down=True).ByteSize()
+            assert 0 <= LIST_BYTES_MAX - most - device_list.room <= len(device_list.entries)
+        assert by_change.entries == by_update.entries
+        assert by_change.leaving == by_update.leaving
+        assert (by_change.version, by_change.left_count) == (
+            by_update.version,
+            by_update.left_count,
+        )
+        assert by_change.drained == by_update.drained
+        assert streams[0].unhealthy_since == streams[1].unhealthy_since
+
+
+def test_a_list_that_does_not_change_is_encoded_once() -> None:
+    """All streams send the same bytes, again too; and entries of a kind are one object."""
+    device_list, stream = served("a", "b")
+    message = device_list.begin_send(stream)
+    device_list.resend()
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    assert device_list.begin_send(stream) is message
+    device_list.update({"a": UP, "b": DOWN, "c": AdvertisedDevice(True)})
+    assert device_list.begin_send(stream) is not message
+    assert device_list.entries["a"] is device_list.entries["c"]
+
+
+def served(*ids: str) -> tuple[DeviceList, Stream]:
+    """A device_list whose IDs were sent on one stream at 0."""
+    device_list = DeviceList(LEAVE_AFTER)
+    device_list.update(dict.fromkeys(ids, UP))
+    stream = device_list.open_stream()
+    device_list.end_send(stream, device_list.begin_send(stream), 0.0)
+    return device_list, stream
+
+
+def test_a_removed_id_is_listed_as_unhealthy_first() -> None:
+    """An ID that is wanted no more stays, unhealthy, until its time has passed."""
+    device_list, stream = served("a", "b")
+    assert device_list.update({"a": UP})
+    assert device_list.entries == {"a": UP, "b": DOWN}
+    device_list.end_send(stream, device_list.begin_send(stream), 5.0)
+    assert not device_list.prune(14.9)
+    assert device_list.prune(15.0)
+    assert device_list.entries == {"a": UP}
+
+
+def test_an_id_that_was_never_sent_goes_at_once() -> None:
+    """What the kubelet never heard of need not leave slowly."""
+    device_list = DeviceList(LEAVE_AFTER)
+    device_list.update({"a": UP})
+    assert device_list.update({})
+    assert device_list.entries == {}
+
+
+def test_an_id_that_comes_back_is_not_leaving() -> None:
+    """Adding an ID again cancels its leaving; a later one takes the whole time again."""
+    device_list, stream = served("a")
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    device_list.update({"a": UP})
+    device_list.end_send(stream, device_list.begin_send(stream), 2.0)
+    assert not device_list.prune(100.0)
+    assert device_list.entries == {"a": UP}
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 100.0)
+    assert not device_list.prune(101.0)
+    assert device_list.prune(110.0)
+
+
+def test_an_id_that_is_just_being_told_as_healthy_is_not_dropped() -> None:
+    """That it was unhealthy before counts no more once a list that says otherwise is written."""
+    device_list, stream = served("a")
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    device_list.update({"a": UP})
+    on_its_way = device_list.begin_send(stream)
+    device_list.update({})
+    assert not device_list.prune(100.0)
+    device_list.end_send(stream, on_its_way, 100.0)
+    assert not device_list.prune(100.0)
+    device_list.end_send(stream, device_list.begin_send(stream), 101.0)
+    assert device_list.prune(111.0)
+
+
+def test_a_new_stream_lists_the_leaving_ids_and_delays_them() -> None:
+    """A stream that opens late gets the leaving IDs, and its time counts too."""
+    device_list, stream = served("a")
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    late = device_list.open_stream()
+    assert device_list.entries == {"a": DOWN}
+    assert not device_list.prune(50.0)
+    device_list.end_send(late, device_list.begin_send(late), 50.0)
+    assert not device_list.prune(59.0)
+    assert device_list.prune(60.0)
+
+
+def test_nothing_leaves_without_an_open_stream() -> None:
+    """With no stream open there is no telling what the kubelet knows."""
+    device_list, stream = served("a")
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    device_list.close_stream(stream)
+    assert not device_list.prune(1000.0)
+    assert "a" in device_list
+
+
+def test_a_call_that_began_before_holds_the_id() -> None:
+    """A running call that may have picked the ID keeps it in the list; a younger one does not."""
+    device_list, stream = served("a")
+    old = device_list.begin_call(0.5)
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    device_list.begin_call(1.5)
+    assert not device_list.prune(100.0)
+    device_list.end_call(old)
+    assert device_list.prune(100.0)
+
+
+def test_an_id_that_a_pod_holds_stays() -> None:
+    """It leaves when the last pod has let it go, without a further wait; others leave as ever."""
+    device_list, stream = served("a", "b")
+    held = {"a"}
+    device_list.ids_held_by_pods = lambda: held
+    device_list.update({})
+    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
+    assert device_list.prune(100.0)
+    assert device_list.entries == {"a": DOWN}
+    assert device_list.leaving == {"a"}
+    assert not device_list.drained
+    held.clear()
+    assert device_list.prune(100.0)
+    device_list.end_send(stream, device_list.begin_send(stream), 100.0)
+    assert device_list.drained
+
+
+def test_the_same_list_again_is_no_change() -> None:
+    """An update that changes nothing keeps the version."""
+    device_list, _ = served("a")
+    version = device_list.version
+    assert not device_list.update({"a": UP})
+    assert device_list.version == version
+
+
+def test_an_id_counts_as_told_while_its_list_is_on_the_way() -> None:
+    """An ID that goes while the first list with it is being written is not dropped."""
+    device_list = DeviceList()
+    device_list.update({"a": AdvertisedDevice(True)})
+    device_list.may_be_known(device_list.entries)
+    device_list.update({})
+    assert device_list.entries == {"a": AdvertisedDevice(False)}
+
+
+def test_leaving_ids_have_numa_nodes_only_if_the_others_have() -> None:
+    """A resource that is mixed could not be aligned."""
+    device_list = DeviceList(LEAVE_AFTER)
+    device_list.update({"old": AdvertisedDevice(True, (0,))})
+    device_list.may_be_known(device_list.entries)
+    device_list.update({"new": AdvertisedDevice(True, (1,))})
+    assert device_list.entries == {
+        "new": AdvertisedDevice(True, (1,)),
+        "old": AdvertisedDevice(False, (0,)),
+    }
+    device_list.update({"new": UP})
+    assert device_list.entries == {"new": UP, "old": DOWN}
