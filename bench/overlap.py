@@ -19,7 +19,8 @@ from typing import Self
 
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
-from tests.support.overlap import Daemon, tokens
+from tests.support.daemon import Daemon
+from tests.support.overlap import tokens
 from tests.support.realkubelet import RealKubelet
 
 DEVICES = 4
@@ -126,11 +127,13 @@ class Scene:
     """A kubelet, and how instances are started on it."""
 
     directory: Path
-    config: Path
+    config: str
     resources: int
 
     async def start(self) -> Daemon:
-        return await Daemon.start(self.directory, self.config)
+        daemon = Daemon(self.directory)
+        await daemon.start(self.config)
+        return daemon
 
     async def registered(self, daemon: Daemon) -> None:
         await daemon.until(State.REGISTERED, self.resources)
@@ -146,32 +149,32 @@ class Scene:
 
 async def surge(scene: Scene, older: Daemon) -> Daemon:
     newer = await scene.second(older)
-    await older.end()
+    await older.stop()
     return newer
 
 
 async def stop_then_start(scene: Scene, older: Daemon) -> Daemon:
-    older.process.send_signal(signal.SIGTERM)
-    newer = await scene.start()  # at once, as the image is there
-    await older.end()
+    older.signal(signal.SIGTERM)
+    newer = await scene.start()  # immediately, as the image is there
+    await older.ended()
     return newer
 
 
 async def older_killed(scene: Scene, older: Daemon) -> Daemon:
     newer = await scene.second(older)
-    await older.end(signal.SIGKILL)
+    await older.kill()
     return newer
 
 
 async def newer_stopped(scene: Scene, older: Daemon) -> Daemon:
     newer = await scene.second(older)
-    await newer.end()
+    await newer.stop()
     return older
 
 
 async def newer_killed(scene: Scene, older: Daemon) -> Daemon:
     newer = await scene.second(older)
-    await newer.end(signal.SIGKILL)
+    await newer.kill()
     return older
 
 
@@ -189,22 +192,20 @@ async def measure(
 ) -> Run:
     directory = Path(tempfile.mkdtemp(prefix="dh"))
     (directory / "plugins").mkdir()
-    config = directory / "config.yaml"
     names = {f"r{index}": DEVICES for index in range(count)}
-    config.write_text(tokens("me", **names))
-    scene = Scene(directory, config, count)
+    scene = Scene(directory, tokens("me", **names), count)
     resources = [f"example.com/{name}" for name in names]
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
         kubelet = await stack.enter_async_context(RealKubelet(binary, directory / "plugins"))
         older = await scene.start()
-        stack.push_async_callback(older.end)
+        stack.push_async_callback(older.kill)
         await scene.registered(older)
         for one in resources:
             await kubelet.wait(one, DEVICES, DEVICES, timeout=TIMEOUT_S)
         async with Watch(kubelet, resources) as watch:
             survivor = await act(scene, older)
-            stack.push_async_callback(survivor.end)
+            stack.push_async_callback(survivor.kill)
             await scene.registered(survivor)
             await watch.settled()
         return watch.run

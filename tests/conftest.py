@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from devhost.kubelet.listing import Listing
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.daemon import Daemon
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import REAL_KUBELETS, UNSET, RealKubelet, real_kubelets
 
@@ -112,3 +113,21 @@ async def hosting(directory: Path) -> AsyncIterator[Hosting]:
     hosting = Hosting(directory)
     yield hosting
     await hosting.close()
+
+
+@pytest.fixture
+async def daemon(directory: Path) -> AsyncIterator[Daemon]:
+    """A process that is not started yet."""
+    daemon = Daemon(directory)
+    yield daemon
+    await daemon.kill()
+
+
+@pytest.fixture
+async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
+    """The stand-in, running, for what does not depend on the kubelet."""
+    kubelet = SimulatedKubelet(directory / "plugins")
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+    assert not kubelet.panics

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.standin.state import Allocation, shuffled
+from devhost.standin.state import HeldDevices, shuffled
 
 
-class Mount(TypedDict):
+class ContainerMount(TypedDict):
     """A path of the host in a container."""
 
     hostPath: str
@@ -20,7 +20,7 @@ class Mount(TypedDict):
     readOnly: bool
 
 
-class DeviceNode(TypedDict):
+class ContainerDevice(TypedDict):
     """A device node of the host in a container."""
 
     hostPath: str
@@ -33,17 +33,17 @@ class Answer(TypedDict):
 
     deviceIds: dict[str, list[str]]
     envs: dict[str, str]
-    mounts: list[Mount]
-    devices: list[DeviceNode]
+    mounts: list[ContainerMount]
+    devices: list[ContainerDevice]
     annotations: dict[str, str]
     cdiDevices: list[str]
 
 
-def merged(held: Mapping[str, Allocation]) -> Answer:
+def merged(held: Mapping[str, HeldDevices]) -> Answer:
     """Merge the stored answers of a container's resources; the first value of a key wins."""
     responses = [held[resource].response for resource in shuffled(held)]
-    mounts: dict[str, Mount] = {}
-    nodes: dict[str, DeviceNode] = {}
+    mounts: dict[str, ContainerMount] = {}
+    nodes: dict[str, ContainerDevice] = {}
     for response in responses:
         for mount in response.mounts:
             mounts.setdefault(mount.container_path, _mount(mount))
@@ -60,15 +60,15 @@ def merged(held: Mapping[str, Allocation]) -> Answer:
 
 
 def _first_wins(maps: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    # Copies, because looking up a key in a protobuf map creates it.
+    # Copies, because looking up a key in a protobuf map adds it.
     return dict(ChainMap(*(dict(each) for each in maps)))
 
 
-def _mount(wire: pb2.Mount) -> Mount:
+def _mount(wire: pb2.Mount) -> ContainerMount:
     host, container = wire.host_path, wire.container_path
-    return Mount(hostPath=host, containerPath=container, readOnly=wire.read_only)
+    return ContainerMount(hostPath=host, containerPath=container, readOnly=wire.read_only)
 
 
-def _device_node(wire: pb2.DeviceSpec) -> DeviceNode:
+def _device_node(wire: pb2.DeviceSpec) -> ContainerDevice:
     host, container = wire.host_path, wire.container_path
-    return DeviceNode(hostPath=host, containerPath=container, permissions=wire.permissions)
+    return ContainerDevice(hostPath=host, containerPath=container, permissions=wire.permissions)

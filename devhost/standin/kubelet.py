@@ -1,4 +1,4 @@
-"""The stand-in kubelet: registration, device lists and pod admission in this process.
+"""The stand-in kubelet: registration, device lists and pod admission, in this process.
 
 As k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager, with the topology policy ``none``.
 The tests run the same scenarios against the real device manager.
@@ -36,7 +36,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     Attributes:
         plugin_dir: Where ``kubelet.sock`` and the plugins' sockets are.
-        pod_resources: The socket of the pod-resources API, which tells what the pods hold.
+        pod_resources: The socket of the pod-resources API, which lists what the pods hold.
         on_change: Called after each list, registration and disconnection.
         registrations: The resource name of every Register call, in order, refused ones included.
         panics: What would have crashed a real kubelet.
@@ -51,7 +51,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._socket = plugin_dir.absolute() / "kubelet.sock"
         self._servers: list[grpc.aio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._endpoints = state.Endpoints()
+        self._endpoints = state.PluginEndpoints()
         self._ledger = state.Ledger()
         self._changed = asyncio.Event()
         self._admission = asyncio.Lock()
@@ -59,7 +59,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     async def start(self) -> None:
         """Clear the directory of sockets, bind ``kubelet.sock`` and serve registrations.
 
-        The socket of the pod-resources API, if there is to be one, replaces what was there.
+        The socket of the pod-resources API, if there is one, replaces any file at its path.
         """
         if self._servers:
             raise RuntimeError("the kubelet is already running")
@@ -92,13 +92,13 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         servers, self._servers = self._servers, []
         if not servers:
             return
-        # First the servers: while one lives, a cancelled handler leaves its caller without answer.
+        # The servers first: while one runs, the caller of a cancelled handler gets no answer.
         for server in servers:
             await server.stop(None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        endpoints, self._endpoints = self._endpoints, state.Endpoints()
+        endpoints, self._endpoints = self._endpoints, state.PluginEndpoints()
         self._ledger.reload()
         for endpoint in endpoints.connected.values():
             await endpoint.channel.close()
@@ -123,7 +123,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         resource: str,
         capacity: int | None,
         allocatable: int | None,
-        timeout: float = 10.0,  # noqa: ASYNC109 - the error tells what was seen last
+        timeout: float = 10.0,  # noqa: ASYNC109 - the error says what was seen last
     ) -> None:
         """Wait until the node shows these numbers (``None``: nothing), else ``AssertionError``."""
         wanted = None if capacity is None else (capacity, allocatable)
@@ -152,13 +152,15 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         return pb2.Empty()
 
-    def _spawn(self, work: _Work, verb: str, endpoint: state.Endpoint) -> asyncio.Task[None]:
+    def _spawn(self, work: _Work, verb: str, endpoint: state.PluginEndpoint) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=f"kubelet: {verb} {endpoint.resource}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _connect(self, endpoint: state.Endpoint, left: Callable[[], float | None]) -> None:
+    async def _connect(
+        self, endpoint: state.PluginEndpoint, left: Callable[[], float | None]
+    ) -> None:
         self._endpoints.watched.append(endpoint)
         try:
             await greet(endpoint, left)
@@ -170,7 +172,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._spawn(self._watch(endpoint), "watch", endpoint)
         self._notify()
 
-    async def _watch(self, endpoint: state.Endpoint) -> None:
+    async def _watch(self, endpoint: state.PluginEndpoint) -> None:
         try:
             async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
                 self._ledger.tables[endpoint.resource] = state.DeviceTable.of(message.devices)

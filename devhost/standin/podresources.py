@@ -19,14 +19,14 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class PodResourcesLister(pb2_grpc.PodResourcesListerServicer):
-    """Answers from the ledger: active pods, in an order that changes from call to call."""
+    """Answers from the ledger; the order of the pods changes from call to call."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     @classmethod
     def server(cls, ledger: Ledger) -> grpc.aio.Server:
-        """Return a server for it that is not started yet."""
+        """Return a server for the ledger that is not started yet."""
         server = grpc.aio.server()
         pb2_grpc.add_PodResourcesListerServicer_to_server(cls(ledger), server)
         return server
@@ -36,7 +36,7 @@ class PodResourcesLister(pb2_grpc.PodResourcesListerServicer):
         request: pb2.ListPodResourcesRequest,  # noqa: ARG002
         context: _Context,  # noqa: ARG002
     ) -> pb2.ListPodResourcesResponse:
-        """Tell what the containers of all active pods hold."""
+        """Return what the containers of all active pods hold."""
         pods = [self._pod(name) for name in shuffled(self._ledger.pods)]
         return pb2.ListPodResourcesResponse(pod_resources=pods)
 
@@ -45,7 +45,7 @@ class PodResourcesLister(pb2_grpc.PodResourcesListerServicer):
         request: pb2.AllocatableResourcesRequest,  # noqa: ARG002
         context: _Context,  # noqa: ARG002
     ) -> pb2.AllocatableResourcesResponse:
-        """Tell all healthy devices, free or not."""
+        """Return all healthy devices, free or not."""
         devices = [
             entry
             for resource, table in self._ledger.tables.items()
@@ -57,7 +57,7 @@ class PodResourcesLister(pb2_grpc.PodResourcesListerServicer):
     async def Get(  # noqa: N802
         self, request: pb2.GetPodResourcesRequest, context: _Context
     ) -> pb2.GetPodResourcesResponse:
-        """Tell what the containers of one active pod hold."""
+        """Return what the containers of one active pod hold."""
         name, namespace = request.pod_name, request.pod_namespace
         if namespace != _NAMESPACE or name not in self._ledger.pods:
             text = f"pod {name} in namespace {namespace} not found"

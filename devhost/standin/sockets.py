@@ -43,16 +43,16 @@ def _publish(bound: Path, socket: Path) -> None:
     bound.unlink()
 
 
-def endpoint_of(request: pb2.RegisterRequest, directory: Path) -> state.Endpoint:
+def endpoint_of(request: pb2.RegisterRequest, directory: Path) -> state.PluginEndpoint:
     """Open a connection to the plugin that registers; nothing is sent yet."""
     # As Go joins paths: an absolute endpoint is below the directory too, ".." leaves it.
     socket = Path(os.path.normpath(f"{directory}/{request.endpoint}"))
     channel = open_channel(socket)
     plugin = pb2_grpc.DevicePluginStub(channel)
-    return state.Endpoint(request.resource_name, socket, channel, plugin)
+    return state.PluginEndpoint(request.resource_name, socket, channel, plugin)
 
 
-async def greet(endpoint: state.Endpoint, left: Callable[[], float | None]) -> None:
+async def greet(endpoint: state.PluginEndpoint, left: Callable[[], float | None]) -> None:
     """Reach a plugin and ask for its options, in what remains of its own call's time."""
     try:
         async with asyncio.timeout(_DIAL_S):

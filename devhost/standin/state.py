@@ -1,4 +1,4 @@
-"""What the stand-in kubelet remembers of plugins, devices and pods: nothing here does I/O.
+"""The state of the stand-in kubelet: plugins, devices and pods; pure.
 
 Modelled on k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager (manager.go,
 pod_devices.go, plugin/v1beta1/handler.go).
@@ -20,22 +20,22 @@ from devhost.model.names import resource_name_problem
 _VERSION: Final = "v1beta1"
 _HEALTHY: Final = "Healthy"
 _NO_NUMA_NODE: Final = -1
-# Go's maps and sets have no order; an order of ours would be relied on.
+# Go's maps and sets have no order, and nobody should come to rely on one of ours.
 _RANDOM: Final = random.SystemRandom()
 
 Ids = frozenset[str]
 
 
 class AdmissionError(Exception):
-    """A pod that the kubelet refused; the text is what its user would see."""
+    """The kubelet refused a pod; the text is what its user would see."""
 
 
 class RefusedError(Exception):
-    """A registration that the kubelet refused."""
+    """The kubelet refused a registration."""
 
 
 def check(request: pb2.RegisterRequest) -> None:
-    """Refuse a registration for what its request says."""
+    """Refuse a registration with an invalid request (plugin/v1beta1/server.go, Register)."""
     if request.version != _VERSION:
         raise RefusedError(
             f'requested API version "{request.version}" is not supported by kubelet. '
@@ -46,8 +46,8 @@ def check(request: pb2.RegisterRequest) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Endpoint:
-    """One connection to one plugin."""
+class PluginEndpoint:
+    """One connection to one plugin (plugin/v1beta1/client.go)."""
 
     resource: str
     socket: Path
@@ -58,35 +58,42 @@ class Endpoint:
 
     @property
     def key(self) -> tuple[str, Path]:
-        """What tells connections apart for the kubelet."""
+        """What identifies a connection for the kubelet."""
         return self.resource, self.socket
 
 
 @dataclass(slots=True)
-class Endpoints:
-    """The connections whose end will be noticed, those that count as alive, and who gets calls."""
+class PluginEndpoints:
+    """The connections to plugins.
 
-    watched: list[Endpoint] = field(default_factory=list)
-    connected: dict[tuple[str, Path], Endpoint] = field(default_factory=dict)
-    primary: dict[str, Endpoint] = field(default_factory=dict)
+    Attributes:
+        watched: Those whose end will be noticed.
+        connected: Those that count as alive.
+        primary: Those that get the calls, by resource.
+    """
 
-    def connect(self, endpoint: Endpoint) -> None:
-        """Count a connection as alive; it gets its resource's calls from now on."""
+    watched: list[PluginEndpoint] = field(default_factory=list)
+    connected: dict[tuple[str, Path], PluginEndpoint] = field(default_factory=dict)
+    primary: dict[str, PluginEndpoint] = field(default_factory=dict)
+
+    def connect(self, endpoint: PluginEndpoint) -> None:
+        """Count a connection as alive; it gets the calls of its resource (PluginConnected)."""
         if endpoint.key in self.connected:
             raise RefusedError(f"device plugin already connected: {endpoint.socket}")
         self.connected[endpoint.key] = self.primary[endpoint.resource] = endpoint
 
-    def unwatch(self, endpoint: Endpoint) -> bool:
+    def unwatch(self, endpoint: PluginEndpoint) -> bool:
         """Stop watching all connections that share resource and socket, if there are any.
 
-        So does kubelet 1.37: a refused second registration hides the end of the first.
+        So does kubelet 1.37 (plugin/v1beta1/handler.go, deregisterClient): a refused second
+        registration hides the end of the first.
         """
         before = len(self.watched)
         self.watched = [each for each in self.watched if each.key != endpoint.key]
         return len(self.watched) < before
 
-    def disconnect(self, endpoint: Endpoint) -> bool:
-        """Take a connection out, promote another one; return whether it was the last."""
+    def disconnect(self, endpoint: PluginEndpoint) -> bool:
+        """Remove a connection, promote another one; return whether it was the last."""
         gone = self.connected.pop(endpoint.key, None)
         if gone is None:
             return False
@@ -143,7 +150,7 @@ class DeviceTable:
 
 
 @immutable
-class Allocation:
+class HeldDevices:
     """The devices of one resource that a container holds, and the plugin's answer for them.
 
     Each device has the NUMA nodes that it had at that moment.
@@ -168,12 +175,12 @@ class Pod:
         sidecars: The init containers that go on running, with devices of their own.
     """
 
-    containers: dict[str, dict[str, Allocation]] = field(default_factory=dict)
+    containers: dict[str, dict[str, HeldDevices]] = field(default_factory=dict)
     init: Ids = frozenset()
     sidecars: Ids = frozenset()
 
     @property
-    def listed(self) -> dict[str, dict[str, Allocation]]:
+    def listed(self) -> dict[str, dict[str, HeldDevices]]:
         """The containers that the pod-resources API shows."""
         return {name: held for name, held in self.containers.items() if name not in self.init}
 
@@ -204,7 +211,7 @@ class Ledger:
     def activate(
         self, name: str, containers: Iterable[str], init: Collection[str], sidecars: Collection[str]
     ) -> Pod:
-        """Make a pod known, init containers first; one that is known keeps what it holds."""
+        """Add a pod, init containers first; a known one keeps what it holds."""
         pod = self.pods.setdefault(name, Pod())
         pod.sidecars = frozenset(sidecars)
         pod.init = frozenset(init) - pod.sidecars
@@ -248,19 +255,19 @@ class Ledger:
 
     def allocation(
         self, resource: str, ids: Ids, response: pb2.ContainerAllocateResponse
-    ) -> Allocation:
+    ) -> HeldDevices:
         """Return what the kubelet stores of a plugin's answer."""
         nodes = self.table(resource).numa_nodes
         devices = {
             device: tuple(node for node in nodes.get(device, ()) if node != _NO_NUMA_NODE)
             for device in ids
         }
-        return Allocation(devices, response)
+        return HeldDevices(devices, response)
 
     def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return container, resource and ID to health; what is not listed counts as healthy.
 
-        A pod's status has it of app containers only.
+        A pod's status has app containers only (UpdateAllocatedResourcesStatus).
         """
         active = self.pods[pod]
         return {

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chart.helm import NAMESPACE, ROOT, Helm
 from tests.chart.test_chart_metrics import rules
-from tests.support.promql import Series, engine, evaluate
+from tests.support.promql import Series, evaluate
 
 DOCUMENT = ROOT / "docs" / "status.md"
 MINUTES = 60
@@ -161,9 +161,7 @@ def firing(shipped: Sequence[Any], series: Sequence[Series]) -> dict[str, int]:
     """Return by alert from which minute on it fires; as Prometheus counts ``for``."""
     expressions = [rule["expr"] for rule in shipped]
     found: dict[str, int] = {}
-    for rule, vectors in zip(
-        shipped, evaluate(engine(), series, expressions, MINUTES), strict=True
-    ):
+    for rule, vectors in zip(shipped, evaluate(series, expressions, MINUTES), strict=True):
         active: dict[frozenset[tuple[str, str]], int] = {}
         for minute, vector in enumerate(vectors):
             elements = {frozenset(element.items()) for element in vector}

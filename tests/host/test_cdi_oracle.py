@@ -43,7 +43,7 @@ async def injected(
     await CdiFiles(directory).write(resource, cdi.serialize(resource, devices))
     names = wanted or [device.name for device in devices]
     qualified = [cdi.qualified_name(resource, name) for name in names]
-    answer = cdiverify.inject(cdiverify.oracle(), directory, qualified, user, env)
+    answer = cdiverify.inject(directory, qualified, user, env)
     assert answer["errors"] == {}
     assert not answer["unresolved"]
     [spec] = answer["specs"]
@@ -225,6 +225,6 @@ def test_the_oracle_does_find_fault(tmp_path: Path) -> None:
     content = cdi.serialize(T, [device])
     assert content is not None
     (tmp_path / "a.json").write_bytes(content.replace(b'"type"', b'"typo"'))
-    answer = cdiverify.inject(cdiverify.oracle(), tmp_path, [cdi.qualified_name(T, "a")])
+    answer = cdiverify.inject(tmp_path, [cdi.qualified_name(T, "a")])
     assert "typo" in answer["errors"][str(tmp_path / "a.json")][0]
     assert answer["unresolved"] == [cdi.qualified_name(T, "a")]

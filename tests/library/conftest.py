@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
 from tests.library.serving import Serving
 
 
@@ -14,15 +13,6 @@ async def serving(directory: Path) -> AsyncIterator[Serving]:
     serving = Serving(directory)
     yield serving
     await serving.stop()
-
-
-@pytest.fixture
-async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
-    kubelet = SimulatedKubelet(directory / "plugins")
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
-    assert not kubelet.panics
 
 
 @pytest.fixture

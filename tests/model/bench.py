@@ -24,7 +24,7 @@ from devhost.kubelet.encoding import ListMessage
 from devhost.loading.loader import loads
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.standin.state import Endpoint
+from devhost.standin.state import PluginEndpoint
 from tests.model.declared import NODE, is_token, node_of
 from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
@@ -135,7 +135,7 @@ class HeardKubelet(SimulatedKubelet):
         super().__init__(plugin_dir)
         self._listener = listener
 
-    async def _watch(self, endpoint: Endpoint) -> None:
+    async def _watch(self, endpoint: PluginEndpoint) -> None:
         resource = endpoint.resource
         heard = _Heard(endpoint.stub, lambda entries: self._listener.hear(resource, entries))
         endpoint.stub = heard  # type: ignore[assignment]

@@ -1,6 +1,5 @@
 """A process that listens, and the kubelets of tests/conftest.py."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,11 @@ LISTEN = ["--listen", "127.0.0.1:0"]
 
 
 @pytest.fixture
-async def daemon(directory: Path) -> AsyncIterator[Daemon]:
+def daemon(daemon: Daemon, directory: Path) -> Daemon:
     """A process that is not started yet."""
-    daemon = Daemon(directory)
     daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
     daemon.prelude = """
 import devhost.kubelet.device_list
 devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 """
-    yield daemon
-    await daemon.kill()
+    return daemon

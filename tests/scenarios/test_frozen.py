@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Kubelet
-from tests.support.overlap import Instance, options_server, served_by, tokens
+from tests.support.overlap import Instance, Start, options_server, served_by, tokens
 
 T = "example.com/t"
 UNANSWERED = "another instance does not answer"
@@ -32,30 +32,6 @@ async def stopping(self, *args, **kwargs):
     return await method(self, *args, **kwargs)
 {owner}.{method} = stopping
 """
-
-Start = Callable[[str], Instance]
-
-
-@pytest.fixture
-async def start(directory: Path) -> AsyncIterator[Start]:
-    """Starts hosts in this process."""
-    instances: list[Instance] = []
-
-    def start(config: str) -> Instance:
-        instances.append(Instance(directory, config))
-        return instances[-1]
-
-    yield start
-    for instance in instances:
-        await instance.stop()
-
-
-@pytest.fixture
-async def daemon(directory: Path) -> AsyncIterator[Daemon]:
-    """A process that is not started yet."""
-    daemon = Daemon(directory)
-    yield daemon
-    await daemon.kill()
 
 
 @pytest.fixture(autouse=True)
@@ -254,6 +230,21 @@ async def test_the_older_is_stopped_and_goes_on(
     await newer.stop()
     await served_by(started, "old", T, 3)
     assert survived(started)
+
+
+async def test_the_older_is_killed_while_it_is_stopped(
+    started: Kubelet, start: Start, daemon: Daemon
+) -> None:
+    """The newer takes over without it, and removes its socket."""
+    await daemon.start(tokens("old", t=3))
+    await served_by(started, "old", T, 3)
+    daemon.signal(signal.SIGSTOP)
+    newer = start(tokens("new", t=5))
+    await newer.until(T, State.REGISTERED)
+    await served_by(started, "new", T, 5)
+    await daemon.kill()
+    await until(lambda: len(daemon.sockets()) == 1, "the dead socket is removed")
+    await served_by(started, "new", T, 5)
 
 
 async def test_an_older_one_that_does_not_give_way(

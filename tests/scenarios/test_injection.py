@@ -56,7 +56,7 @@ resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
 
     def inject(self, *names: str) -> Any:
         """Return the OCI spec of a container, with the user 1000, that gets CDI devices."""
-        answer = cdiverify.inject(cdiverify.oracle(), self.hosting.cdi, names, USER)
+        answer = cdiverify.inject(self.hosting.cdi, names, USER)
         assert answer["errors"] == {}
         assert not answer["unresolved"]
         return answer["oci"]

@@ -19,35 +19,16 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, until
 from tests.support.daemon import tokens as config_of
 from tests.support.hosting import Hosting, Kubelet
-from tests.support.overlap import Instance, tokens
+from tests.support.overlap import Instance, Start, tokens
 
 T = "example.com/t"
 MANY = 200
 
 
 @pytest.fixture
-async def daemon(directory: Path) -> AsyncIterator[Daemon]:
-    """A process that is not started yet."""
-    daemon = Daemon(directory)
-    yield daemon
-    await daemon.kill()
-
-
-@pytest.fixture
-async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
-    """The stand-in, running."""
-    kubelet = SimulatedKubelet(directory / "plugins")
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
-
-
-@pytest.fixture
-async def instance(directory: Path) -> AsyncIterator[Instance]:
+async def instance(start: Start) -> Instance:
     """A host with one resource of three tokens."""
-    instance = Instance(directory, tokens("it", t=3))
-    yield instance
-    await instance.stop()
+    return start(tokens("it", t=3))
 
 
 def sockets(directory: Path) -> set[Path]:

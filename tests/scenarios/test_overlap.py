@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,27 +17,17 @@ from devhost.errors import KubeletError
 from devhost.kubelet.device_list import DeviceList, Stream
 from devhost.kubelet.encoding import ListMessage
 from devhost.model.state import State
+from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
-from tests.support.overlap import Daemon, Instance, served_by, tokens
+from tests.support.overlap import Instance, Start, served_by, tokens
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
 MANY = 20
 
-Start = Callable[[str], Instance]
 
-
-@pytest.fixture
-async def start(directory: Path) -> AsyncIterator[Start]:
-    """Starts hosts; all are stopped in the end, and leave no socket."""
-    instances: list[Instance] = []
-
-    def start(config: str) -> Instance:
-        instances.append(Instance(directory, config))
-        return instances[-1]
-
-    yield start
-    for instance in instances:
-        await instance.stop()
+@pytest.fixture(autouse=True)
+def no_socket_is_left(directory: Path) -> Iterator[None]:
+    yield
     assert not sockets(directory)
 
 
@@ -118,24 +108,25 @@ async def test_one_process_ends(
     processes: dict[str, Daemon] = {}
     async with contextlib.AsyncExitStack() as stack:
         for who, count in (("old", 3), ("new", 4)):
-            config = directory / f"{who}.yaml"
-            config.write_text(tokens(who, **dict.fromkeys(names, count)))
-            daemon = processes[who] = await Daemon.start(directory, config)
-            stack.push_async_callback(daemon.end, signal.SIGKILL)
+            daemon = processes[who] = Daemon(directory)
+            daemon.config = directory / f"{who}.yaml"
+            stack.push_async_callback(daemon.kill)
+            await daemon.start(tokens(who, **dict.fromkeys(names, count)))
             await daemon.until(State.REGISTERED, MANY)
         await processes["old"].until(State.WAITING, MANY)
         for name in names:
             await started.wait(f"example.com/{name}", 4, 4)
         ended = processes.pop(first)
-        assert await ended.end(number) == -(number % signal.SIGTERM)
+        ended.signal(number)
+        assert await ended.ended() == -(number % signal.SIGTERM)
         (who, survivor), *_ = processes.items()
         for name in names:
             await served_by(started, who, f"example.com/{name}", 3 if who == "old" else 4)
         await survivor.until(State.REGISTERED, MANY)
         await until_sockets(directory, MANY)
-        assert await survivor.end() == 0
-        assert not sockets(directory)
-        assert survivor.other_output == ended.other_output == []
+        assert await survivor.stop() == 0
+        assert not survivor.found("", level="raw")
+        assert not ended.found("", level="raw")
 
 
 async def test_while_a_newer_lives_the_older_sends_nothing(
@@ -311,29 +302,6 @@ async def test_the_older_is_about_to_register(started: Kubelet, start: Start) ->
     await served_by(started, "new", T, 5)
     await newer.stop()
     await served_by(started, "old", T, 3)
-
-
-async def test_an_older_process_hangs(
-    started: Kubelet, start: Start, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot say that it is quiet; the newer does not wait for ever, and outlives it."""
-    monkeypatch.setattr("devhost.kubelet.liveness.ANSWER_TIMEOUT_S", 1.5)
-    config = directory / "old.yaml"
-    config.write_text(tokens("old", t=3))
-    older = await Daemon.start(directory, config)
-    try:
-        await older.until(State.REGISTERED, 1)
-        dead = sockets(directory)
-        older.process.send_signal(signal.SIGSTOP)
-        newer = start(tokens("new", t=5))
-        await newer.until(T, State.REGISTERED)
-        await served_by(started, "new", T, 5)
-    finally:
-        await older.end(signal.SIGKILL)
-    async with asyncio.timeout(60):
-        while sockets(directory) & dead:
-            await asyncio.sleep(0.005)
-    await served_by(started, "new", T, 5)
 
 
 async def test_a_newer_one_comes_while_the_older_is_backing_off(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Kubelet
 
@@ -142,6 +143,18 @@ class Daemon:
         except TimeoutError:
             raise AssertionError(f"not logged: {message} {fields}\n{self._tail()}") from None
         return found[0]
+
+    async def until(self, state: State, count: int) -> None:
+        """Wait until so many resources are in a state."""
+        states: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(PATIENCE), self._news:
+                while list(states.values()).count(state) < count:
+                    await self._news.wait()
+                    changes = (line for line in self.lines if line.get("msg") == "state")
+                    states = {line["resource"]: line["state"] for line in changes}
+        except TimeoutError:
+            raise AssertionError(f"not {state}: {states}\n{self._tail()}") from None
 
     def _tail(self) -> str:
         return "\n".join(json.dumps(line) for line in self.lines[-40:])

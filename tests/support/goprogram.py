@@ -1,11 +1,65 @@
 """Go programs of ours, built once; the name of a binary carries a hash of its sources."""
 
 import fcntl
+import functools
 import hashlib
+import json
 import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.kubelet.build import find_go, run
+import pytest
+
+from tests.kubelet.build import find, find_go, run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A program in a folder of tests/ that answers a JSON request.
+
+    Attributes:
+        folder: With its sources.
+        name: How the binary's name begins.
+        dependency: The Go module whose version the binary's name carries.
+    """
+
+    folder: str
+    name: str
+    dependency: str
+
+    def build(self) -> Path:
+        """Return the binary; several processes may ask at the same time."""
+        sources = ROOT / "tests" / self.folder
+        version = find(rf"{re.escape(self.dependency)} v(\S+)", sources / "go.mod")
+        return build(sources, ".", f"{self.name}-v{version}", ROOT / ".tools")
+
+    def ask(self, request: Mapping[str, object]) -> Any:
+        """Return the answer; skip the test where the program cannot be built, except in CI."""
+        done = subprocess.run(
+            [_built(self)],
+            input=json.dumps(request),
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=250,
+        )
+        return json.loads(done.stdout)
+
+
+@functools.cache
+def _built(oracle: Oracle) -> Path:
+    try:
+        return oracle.build()
+    except (OSError, subprocess.CalledProcessError) as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"cannot build tests/{oracle.folder}: {error}")
 
 
 def build(module: Path, package: str, name: str, out: Path) -> Path:

@@ -1,14 +1,9 @@
-"""Several hosts on one plugin directory: in this process, and as processes of their own."""
+"""Several hosts on one plugin directory."""
 
 import asyncio
 import contextlib
-import json
-import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Self
 
 import grpc
 
@@ -65,6 +60,9 @@ class Instance:
             await self.task
 
 
+Start = Callable[[str], Instance]  # starts a host with a configuration
+
+
 def options_server(answer: Callable[[], Awaitable[None]]) -> grpc.aio.Server:
     """Return a server that tells its options when `answer` returns, and does nothing else."""
 
@@ -81,56 +79,6 @@ def options_server(answer: Callable[[], Awaitable[None]]) -> grpc.aio.Server:
         (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", service),)
     )
     return server
-
-
-class Daemon:
-    """``devhost run`` as a process; what it logs says when its resources are where."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.states: dict[str, str] = {}
-        self.other_output: list[str] = []
-        self._changed = asyncio.Event()
-        self._reader = asyncio.create_task(self._read())
-
-    @classmethod
-    async def start(cls, directory: Path, config: Path) -> Self:
-        command = [sys.executable, "-m", "devhost", "run", str(config)]
-        process = await asyncio.create_subprocess_exec(
-            *command, "--plugin-dir", str(directory / "plugins"), "--log-format", "json",
-            stderr=PIPE,
-        )  # fmt: skip
-        return cls(process)
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                self.other_output.append(line.decode())
-                continue
-            if entry["msg"] == "state":
-                self.states[entry["resource"]] = entry["state"]
-                self._changed.set()
-
-    async def until(self, state: State, count: int) -> None:
-        """Wait until so many resources are in a state."""
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while list(self.states.values()).count(state) < count:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise AssertionError(f"not {state}: {self.states}") from None
-
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; return the exit status."""
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        status = await self.process.wait()
-        await self._reader
-        return status
 
 
 async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> None:
