@@ -76,7 +76,7 @@ def parse(arguments: list[str] | None = None) -> Options:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help="which parts; all unless told")
+    add("parts", nargs="*", metavar="PART", help="which parts (default: all)")
     add(
         "--resources",
         type=_numbers,
@@ -103,8 +103,8 @@ def parse(arguments: list[str] | None = None) -> Options:
         "--scratch",
         type=Path,
         metavar="DIR",
-        help="where to work; below the usual one for "
-        "temporary files unless told. Keep it short: sockets are made in it",
+        help="where to work (default: below the usual "
+        "directory for temporary files). Keep it short: sockets are made in it",
     )
     add(
         "--tree",

@@ -124,7 +124,7 @@ class PluginDirectory:
                 unlinked = descriptor is not None and os.fstat(descriptor).st_nlink == 0
                 gone_since = (gone_since or clock()) if unlinked else None
                 if gone_since is not None and clock() - gone_since >= _GONE_S:
-                    raise DirectoryGoneError(f"{self.path} was removed and not made again")
+                    raise DirectoryGoneError(f"{self.path} was removed and not recreated")
         finally:
             if descriptor is not None:
                 os.close(descriptor)

@@ -20,7 +20,7 @@ SocketIdentity = int
 
 
 class KubeletSocket:
-    """Tells one kubelet.sock from the next.
+    """Distinguishes one kubelet.sock from the next.
 
     Each kubelet that starts makes it anew, but filesystems reuse inode numbers. While a
     descriptor of the file is open its number is not reused, so device and inode are enough. The

@@ -86,7 +86,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         streams: The open ListAndWatch calls.
         standby: Whether another instance serves the resource: only the first list of a stream is
             sent, and Allocate is refused.
-        pre_start_required: As kubelet was told; it asks once per registration.
+        pre_start_required: What kubelet got as an option; it asks once per registration.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     @property
     def options_changed(self) -> bool:
-        """Whether kubelet was told other options than those in force."""
+        """Whether the options in force differ from those that kubelet got."""
         return self.pre_start_required != self._backend.pre_start_required
 
     @property

@@ -6,10 +6,10 @@ import asyncio
 class Streams:
     """What wakes each open stream, and whether kubelet's is among them.
 
-    Nothing on a stream tells who opened it: gRPC shows no peer of a Unix socket. Kubelet opens
-    its stream when it is asked to register, so it is one of those that open between `expect` and
-    the end of `accepted`; the end of any of these counts as the end of kubelet's. Streams that
-    open later belong to somebody else, and nothing depends on them.
+    It is not known who opened a stream: gRPC shows no peer of a Unix socket. Kubelet opens its
+    stream when it is asked to register, so it is one of those that open between `expect` and the
+    end of `accepted`; the end of any of these counts as the end of kubelet's. Streams that open
+    later belong to somebody else, and nothing depends on them.
 
     Attributes:
         changed: Set when a stream opens or ends, or when the registration has to be checked.

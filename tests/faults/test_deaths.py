@@ -127,5 +127,5 @@ async def test_the_plugin_directory_is_gone(standin: SimulatedKubelet, daemon: D
     await standin.wait(A, 2, 2)
     remove(daemon.plugins)
     assert await daemon.ended() == 1
-    assert "was removed and not made again" in str(daemon.lines[-1])
+    assert "was removed and not recreated" in str(daemon.lines[-1])
     daemon.plugins.mkdir()
