@@ -446,7 +446,7 @@ async def test_a_newer_instance_that_knows_other_ids(
             return set()
 
         monkeypatch.setattr(Instances, "active_older", looked)
-        monkeypatch.setattr(Instances, "silence", lambda *_: None)
+        monkeypatch.setattr(Instances, "supersede", lambda *_: None)
     older = hosting.hosts[0].runners[0]
     hosting.start(
         f"version: v1\nresources: [{{name: {FILES}, sources: [directory: {directory}/colas]}}]\n"

@@ -98,5 +98,5 @@ def test_why_there_is_no_kubelet(kubelet: KubeletSocket, monkeypatch: pytest.Mon
     assert kubelet.problem() is None, "a connect a moment ago counts"
     kubelet.recheck()
     assert kubelet.problem() == "nobody listens on kubelet.sock"
-    monkeypatch.setattr(kubelet_socket, "connected", lambda _: errno.EACCES)
+    monkeypatch.setattr(kubelet_socket, "connect_error", lambda _: errno.EACCES)
     assert kubelet.problem() == "cannot connect to kubelet.sock: Permission denied"
