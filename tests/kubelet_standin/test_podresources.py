@@ -240,7 +240,7 @@ async def test_a_socket_that_is_not_there_is_said_so(client: PodResources) -> No
 async def test_a_socket_that_may_not_be_used_is_said_so(
     client: PodResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(podresources, "connected", lambda _: errno.EACCES)  # root may use all
+    monkeypatch.setattr(podresources, "connect_error", lambda _: errno.EACCES)  # root may use all
     assert await refused(client) == "permission denied"
 
 
