@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from devhost.kubelet.listing import Listing
+from devhost.kubelet.device_list import DeviceList
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon
 from tests.support.hosting import Hosting, Kubelet
@@ -98,12 +98,12 @@ def may_leave(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     Without it a list with an ID that is about to leave is there for only a moment, and a wait for
     what a kubelet counts then may come too late.
     """
-    event, rule = asyncio.Event(), Listing.may_leave
+    event, rule = asyncio.Event(), DeviceList.may_leave
 
-    def may_leave(listing: Listing, advertised_id: str, now: float) -> bool:
-        return event.is_set() and rule(listing, advertised_id, now)
+    def may_leave(device_list: DeviceList, advertised_id: str, now: float) -> bool:
+        return event.is_set() and rule(device_list, advertised_id, now)
 
-    monkeypatch.setattr(Listing, "may_leave", may_leave)
+    monkeypatch.setattr(DeviceList, "may_leave", may_leave)
     return event
 
 

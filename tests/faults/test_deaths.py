@@ -11,7 +11,7 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.hosting import Kubelet
 
-SHORT_LEAVE = "import devhost.kubelet.device_list as device_list; device_list.LEAVE_AFTER_S = 0.3"
+SHORT_LEAVE = "from devhost.kubelet import device_list; device_list.LEAVE_AFTER_S = 0.3"
 A, B = "example.com/a", "example.com/b"
 
 

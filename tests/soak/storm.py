@@ -59,7 +59,7 @@ class Soak:
             one.flags = ["--root", str(self.world.root), "--node-name", "node-1"]
             one.flags.append("--assume-free")  # devices are renamed, and edits rename them
             if leave_after is not None:
-                quicker = f"listing.LEAVE_AFTER_S = {leave_after}"
+                quicker = f"device_list.LEAVE_AFTER_S = {leave_after}"
                 one.prelude += f"from devhost.kubelet import device_list; {quicker}"
         self._rogues = Rogues(self.daemon.plugins, lots)
         self.events: Counter[str] = Counter()
