@@ -146,15 +146,17 @@ class Daemon:
 
     async def until(self, state: State, count: int) -> None:
         """Wait until so many resources are in a state."""
-        states: dict[str, str] = {}
         try:
             async with asyncio.timeout(PATIENCE), self._news:
-                while list(states.values()).count(state) < count:
-                    await self._news.wait()
-                    changes = (line for line in self.lines if line.get("msg") == "state")
-                    states = {line["resource"]: line["state"] for line in changes}
+                await self._news.wait_for(
+                    lambda: list(self._states().values()).count(state) >= count
+                )
         except TimeoutError:
-            raise AssertionError(f"not {state}: {states}\n{self._tail()}") from None
+            raise AssertionError(f"not {state}: {self._states()}\n{self._tail()}") from None
+
+    def _states(self) -> dict[str, str]:
+        changes = (line for line in self.lines if line.get("msg") == "state")
+        return {line["resource"]: line["state"] for line in changes}
 
     def _tail(self) -> str:
         return "\n".join(json.dumps(line) for line in self.lines[-40:])
