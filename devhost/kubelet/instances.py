@@ -72,11 +72,9 @@ class Instances:
         self.answers: Callable[[str], bool | None] = lambda _: True
         self.own = new_instance()
         self._serial = itertools.count(1)
-        # Sockets by name, as of the last `read_directory`. A resource is known by its hash.
-        self._listed: dict[
-            str, dict[str, str]
-        ] = {}  # resource -> other instance's name -> instance
-        self._own_listed: dict[str, str] = {}  # own name -> resource
+        # As of the last `read_directory`; a resource is known by its hash.
+        self._listed: dict[str, dict[str, str]] = {}  # resource -> socket of another -> instance
+        self._own_listed: dict[str, str] = {}  # own socket -> resource
         self._listed_version: object = None  # of the directory
         self._own_superseded: set[str] = set()
         self._refused: set[str] = set()  # connections, at the last `check_all`
@@ -247,7 +245,7 @@ class Instances:
         return name in self._registered
 
     def active_older(self, resource: str) -> set[str]:
-        """Return the sockets of older instances that answer and are not on standby."""
+        """Return the sockets of older instances that are neither on standby nor unresponsive."""
         self.check(resource)
         return {
             name
