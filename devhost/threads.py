@@ -14,12 +14,14 @@ import concurrent.futures
 import contextlib
 import errno
 import functools
+import math
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, TypeVar
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -58,10 +60,17 @@ _VITAL: Final = _Vital()  # to make one takes memory
 
 
 def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Run short ``work`` in a thread; the future has its result, also if nobody waits any more."""
+    """Run short ``work`` in a thread; the future has its result, also if nobody waits any more.
+
+    Raises:
+        OSError: No thread can be started.
+    """
     loop = asyncio.get_running_loop()
     future, job = _job(name, work, loop)
-    _WORKERS.submit(job, loop)
+    try:
+        _WORKERS.submit(job, loop)
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "no thread can be started") from error
     return future
 
 
@@ -99,6 +108,106 @@ def in_time(work: Callable[[], T], seconds: float) -> T:
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
     return future.result()
+
+
+ABANDONED_MAX: Final = 8  # each is a thread
+
+
+class NoAnswerError(TimeoutError):
+    """A blocking call has not returned in time, or too many earlier ones have not returned."""
+
+    def __init__(self, reason: str, path: Path | None = None) -> None:
+        super().__init__(errno.ETIMEDOUT, reason, *([] if path is None else [str(path)]))
+
+
+class BlockingCalls:
+    """Blocking calls to one thing that may hang, such as a filesystem; bounded in time and number.
+
+    A call that does not return in time is abandoned: its thread stays until it returns. While as
+    many calls are abandoned as may be, further ones have only ``patience_hanging`` seconds.
+
+    Args:
+        name: Of the threads.
+        path: What is used, for the text of errors.
+        patience_hanging: Seconds that a call waits for abandoned ones to return.
+        serial: One call at a time, in order, and none before an abandoned one has returned: a
+            late write must not undo a later one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path | None = None,
+        *,
+        patience_hanging: float = 0.0,
+        serial: bool = False,
+    ) -> None:
+        self._name, self._path = name, path
+        self._patience_hanging = patience_hanging
+        self._abandoned: set[asyncio.Future[Any]] = set()
+        self._abandoned_max = 1 if serial else ABANDONED_MAX
+        self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
+
+    @property
+    def hanging(self) -> bool:
+        """Whether as many calls are abandoned as may be."""
+        return len(self._abandoned) >= self._abandoned_max
+
+    async def run(
+        self,
+        work: Callable[[], T],
+        *,
+        patience: float = math.inf,
+        on_late: Callable[[], object] | None = None,
+    ) -> T:
+        """Return the result of ``work``, which runs in a thread.
+
+        Args:
+            work: The call.
+            patience: Seconds for the call, and for those that it has to wait for.
+            on_late: Called on the event loop when the call returns after it was abandoned.
+
+        Raises:
+            NoAnswerError: It has not returned in time, or was not begun because too many
+                earlier ones have not returned.
+            Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
+        """
+        unlimited = patience == math.inf
+        limit = asyncio.timeout(None if unlimited else patience)
+        if self.hanging:
+            limit = asyncio.timeout(self._patience_hanging)
+        try:
+            async with limit, self._turn:
+                while self.hanging:
+                    await asyncio.wait(self._abandoned, return_when=asyncio.FIRST_COMPLETED)
+                call = in_thread(self._name, work)
+                try:
+                    return await asyncio.shield(call)
+                except asyncio.CancelledError:
+                    self.abandon(call, on_late)
+                    raise
+        except TimeoutError:
+            if not limit.expired():  # what the call raised
+                raise
+            reason = f"no answer in {patience:g} s"
+            if unlimited:
+                reason = f"{len(self._abandoned)} earlier calls have not returned"
+            raise NoAnswerError(reason, self._path) from None
+
+    def abandon(
+        self, call: "asyncio.Future[Any]", on_late: Callable[[], object] | None = None
+    ) -> None:
+        """Count a call in a thread, for which nobody waits any more, until it returns."""
+
+        def returned(_: "asyncio.Future[Any]") -> None:
+            self._abandoned.discard(call)
+            if not call.cancelled():
+                call.exception()  # or asyncio logs that nobody has asked for it
+            if on_late is not None:
+                on_late()
+
+        self._abandoned.add(call)
+        call.add_done_callback(returned)
 
 
 def _job(

@@ -1,11 +1,21 @@
 """Blocking work beside the event loop."""
 
 import asyncio
+import errno
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from devhost.threads import REGULAR, in_own_thread, in_thread
+from devhost.threads import (
+    ABANDONED_MAX,
+    REGULAR,
+    BlockingCalls,
+    NoAnswerError,
+    in_own_thread,
+    in_thread,
+)
 
 
 async def test_the_result_comes_back() -> None:
@@ -97,3 +107,74 @@ def test_another_loop_is_served_as_well() -> None:
         assert asyncio.run(ask()) == 42
     finally:
         release.set()
+
+
+# ── blocking calls ──
+
+
+async def test_a_call_has_a_result_or_fails() -> None:
+    calls = BlockingCalls("calls")
+    assert await calls.run(lambda: 42, patience=60) == 42
+    with pytest.raises(TimeoutError, match="what the disk said"):
+        await calls.run(raising(TimeoutError(errno.ETIMEDOUT, "what the disk said")))
+    assert not calls.hanging
+
+
+async def test_a_call_that_does_not_return_is_abandoned() -> None:
+    release, late = threading.Event(), asyncio.Event()
+    calls = BlockingCalls("calls", Path("/state"), serial=True)
+    with pytest.raises(NoAnswerError, match=r"no answer in 0.01 s: '/state'"):
+        await calls.run(release.wait, patience=0.01, on_late=late.set)
+    assert calls.hanging
+    with pytest.raises(NoAnswerError, match=r"no answer in 60 s"):  # not even begun
+        await calls.run(late.set, patience=60)
+    assert not late.is_set()
+    release.set()
+    await late.wait()
+    assert not calls.hanging
+    assert await calls.run(lambda: 42, patience=60) == 42
+
+
+async def test_many_abandoned_calls_are_not_joined_by_more() -> None:
+    release = threading.Event()
+    calls = BlockingCalls("calls")
+    waiting = [asyncio.create_task(calls.run(release.wait)) for _ in range(ABANDONED_MAX)]
+    try:
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        with pytest.raises(NoAnswerError, match="8 earlier calls have not returned"):
+            await calls.run(int)
+    finally:
+        release.set()
+    while calls.hanging:
+        await asyncio.sleep(0)
+    assert await calls.run(int) == 0
+
+
+async def test_serial_calls_wait_for_one_that_was_abandoned() -> None:
+    """What it does is done before the next one begins."""
+    release = threading.Event()
+    done: list[str] = []
+
+    def first() -> None:
+        release.wait()
+        done.append("first")
+
+    calls = BlockingCalls("calls", patience_hanging=60, serial=True)
+    with pytest.raises(NoAnswerError):
+        await calls.run(first, patience=0.01)
+    second = asyncio.create_task(calls.run(lambda: done.append("second")))
+    third = asyncio.create_task(calls.run(lambda: done.append("third")))
+    await asyncio.sleep(0)
+    release.set()
+    await asyncio.gather(second, third)
+    assert done == ["first", "second", "third"]
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
