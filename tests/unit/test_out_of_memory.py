@@ -15,9 +15,6 @@ from devhost.host.process import until_signal
 def fail(*_, **__):
     raise MemoryError
 
-class Full(list):
-    append = fail
-
 async def main():
     await threads.in_thread("first", int)
     loop = asyncio.get_running_loop()
@@ -51,7 +48,7 @@ async def status(failing: str, work: str) -> tuple[int, str, str]:
     [
         "functools.partial = fail",
         "loop.call_soon_threadsafe = fail",
-        "threads._WORKERS._done[loop] = Full(); threads._tell = fail",
+        "threads._hand_over = fail",
         "loop.call_soon = lambda *_, **__: fail()",
     ],
 )

@@ -1,4 +1,4 @@
-"""Blocking work beside the event loop."""
+"""Blocking calls in threads."""
 
 import asyncio
 import errno
@@ -61,19 +61,6 @@ async def test_what_hangs_holds_up_nobody() -> None:
     finally:
         release.set()
     await asyncio.gather(*hanging)
-
-
-async def test_what_hangs_holds_up_no_result_of_what_was_done_before() -> None:
-    """Results wait for the next job's, so that the loop is woken up once; but not for ever."""
-    release = threading.Event()
-    try:
-        for _ in range(20):
-            await in_thread("told a moment ago", int)
-            done, hangs = in_thread("quick", lambda: 42), in_thread("hangs", release.wait)
-            assert await done == 42
-            assert not hangs.done()
-    finally:
-        release.set()
 
 
 async def test_each_of_many_results_goes_to_its_future() -> None:
