@@ -17,7 +17,7 @@ from devhost.memory import lasting
 _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from devhost.host.config.config_source import ConfigSource
+    from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
     from devhost.observe.address import Address
@@ -60,8 +60,8 @@ def run(
     with lasting(tidy=True):
         from devhost.allocation.policy import Policy
         from devhost.errors import KubeletError
-        from devhost.host.config.config_source import ConfigSource
         from devhost.host.config.last_good import LastGood
+        from devhost.host.config.source import ConfigSource
         from devhost.host.process import raise_descriptor_limit, until_signal
         from devhost.host.supervisor import Host, Settings
         from devhost.hostfs.files import HostFiles
@@ -92,7 +92,7 @@ def run(
     host = Host(first, settings, source, plugins)
     try:
         work = endpoint.beside(host, host.run())
-        asyncio.run(until_signal(work, source.look_again if source else None))
+        asyncio.run(until_signal(work, source.reload_soon if source else None))
     except KubeletError as error:
         logs.fail(str(error))
 
@@ -121,7 +121,7 @@ def _usable(plugin_dir: Path) -> Path:
 
 def _first(source: "ConfigSource") -> "Config":
     """Return what to start with: the file or, where it is not valid, the last good copy."""
-    from devhost.host.config.config_source import log_problems
+    from devhost.host.config.source import log_problems
 
     loaded, copy = source.first()
     problems = loaded.problems + (copy.problems if copy else ())

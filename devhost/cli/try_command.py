@@ -12,7 +12,7 @@ import click
 from devhost.cli import listening, options, output
 
 if TYPE_CHECKING:
-    from devhost.host.config.config_source import ConfigSource
+    from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
     from devhost.observe.address import Address
@@ -47,7 +47,7 @@ def run(
     """Try the resources of a configuration, if there is one, and those in code."""
     from devhost.allocation.policy import Policy
     from devhost.discovery.candidates import HOLD_S
-    from devhost.host.config.config_source import ConfigSource
+    from devhost.host.config.source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Settings
     from devhost.hostfs.files import HostFiles
@@ -84,7 +84,7 @@ def run(
         if not trial.names:
             output.print_nothing(node_name)
         work = endpoint.beside(trial.host, trial.live(output.echo))
-        asyncio.run(until_signal(work, source.look_again if source else None))
+        asyncio.run(until_signal(work, source.reload_soon if source else None))
 
 
 def _first(source: "ConfigSource | None") -> "Config":

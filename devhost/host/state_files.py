@@ -1,31 +1,135 @@
-"""Files in the state directory: replaced whole, and on the disk when that is said."""
+"""Files in the state directory: locked, replaced atomically, and kept up to date."""
 
+import asyncio
+import contextlib
 import errno
 import fcntl
-import math
+import logging
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+LOCK_S: Final = 5.0  # another instance holds a lock for milliseconds
+PATIENCE_S: Final = 10.0  # more than a write waits for the lock
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0
 _POLL_S: Final = 0.02
+_LOG: Final = logging.getLogger(__name__)
 
 
-@contextmanager
-def locked(directory: Path, patience: float = math.inf) -> Iterator[None]:
-    """Keep other instances away, which may share the state directory; it is made if need be.
+class StateWriter:
+    """Writes one file of the state directory in the background, and retries what fails.
+
+    One write at a time; a directory that hangs delays nothing else. A failure is logged once,
+    and so is its end.
 
     Args:
-        directory: The state directory.
-        patience: Seconds to wait for another process that holds the lock.
+        what: What the file contains, for log lines.
+        path: The file.
+        write: Writes what has changed; raises `OSError` where that fails, and is called again.
+        on_problem: Called when `problem` changes.
+
+    Attributes:
+        problem: Why the file is not up to date; ``None`` where it is, or is about to be.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        path: Path,
+        write: Callable[[], Awaitable[None]],
+        *,
+        patience: float | None = None,
+        on_problem: Callable[[str | None], None] = lambda _problem: None,
+    ) -> None:
+        self._what, self._path, self._write = what, path, write
+        self._patience, self._on_problem = patience or PATIENCE_S, on_problem
+        self._changed, self._settled = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.problem: str | None = None
+
+    def changed(self) -> None:
+        """Write what has changed, soon; returns immediately."""
+        self._changed.set()
+        if self.problem is None:
+            self._settled.clear()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"save {self._what}")
+
+    async def settled(self) -> None:
+        """Wait until the file is up to date, or the write has failed or takes too long."""
+        if self._task is not None:
+            await self._settled.wait()
+
+    def close(self) -> None:
+        """Write nothing more; a write that hangs is left to its thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        pause = RETRY_S
+        try:
+            while self._changed.is_set():
+                self._changed.clear()
+                if await self._attempt():
+                    pause = RETRY_S
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._changed.wait()
+                self._changed.set()
+                pause = min(pause * 2, RETRY_MAX_S)
+        finally:
+            self._task = None
+            self._settled.set()
+
+    async def _attempt(self) -> bool:
+        late = asyncio.get_running_loop().call_later(
+            self._patience, self._report, f"no answer in {self._patience:g} s"
+        )
+        try:
+            await self._write()
+        except OSError as error:
+            self._report(error.strerror or str(error))
+            return False
+        finally:
+            late.cancel()
+        if not self._changed.is_set():
+            self._report(None)
+        return True
+
+    def _report(self, reason: str | None) -> None:
+        problem = reason and f"{self._path}: {reason}"
+        if problem == self.problem:
+            return
+        self.problem = problem
+        if problem:
+            self._settled.set()
+            _LOG.warning("cannot save %s: %s", self._what, problem)
+        else:
+            _LOG.info("%s saved again", self._what)
+        self._on_problem(problem)
+
+
+# ── in a thread ──
+
+
+@contextlib.contextmanager
+def locked(directory: Path, patience: float | None = None) -> Iterator[None]:
+    """Lock a directory, which instances may share; it is created if it does not exist.
+
+    Args:
+        directory: The state directory, or one in it.
+        patience: Seconds to wait for another process that holds the lock; `LOCK_S` by default.
 
     Raises:
         OSError: The directory cannot be used; a `TimeoutError` where it stays locked.
     """
+    patience = LOCK_S if patience is None else patience
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -58,7 +162,7 @@ def lock(descriptor: int, patience: float, path: str, stop: threading.Event | No
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
-    """Replace a file, whole or not at all, in a directory that is `locked`.
+    """Replace a file atomically, in a directory that is `locked`.
 
     Raises:
         OSError: It cannot be written. The former file is still there, unless only the last
@@ -66,9 +170,27 @@ def write_atomically(path: Path, raw: bytes) -> None:
     """
     for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed
         left.unlink(missing_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    replace_file(path, raw, prefix=f".{path.name}.")
+    # Without this the former file may be back after a power cut.
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def replace_file(
+    path: Path, raw: bytes, *, prefix: str, suffix: str = "", mode: int = 0o600
+) -> None:
+    """Replace a file, by renaming a temporary one with this prefix and suffix.
+
+    Raises:
+        OSError: It cannot be written; the former file is still there.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            os.fchmod(stream.fileno(), mode)
             stream.write(raw)
             stream.flush()
             os.fsync(stream.fileno())
@@ -76,9 +198,3 @@ def write_atomically(path: Path, raw: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    # Without this the former file may be back after a power cut.
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

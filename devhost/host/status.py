@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from devhost import __version__
-from devhost.host.config.config_source import ConfigStatus
+from devhost.host.config.source import ConfigStatus
 from devhost.host.ownership.owners import WITHHELD
 from devhost.host.resource.runner import Runner
 from devhost.host.shared import Shared

@@ -14,7 +14,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.candidates import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
-from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.source import ConfigSource
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
 from devhost.host.ownership.claims import Claims

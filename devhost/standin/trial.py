@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.source import ConfigSource
 from devhost.host.shared import CodeResource
 from devhost.host.status import reported
 from devhost.host.supervisor import Host, Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.config_source import log_problems
+from devhost.host.config.source import log_problems
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.instances import path_length_problem

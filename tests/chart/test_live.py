@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.config_source import ConfigSource
 from devhost.host.config.last_good import LastGood
+from devhost.host.config.source import ConfigSource
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer

@@ -16,9 +16,9 @@ from tests.support.mounts import read_only, tmpfs
 
 A, B = "example.com/a", "example.com/b"
 SHORT = """
-import devhost.host.resource.runner, devhost.host.rescan, devhost.host.config.config_source
+import devhost.host.resource.runner, devhost.host.rescan, devhost.host.config.source
 devhost.host.resource.runner.POLL_S = devhost.host.rescan.RESCAN_S = 0.3
-devhost.host.config.config_source.POLL_S = 0.3
+devhost.host.config.source.POLL_S = 0.3
 """
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")
 

@@ -15,12 +15,11 @@ from tests.support.mounts import hung
 
 A = "example.com/a"
 SHORT = """
-import devhost.cli.options, devhost.host.config.config_source, devhost.host.config.config_saver
-import devhost.host.config.last_good
+import devhost.cli.options, devhost.host.config.source, devhost.host.state_files
 devhost.cli.options._PATIENCE_S = 2.0
-devhost.host.config.config_source.PATIENCE_S = 2.0
-devhost.host.config.config_saver.PATIENCE_S = 2.0
-devhost.host.config.last_good._LOCK_S = 0.2
+devhost.host.config.source.PATIENCE_S = 2.0
+devhost.host.state_files.PATIENCE_S = 2.0
+devhost.host.state_files.LOCK_S = 0.2
 """
 
 
@@ -70,7 +69,7 @@ async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None
     with hung(daemon.state):
         await follows_edits(standin, daemon)
         await daemon.logged("no answer in 2 s")
-    await daemon.logged("the last good configuration is saved again")
+    await daemon.logged("the last good configuration saved again")
     assert copy.read_text() == tokens(a=5)
     assert await daemon.stop() == 0
 
@@ -83,7 +82,7 @@ async def test_another_process_holds_its_lock(standin: SimulatedKubelet, daemon:
         await at_rest(standin, daemon, {A: numbers(1)})
         await daemon.logged("last-good.yaml: locked by another process")
         await follows_edits(standin, daemon)
-    await daemon.logged("the last good configuration is saved again")
+    await daemon.logged("the last good configuration saved again")
     assert (daemon.state / "last-good.yaml").read_text() == tokens(a=5)
     assert await daemon.stop() == 0
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from devhost import threads
 from devhost.allocation.policy import Policy
-from devhost.host.config import config_saver, config_source
-from devhost.host.config.config_source import ConfigSource
+from devhost.host import state_files
+from devhost.host.config import source as config_source
 from devhost.host.config.last_good import LastGood
+from devhost.host.config.source import ConfigSource
 from devhost.loading import loader
 from devhost.model.config import Config
 from devhost.watch.watcher import Watcher
@@ -85,9 +87,9 @@ async def test_a_directory_that_cannot_be_looked_at(
         with monkeypatch.context() as broken:
             for name in ("lstat", "stat"):
                 broken.setattr(os, name, sick(getattr(os, name)))
-            source.look_again()
+            source.reload_soon()
             await until(source, f"cannot be read: {os.strerror(number)}")
-        source.look_again()
+        source.reload_soon()
         async with asyncio.timeout(60):
             while source.status.problems:
                 await asyncio.sleep(0.005)
@@ -105,7 +107,7 @@ async def test_a_link_that_cannot_be_read(
     monkeypatch.setattr(config_source, "_watch_targets", unknown)
     async with followed(source):
         write(source, "version: v2\n")
-        source.look_again()
+        source.reload_soon()
         async with asyncio.timeout(60):
             while not source.status.problems:
                 await asyncio.sleep(0.005)
@@ -118,7 +120,7 @@ async def test_another_reason_is_told(source: ConfigSource) -> None:
         remove(source)
         await until(source, "cannot be read: No such file or directory")
         os.mkfifo(source.file)
-        await until(source, "is no regular file")
+        await until(source, "is not a regular file")
     assert source.status.failures == 2
 
 
@@ -172,7 +174,7 @@ async def test_a_file_that_does_not_answer(
             write(source, GOOD.replace("static: 1", "static: 2"))
             await until(source, "cannot be read: no answer in 0.01 s")
             for _ in range(3):
-                source.look_again()
+                source.reload_soon()
                 await asyncio.sleep(0.05)
             assert reads == 1
             release.set()
@@ -187,21 +189,18 @@ async def test_no_thread_can_be_had(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The host goes on, and the copy is kept as soon as it can be."""
-    monkeypatch.setattr(config_saver, "_RETRY_S", 0.005)
-    asked: set[str] = set()
+    monkeypatch.setattr(state_files, "RETRY_S", 0.005)
 
-    def none(name: str, _work: Callable[[], Any]) -> Any:
-        asked.add(name)
-        raise RuntimeError("can't start new thread")
+    def none(_name: str, _work: Callable[[], Any]) -> Any:
+        raise OSError(errno.EAGAIN, "no thread can be started")
 
     copy = tmp_path / "state" / "last-good.yaml"
     async with followed(source) as task, asyncio.timeout(60):
         with monkeypatch.context() as exhausted:
-            for module in (config_source, config_saver):
+            for module in (config_source, threads):
                 exhausted.setattr(module, "in_thread", none)
-            await until(source, "cannot be read: can't start new thread")
-            assert source.status.unsaved == f"{copy}: can't start new thread"
-            assert {"read config", "save config"} <= asked
+            await until(source, "cannot be read: no thread can be started")
+            assert source.status.unsaved == f"{copy}: no thread can be started"
         while not copy.exists():
             assert not task.done()
             await asyncio.sleep(0.005)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.source import ConfigSource
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles

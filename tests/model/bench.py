@@ -14,8 +14,8 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.host.config.config_source import ConfigSource
 from devhost.host.config.last_good import LastGood
+from devhost.host.config.source import ConfigSource
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
@@ -154,7 +154,7 @@ class Errors(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.endswith("config_source"):
+        if not record.name.endswith("config.source"):
             self.texts.append(self.format(record))
 
 
@@ -191,7 +191,7 @@ class Bench:
         self._patch.setattr(DeviceList, "begin_send", heard)
         for poll in (
             "devhost.host.rescan.RESCAN_S",
-            "devhost.host.config.config_source.POLL_S",
+            "devhost.host.config.source.POLL_S",
             "devhost.kubelet.directory._POLL_S",
         ):
             self._patch.setattr(poll, 10 * REST_S)  # so that they hide nothing

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.config_source import ConfigSource
+from devhost.host.config.source import ConfigSource
 from devhost.host.status import status
 from devhost.host.supervisor import Host, Settings
 from devhost.model.device import Device
@@ -193,7 +193,7 @@ async def test_without_pod_resources_the_whole_edit_is_refused(
         await started.wait(A, 1, 1)
         edited = text.replace(*edit) + "  - {name: e.com/other, sources: [static: 1]}\n"
         file.write_text(edited)
-        source.look_again()
+        source.reload_soon()
         await until(lambda: source.status.failures > 0, "the refusal")
         (problem,) = source.status.problems
         column = edited.splitlines()[2].rindex(value) + 1
@@ -203,7 +203,7 @@ async def test_without_pod_resources_the_whole_edit_is_refused(
         assert "start it with --assume-free" in problem.message
         assert [one.name for one in host.runners] == [A]
         file.write_text(text.replace("}\n", ", maxDevices: 5}\n"))
-        source.look_again()
+        source.reload_soon()
         await until(lambda: not source.status.problems, "an edit that moves nothing")
     finally:
         task.cancel()

@@ -9,8 +9,8 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host.config.config_source import ConfigSource
 from devhost.host.config.last_good import LastGood
+from devhost.host.config.source import ConfigSource
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
@@ -303,7 +303,7 @@ async def test_a_state_directory_that_cannot_be_written(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said, nothing else suffers, and it heals by itself."""
-    monkeypatch.setattr("devhost.host.config.config_source.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.host.config.source.POLL_S", 0.05)
     (directory / "state").write_text("a file where the directory should be")
     async with reloading(directory, tokens(a=1)) as running:
         await started.wait(A, 1, 1)
@@ -359,7 +359,7 @@ async def admitted_at_last(kubelet: Kubelet, resource: str) -> None:
 
 def test_links_on_the_way_are_watched(tmp_path: Path) -> None:
     """Each directory in which the file, or a link that leads to it, may be exchanged."""
-    from devhost.host.config.config_source import _watch_targets
+    from devhost.host.config.source import _watch_targets
 
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "c.yaml").touch()

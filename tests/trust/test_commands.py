@@ -12,8 +12,8 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
-from devhost.host.config.config_source import ConfigSource
 from devhost.host.config.last_good import LastGood
+from devhost.host.config.source import ConfigSource
 from devhost.host.prestart.steps import Start, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
@@ -135,12 +135,12 @@ async def test_a_command_does_not_come_by_a_reload(tmp_path: Path) -> None:
                 for count, place in enumerate(("preStart", "health"), 1):
                     file.write_text(config(running(["true"], place)))
                     while source.status.failures < count:
-                        source.look_again()
+                        source.reload_soon()
                         await asyncio.sleep(0.01)
                     assert any("--allow-exec" in one.message for one in source.status.problems)
                 assert applied.empty()
                 file.write_text(config({"sources": [{"static": 2}]}))
-                source.look_again()
+                source.reload_soon()
                 taken = await applied.get()
         finally:
             task.cancel()

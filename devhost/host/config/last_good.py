@@ -1,4 +1,4 @@
-"""The last good configuration, kept where a node finds it again after a reboot."""
+"""The last good configuration: a copy from which a node starts when the file is invalid."""
 
 from pathlib import Path
 from typing import Final
@@ -6,11 +6,10 @@ from typing import Final
 from devhost.host.state_files import locked, write_atomically
 
 NAME: Final = "last-good.yaml"
-_LOCK_S: Final = 5.0  # another instance holds the lock for milliseconds
 
 
 class LastGood:
-    """A copy of the configuration that was applied last, in the state directory."""
+    """The copy in the state directory of the configuration that was applied last."""
 
     def __init__(self, state_dir: Path, name: str = NAME) -> None:
         self.path = state_dir / name
@@ -23,11 +22,11 @@ class LastGood:
             return None
 
     def write(self, raw: bytes) -> None:
-        """Replace the copy, whole or not at all.
+        """Replace the copy atomically.
 
         Raises:
-            OSError: As of `locked` and `write_atomically`.
+            OSError: It cannot be written.
         """
         if self.read() != raw:
-            with locked(self.path.parent, _LOCK_S):
+            with locked(self.path.parent):
                 write_atomically(self.path, raw)

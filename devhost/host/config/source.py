@@ -1,12 +1,11 @@
 """The configuration file of a running host: read again when it may have changed.
 
-A ConfigMap's ``..data`` swap, an editor's rename, a plain write, a link that is bent and
-SIGHUP all lead to one function, which compares the content. What is not valid changes nothing.
+A ConfigMap's ``..data`` swap, an editor's rename, a plain write, a retargeted symlink and SIGHUP
+all lead to one function, which compares the content. An invalid configuration changes nothing.
 """
 
 import asyncio
 import contextlib
-import errno
 import hashlib
 import logging
 import os
@@ -15,22 +14,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host.config.config_saver import ConfigSaver
 from devhost.host.config.last_good import LastGood
+from devhost.host.state_files import StateWriter
 from devhost.immutable import immutable
 from devhost.loading.loader import Loaded, Loader, read, refuse, unusable
 from devhost.model.config import Config
-from devhost.threads import in_thread, in_time
+from devhost.threads import BlockingCalls, in_thread, in_time
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Subscription, Watcher
 
 T = TypeVar("T")
 
-POLL_S: Final = 30.0  # behind the watch; as for what no event tells of sources
+POLL_S: Final = 30.0  # in case an event is missed, as for sources
 RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
 RETRY_MAX_S: Final = 5.0
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
@@ -38,12 +37,12 @@ _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
 _HASH_LENGTH: Final = 16
-_LINKS_MAX: Final = 40  # as the kernel
+_LINKS_MAX: Final = 40  # the kernel's limit
 _READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _LOG: Final = logging.getLogger(__name__)
 
 Apply = Callable[[Config], object]
-Content = tuple[bytes | None, str]  # where there is none, why
+Content = tuple[bytes | None, str]  # ``None`` with the reason why it cannot be read
 
 
 @immutable
@@ -52,13 +51,13 @@ class ConfigStatus:
 
     Attributes:
         file: Where it came from: the configuration file, or the last good copy of it.
-        applied: When it came into force.
-        problems: What kept the present content of the file from coming into force.
+        applied: When it was applied.
+        problems: Why the present content of the file was not applied.
         unreadable: Why the file cannot be read at the moment; also one of the problems.
         unsaved: Why the last good copy could not be written.
-        reloads: How often a new one came into force.
-        failures: How often one could not be used.
-        hash: Of the content in force: the beginning of its SHA-256.
+        reloads: How often a new configuration was applied.
+        failures: How often one was rejected or could not be read.
+        hash: The beginning of the SHA-256 of the content in force.
     """
 
     file: str
@@ -72,30 +71,35 @@ class ConfigStatus:
 
 
 class ConfigSource:
-    """Reads a configuration file, and reads it again as long as the host runs."""
+    """Reads a configuration file, at the start and whenever it changes while the host runs."""
 
     def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
         self.file, self._last_good = file, last_good
         self._loader = Loader(policy)
         self._due = asyncio.Event()
-        self._seen: Content = None, ""  # what was judged last
+        self._seen: Content = None, ""  # what was checked last
         self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
-        """By resource, the key and the reason for which a valid configuration is not applied."""
-        self._asked: asyncio.Future[Any] | None = None
-        self._saver = ConfigSaver(last_good, self._saved) if last_good else None
+        """By resource, the key and the reason why a valid configuration is not applied."""
+        self._calls = BlockingCalls("config", serial=True)
+        self._good: bytes | None = None  # to be saved
+        self._writer: StateWriter | None = None
+        if last_good is not None:
+            self._writer = StateWriter(
+                "the last good configuration", last_good.path, self._write, on_problem=self._saved
+            )
         self.status = ConfigStatus(file, datetime.now(UTC))
 
     def first(self) -> tuple[Loaded, Loaded | None]:
         """Read the file for the first time. Blocks.
 
         Returns:
-            What the file held and, where that is not valid, what the last good copy holds.
+            The file, loaded, and the last good copy where the file is invalid.
         """
         raw, reason = self._seen = self._first_content()
-        loaded = self._judged(raw, reason)
+        loaded = self._load(raw, reason)
         if raw is not None and loaded.config is not None:
             self.status = replace(self.status, hash=_hash(raw))
-            self._save(raw)
+            self._good = raw
             return loaded, None
         self._failed(loaded, reason)
         if self._last_good is None:
@@ -112,31 +116,33 @@ class ConfigSource:
 
     def _first_content(self) -> Content:
         if self.file == "-":
-            return self._read()  # a person may be typing it
+            return self._read()  # without a limit: a person may be typing it
         try:
             return in_time(self._read, PATIENCE_S)
         except TimeoutError as error:
             return None, f"cannot be read: {error.strerror}"
 
-    def look_again(self, _path: str | None = None) -> None:
+    def reload_soon(self, _path: str | None = None) -> None:
         """The file may have changed."""
         self._due.set()
 
     async def run(self, watcher: Watcher, apply: Apply) -> None:
         """Apply each new valid content, and save it, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            if self._saver is not None:
-                tasks.create_task(self._saver.run(), name="save configuration")
+        try:
+            self._save()
             await self._follow(watcher, apply)
+        finally:
+            if self._writer is not None:
+                self._writer.close()
 
     async def _follow(self, watcher: Watcher, apply: Apply) -> None:
-        retry, subscription = RETRY_S, watcher.subscribe(self.look_again)
+        retry, subscription = RETRY_S, watcher.subscribe(self.reload_soon)
         while True:
-            well = self.file == "-"  # what was read once is gone
+            well = self.file == "-"  # standard input cannot be read twice
             try:
                 if not well:
                     watched = await self._watch(subscription)
-                    # Looked at each time once it is watched, so no change is missed in between.
+                    # Read each time after it is watched, so no change is missed in between.
                     await self._reload(apply)
                     well = watched and self._seen[0] is not None
             except Exception:  # noqa: BLE001 (logged; the host goes on)
@@ -151,9 +157,9 @@ class ConfigSource:
             self._due.clear()
 
     async def _watch(self, subscription: Subscription) -> bool:
-        """Watch where the file may be exchanged; if that cannot be told, as before."""
-        with contextlib.suppress(OSError, RuntimeError):
-            targets = await self._ask("find config", lambda: _watch_targets(self.file))
+        """Watch the directories where the file may be replaced, if they can be determined."""
+        with contextlib.suppress(OSError):
+            targets = await self._call(lambda: _watch_targets(self.file))
             async with asyncio.timeout(PATIENCE_S):
                 await subscription.watch(targets)
             return True
@@ -168,7 +174,7 @@ class ConfigSource:
             loaded = unusable(self.file, reason)
         else:
             content = raw
-            loaded = await in_thread("load config", lambda: self._judged(content, reason))
+            loaded = await in_thread("load config", lambda: self._load(content, reason))
             if loaded.config is not None and (problems := self.refused(loaded.config)):
                 valid = loaded
                 loaded = await in_thread(
@@ -196,10 +202,11 @@ class ConfigSource:
         )
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
-        self._save(raw)
+        self._good = raw
+        self._save()
 
     async def _settled(self) -> Content:
-        """Read the file until it says the same twice: a writer may be in the middle of it."""
+        """Read the file until two reads agree: a writer may be in the middle of it."""
         found = await self._content()
         if found == self._seen:
             return found
@@ -213,36 +220,22 @@ class ConfigSource:
 
     async def _content(self) -> Content:
         try:
-            return await self._ask("read config", self._read)
-        except (TimeoutError, RuntimeError) as error:  # RuntimeError: no thread can be started
-            return None, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            return await self._call(self._read)
+        except OSError as error:
+            return None, f"cannot be read: {error.strerror}"
 
-    async def _ask(self, name: str, work: Callable[[], T]) -> T:
-        """Do ``work`` in a thread; one at a time, so that a sick filesystem costs one thread.
-
-        Raises:
-            TimeoutError: It, or a former one, has not answered in 10 s.
-            RuntimeError: No thread can be started.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                if self._asked is not None:
-                    await asyncio.wait({self._asked})
-                self._asked = asked = in_thread(name, work)
-                asked.add_done_callback(lambda late: late.cancelled() or late.exception())
-                await asyncio.wait({asked})
-                return asked.result()
-        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {PATIENCE_S:g} s")
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await self._calls.run(work, patience=PATIENCE_S, on_late=self.reload_soon)
 
     def _read(self) -> Content:
         try:
             if _may_wait(self.file):
-                return None, "is no regular file; standard input is -"
+                return None, "is not a regular file; use - for standard input"
             return read(self.file), ""
         except OSError as error:
             return None, f"cannot be read: {error.strerror or error}"
 
-    def _judged(self, raw: bytes | None, reason: str) -> Loaded:
+    def _load(self, raw: bytes | None, reason: str) -> Loaded:
         if raw is None:
             return unusable(self.file, reason)
         return self._loader.load_bytes(raw, self.file)
@@ -255,16 +248,21 @@ class ConfigSource:
             failures=self.status.failures + 1,
         )
 
-    def _save(self, raw: bytes) -> None:
-        if self._saver is not None:
-            self._saver.save(raw)
+    def _save(self) -> None:
+        if self._writer is not None and self._good is not None:
+            self._writer.changed()
+
+    async def _write(self) -> None:
+        last_good, raw = self._last_good, self._good
+        if last_good is not None and raw is not None:
+            await in_thread("save config", lambda: last_good.write(raw))
 
     def _saved(self, problem: str | None) -> None:
         self.status = replace(self.status, unsaved=problem)
 
 
 def log_problems(problems: Iterable[Problem]) -> None:
-    """Log each problem as a line of its own, as `validate` prints it; its place in JSON, too."""
+    """Log each problem in a line of its own, as `validate` prints it, with its position."""
     for problem in problems:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
         place = {key: getattr(problem, key) for key in ("file", "line", "column", "path")}
@@ -276,10 +274,10 @@ def _hash(raw: bytes | None) -> str:
 
 
 def _may_wait(file: str) -> bool:
-    """Whether opening a file may never end: a pipe waits for its writer, a terminal for a user.
+    """Whether opening a file may never return: a pipe waits for its writer, a terminal for a user.
 
     Raises:
-        OSError: It is not there, or cannot be reached.
+        OSError: It does not exist, or cannot be reached.
     """
     if file in ("", "-") or "\0" in file:
         return False
@@ -288,7 +286,7 @@ def _may_wait(file: str) -> bool:
 
 
 def _watch_targets(file: str) -> frozenset[WatchTarget]:
-    """Return the directories in which the file, or a link on the way to it, may be exchanged.
+    """Return the directories in which the file, or a symlink on the way to it, may be replaced.
 
     Raises:
         OSError: A link on the way cannot be read.
