@@ -1,52 +1,114 @@
-"""Counts the devices of each resource, and says when there are fewer than expected.
+"""Counts the devices of each resource, and reports when there are fewer than expected.
 
-The numbers are kept in the state directory, so that a device that is gone after a restart is
-missed too. Nothing waits for that directory: until it answers, they are in memory only.
+Expected is a declared number, or as many as there were lately. The numbers are kept in the state
+directory, so that a device that is gone after a restart counts as missing, too.
 """
 
 import asyncio
-import contextlib
 import functools
+import hashlib
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter
 
 from devhost.discovery.candidates import HELD
-from devhost.host.expectation import Expectation
 from devhost.host.resource.publisher import Publisher
-from devhost.host.state_files import locked, write_atomically
+from devhost.host.state_files import StateWriter, locked, write_atomically
+from devhost.immutable import immutable
+from devhost.model.config import Resource
 from devhost.threads import in_thread
 
+ACCEPTED_AFTER_S: Final = 24 * 3600.0
+# The options that decide which devices are found. When one of them changes, so may the number.
+_FINDING: Final = ("sources", "id", "group", "max_devices", "overlap")
 _BURST_S: Final = 0.5  # many changes are one count
-_RETRY_S: Final = 60.0  # for a state directory that cannot be used
 _LOG: Final = logging.getLogger(__name__)
+
+
+@immutable
+class Expectation:
+    """How many devices a resource has, and how many it should have.
+
+    Attributes:
+        finding: A hash of the options that decide which devices are found.
+        found: How many devices it has.
+        elsewhere: How many nodes that it finds belong to other resources.
+        minimum: `Resource.min_devices`.
+        before: Each higher number of devices it had, and when last (seconds since 1970).
+    """
+
+    finding: str = ""
+    found: int = 0
+    elsewhere: int = 0
+    minimum: int | None = None
+    before: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, resource: Resource, found: int, elsewhere: int = 0) -> "Expectation":
+        """Return the expectation of a resource without history."""
+        options = repr([getattr(resource, option) for option in _FINDING])
+        finding = hashlib.sha256(options.encode()).hexdigest()[:16]
+        return cls(finding, found, elsewhere, resource.min_devices)
+
+    def then(self, later: "Expectation", now: float) -> "Expectation":
+        """Return a later expectation with the history of this one.
+
+        Devices that are gone count as missing for a day, unless an edit explains that: other
+        options that decide which devices are found, or another resource that has some of them.
+        """
+        if later.finding != self.finding:
+            return later
+        given = max(0, later.elsewhere - self.elsewhere)
+        had = {**self.lately(now), self.found: now, **later.lately(now)}
+        before = {n - given: at for n, at in had.items() if n - given > later.found}
+        return replace(later, before=before)
+
+    def expected(self, now: float) -> int:
+        """Return how many devices there should be."""
+        if self.minimum is not None:
+            return self.minimum
+        return max([self.found, *self.lately(now)])
+
+    def missing(self, now: float) -> int:
+        """Return how many of them are missing."""
+        return max(0, self.expected(now) - self.found)
+
+    def lately(self, now: float) -> dict[int, float]:
+        """Return `before` without what is accepted by now."""
+        # A clock that was wrong may have left a time in the future.
+        return {n: at for n, at in self.before.items() if abs(now - at) < ACCEPTED_AFTER_S}
+
 
 Numbers = dict[str, Expectation]
 
 
 class Expectations:
-    """What is expected of the resources of a process.
+    """The expectations of all resources of a process.
 
     Args:
         state_dir: Where the numbers outlive the process; ``None`` for memory only.
     """
 
     def __init__(self, state_dir: Path | None) -> None:
-        # A directory of its own: its lock is held for this file only.
-        self._path = state_dir / "expected" / "devices.json" if state_dir else None
         self._numbers: Numbers = {}
         self._changed: dict[str, Publisher] = {}
         self._due = asyncio.Event()
         self._unsaved: dict[str, Expectation | None] = {}
-        self._save = asyncio.Event()
-        self._problem: str | None = None
+        self._writer: StateWriter | None = None
+        self._loaded = False
+        if state_dir is not None:
+            # A directory of its own: its lock is held for this file only.
+            path = state_dir / "expected" / "devices.json"
+            save = functools.partial(self._save, path)
+            self._writer = StateWriter("expected device counts", path, save)
 
     def of(self, name: str) -> Expectation:
-        """Return what is expected of a resource; nothing before its devices are counted."""
+        """Return the expectation of a resource; an empty one before its devices are counted."""
         return self._numbers.get(name, Expectation())
 
     def changed(self, name: str, published: Publisher) -> None:
@@ -55,16 +117,16 @@ class Expectations:
         self._due.set()
 
     def forget(self, name: str) -> None:
-        """Expect nothing of a resource any more."""
+        """Drop the expectation of a resource."""
         self._changed.pop(name, None)
         self._numbers.pop(name, None)
         self._later(name, None)
 
     async def run(self) -> None:
         """Count when something has changed, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            if self._path is not None:
-                tasks.create_task(self._keep(self._path), name="expected devices")
+        try:
+            if self._writer is not None:
+                self._writer.changed()  # reads what there is, too
             while True:
                 await self._due.wait()
                 await asyncio.sleep(_BURST_S)
@@ -72,11 +134,14 @@ class Expectations:
                 while self._changed:
                     self._count(*self._changed.popitem())
                     await asyncio.sleep(0)  # a thousand resources take a while
+        finally:
+            if self._writer is not None:
+                self._writer.close()
 
     def _count(self, name: str, published: Publisher) -> None:
         found = published.found
         if found.error is not None or any(one.reason.startswith(HELD) for one in found.skipped):
-            return  # not the whole number; another scan follows
+            return  # not the final number; another scan follows
         there = sum(device.missing_since is None for device in found.devices.values())
         resource, elsewhere = published.scanner.resource, len(published.skipped)
         fresh = Expectation.of(resource, there, elsewhere)
@@ -98,45 +163,30 @@ class Expectations:
     # ── in the state directory ──
 
     def _later(self, name: str, expectation: Expectation | None) -> None:
-        self._unsaved[name] = expectation
-        self._save.set()
+        if self._writer is not None:
+            self._unsaved[name] = expectation
+            self._writer.changed()
 
-    async def _keep(self, path: Path) -> None:
-        """Read the file, then write what changes."""
-        loaded = False
-        while True:
-            try:
-                if not loaded:
-                    self._load(await in_thread("read expected devices", lambda: _read(path)))
-                    loaded = True
-                if self._unsaved:
-                    await self._write(path, dict(self._unsaved))
-            except Exception as error:  # noqa: BLE001 (logged; the host goes on)
-                if (problem := str(error)) != self._problem:
-                    _LOG.warning("cannot keep the number of devices: %s", problem)
-                self._problem = problem
-            else:
-                self._problem = None
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_S):
-                    await self._save.wait()
-            self._save.clear()
+    async def _save(self, path: Path) -> None:
+        """Read the file if that has not succeeded yet, and write what has changed."""
+        if not self._loaded:
+            self._merge(await in_thread("read expected devices", lambda: _read(path)))
+            self._loaded = True
+        if unsaved := dict(self._unsaved):
+            await in_thread("save expected devices", lambda: _write(path, unsaved))
+            for name, saved in unsaved.items():
+                if self._unsaved[name] is saved:
+                    del self._unsaved[name]
 
-    def _load(self, stored: Numbers) -> None:
+    def _merge(self, stored: Numbers) -> None:
         for name, earlier in stored.items():
             if name in self._numbers:
                 self._set(name, earlier.then(self._numbers[name], time.time()))
             elif name not in self._unsaved:  # else forgotten meanwhile
                 self._numbers[name] = earlier
 
-    async def _write(self, path: Path, unsaved: Mapping[str, Expectation | None]) -> None:
-        await in_thread("save expected devices", lambda: _write(path, unsaved))
-        for name, saved in unsaved.items():
-            if self._unsaved[name] is saved:
-                del self._unsaved[name]
 
-
-# ── in a thread ────────────────────────────────────────────────────────────────────────
+# ── in a thread ──
 
 
 @functools.cache  # takes milliseconds to make
@@ -155,7 +205,7 @@ def _read(path: Path) -> Numbers:
 
 
 def _write(path: Path, changed: Mapping[str, Expectation | None]) -> None:
-    """Change the file, which other instances may have written meanwhile."""
+    """Update the file, which other instances may have changed."""
     with locked(path.parent):
         numbers = {**_read(path), **changed}
         kept = {name: number for name, number in numbers.items() if number is not None}

@@ -48,22 +48,22 @@ class StateWriter:
     ) -> None:
         self._what, self._path, self._write = what, path, write
         self._patience, self._on_problem = patience or PATIENCE_S, on_problem
-        self._changed, self._settled = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
+        # Set when the write that runs, and the one after it, have ended or are known to fail.
+        self._current, self._next = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.problem: str | None = None
 
     def changed(self) -> None:
         """Write what has changed, soon; returns immediately."""
         self._changed.set()
-        if self.problem is None:
-            self._settled.clear()
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"save {self._what}")
 
     async def settled(self) -> None:
-        """Wait until the file is up to date, or the write has failed or takes too long."""
-        if self._task is not None:
-            await self._settled.wait()
+        """Wait until all changes so far are written; not while that fails or takes too long."""
+        if self._task is not None and self.problem is None:
+            await (self._next if self._changed.is_set() else self._current).wait()
 
     def close(self) -> None:
         """Write nothing more; a write that hangs is left to its thread."""
@@ -75,7 +75,9 @@ class StateWriter:
         try:
             while self._changed.is_set():
                 self._changed.clear()
+                self._current, self._next = self._next, asyncio.Event()
                 if await self._attempt():
+                    self._current.set()
                     pause = RETRY_S
                     continue
                 with contextlib.suppress(TimeoutError):
@@ -85,7 +87,7 @@ class StateWriter:
                 pause = min(pause * 2, RETRY_MAX_S)
         finally:
             self._task = None
-            self._settled.set()
+            self._release()
 
     async def _attempt(self) -> bool:
         late = asyncio.get_running_loop().call_later(
@@ -102,13 +104,18 @@ class StateWriter:
             self._report(None)
         return True
 
+    def _release(self) -> None:
+        for event in (self._current, self._next):
+            event.set()
+        self._current, self._next = asyncio.Event(), asyncio.Event()
+
     def _report(self, reason: str | None) -> None:
         problem = reason and f"{self._path}: {reason}"
         if problem == self.problem:
             return
         self.problem = problem
         if problem:
-            self._settled.set()
+            self._release()
             _LOG.warning("cannot save %s: %s", self._what, problem)
         else:
             _LOG.info("%s saved again", self._what)

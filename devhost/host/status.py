@@ -43,7 +43,7 @@ def status(host: Host) -> Json:
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"who holds what is not known: {holders.unknown}")
     if problem := host.shared.owners.problem:
-        shown["troubles"].append(f"cannot save who has which node: {problem}")
+        shown["troubles"].append(f"cannot save node owners: {problem}")
     shown["troubles"] += _troubles(shown)
     return shown
 

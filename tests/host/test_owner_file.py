@@ -69,13 +69,13 @@ def test_lines_that_cannot_be_read_are_said_and_written_over(tmp_path: Path, tor
     after = record("b", inode=2)
     others, refused, problem = Journal(tmp_path).exchange([after])
     assert (others, refused) == ([record()], [])
-    assert problem == f"{one.path}: 1 lines cannot be read and are not used"
+    assert problem == f"{one.path}: 1 unreadable lines are ignored"
     assert Journal(tmp_path).exchange([]) == ([record(), after], [], None)
 
 
 def test_the_file_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other instances go on with the new one."""
-    monkeypatch.setattr(owner_file, "_SPARE_LINES", 10)
+    monkeypatch.setattr(owner_file, "_OBSOLETE_LINES", 10)
     one, two = Journal(tmp_path), Journal(tmp_path)
     two.exchange([])
     kept = record("kept", inode=99)

@@ -168,9 +168,9 @@ async def test_a_state_directory_that_cannot_be_used(
     assert await healthy(who, resource(A), device("a"))
     assert not await healthy(who, resource(B), device("b"))
     assert "records.jsonl" in str(who.problem)
-    assert "cannot save who has which node" in caplog.text
+    assert "cannot save node owners" in caplog.text
     state.unlink()
-    who._saver.start()
+    who._journal.start()
     async with asyncio.timeout(60):
         while who.problem is not None:
             await asyncio.sleep(0.01)

@@ -187,7 +187,7 @@ async def test_a_state_directory_that_cannot_be_used(
     daemon.state.mkdir()
     (daemon.state / "expected").touch()  # no directory
     port = await with_two(daemon, started, directory)
-    line = await daemon.logged("cannot keep the number of devices")
+    line = await daemon.logged("cannot save expected device counts")
     assert line["level"] == "warning"
     (directory / "colas" / "a").unlink()
     await until(port, lambda it: missing(it) == (1, 2))

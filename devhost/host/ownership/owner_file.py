@@ -1,28 +1,33 @@
-"""The file of the nodes that resources offer: a journal, shared by all instances on the node.
+"""The file of node owners: a journal, shared by all instances on the machine.
 
-A line says that a device has a node, or has it no more; the last one for a device and a path
+A line says that a device has a node, or no longer has it; the last one for a device and a path
 counts. Lines are appended under a lock, so that a change costs the same among ten thousand
-records, and two instances never claim one node without one of them seeing the other's line.
+records, and two instances never record one node without one of them seeing the other's line.
 """
 
 import json
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.host.state_files import locked, write_atomically
+from devhost.host.state_files import StateWriter, locked, write_atomically
 from devhost.immutable import immutable
 from devhost.model.device import FileState
+from devhost.threads import in_own_thread
 
-_SPARE_LINES: Final = 1000  # that say nothing any more, before the file is written anew
+_OBSOLETE_LINES: Final = 1000  # before the file is rewritten
+_PATIENCE_S: Final = 2.0
+_LOG: Final = logging.getLogger(__name__)
 
 Identity = tuple[int, ...]
 
 
 @immutable
 class Owner:
-    """Under what name the kubelet's list has, or had, a device.
+    """The name under which a device is, or was, in the list that kubelet gets.
 
     Attributes:
         resource: The resource's name.
@@ -40,17 +45,17 @@ class Owner:
 
 @immutable
 class Record:
-    """A node that a device has.
+    """A node and its owner.
 
     Attributes:
         owner: The device.
         path: The host path as matched.
         realpath: The host path with links resolved.
-        identity: Device number and inode, with the number (major, minor) before it for a device
-            node, and the time of the content behind it for anything else.
+        identity: For a device node its number (major, minor), filesystem and inode; for anything
+            else filesystem, inode and the time of its content.
         boot: The kernel's boot ID; another boot gives the same node another inode.
-        overlap: Whether the resource said ``overlap: allow``.
-        dropped: Whether the device has the node no more.
+        overlap: Whether the resource had ``overlap: allow``.
+        dropped: Whether the device no longer has the node.
     """
 
     owner: Owner
@@ -62,40 +67,41 @@ class Record:
     dropped: bool = False
 
     def keys(self, boot: str) -> tuple[Identity | str, ...]:
-        """Return what only this node has, in a boot: what `keys_of` returns has one of them."""
+        """Return what identifies the node in a boot: one of the keys of `keys_of`."""
         if boot != self.boot:
             return self.realpath, self.path
         if len(self.identity) == _DEVICE_NODE:
-            return (self.identity,)  # another one may have its path now
+            return (self.identity,)  # another node may have its path now
         return self.identity, self.realpath
 
     @property
     def place(self) -> tuple[Owner, str]:
-        """What there is one record of."""
+        """The key of the record: there is one for each."""
         return self.owner, self.realpath
 
 
 _DEVICE_NODE: Final = 4
+Learn = Callable[[Sequence[Record], Sequence[Record]], None]
 
 
 def identity_of(state: FileState) -> Identity:
-    """Return what stays of a node as long as it is there, in one boot."""
+    """Return what identifies a node as long as it exists, in one boot."""
     if state.number:
         return *state.number, *state.identity
     return *state.identity, state.modified
 
 
 def keys_of(path: str, state: FileState) -> tuple[Identity | str, ...]:
-    """Return by what a node that is there now may be known to a record."""
+    """Return the keys under which a record of a present node may be found."""
     return identity_of(state), state.realpath, path
 
 
 def boot_id() -> str:
-    """Return what tells this boot of the machine from the others."""
+    """Return the kernel's ID of this boot of the machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""  # then an inode that is given anew may be taken for the former node
+        return ""  # then a reused inode may be taken for the former node
 
 
 class Journal:
@@ -108,14 +114,14 @@ class Journal:
         self._boot = boot_id()
 
     def exchange(self, own: Sequence[Record]) -> tuple[list[Record], list[Record], str | None]:
-        """Append records, unless another instance has claimed the node meanwhile.
+        """Append records, unless another instance has recorded the node meanwhile.
 
         Args:
-            own: What is to be appended.
+            own: The records to append.
 
         Returns:
-            What other instances have appended since the last call (at the first call, all that
-            there is), what was not appended because of that, and what is wrong with the file.
+            What other instances have appended since the last call (at the first call, all
+            records), what was not appended because of that, and what is wrong with the file.
 
         Raises:
             OSError: The file cannot be read or written.
@@ -133,12 +139,12 @@ class Journal:
                     os.fsync(stream.fileno())
                 self._offset = stream.seek(0, os.SEEK_END)
                 self._lines += len(lines)
-            if problem or self._lines > _SPARE_LINES:
-                self._compact(whatever=problem is not None)
+            if problem or self._lines > _OBSOLETE_LINES:
+                self._compact(force=problem is not None)
         return others, refused, problem
 
     def _unread(self, stream: Any) -> tuple[list[Record], str | None, bool]:
-        """Return what is new; what is wrong with it; whether the last line has no end."""
+        """Return the new records, what is wrong with them, and whether the last line is torn."""
         found = os.fstat(stream.fileno())
         if found.st_ino != self._inode or found.st_size < self._offset:
             self._inode, self._offset, self._lines = found.st_ino, 0, 0
@@ -146,29 +152,97 @@ class Journal:
         raw: bytes = stream.read()
         records, bad = _loaded(raw)
         self._lines += len(records)
-        problem = f"{self.path}: {bad} lines cannot be read and are not used" if bad else None
+        problem = f"{self.path}: {bad} unreadable lines are ignored" if bad else None
         return records, problem, bool(raw) and not raw.endswith(b"\n")
 
-    def _compact(self, *, whatever: bool) -> None:
-        """Write the file anew, if most of its lines say nothing any more or whatever they say."""
+    def _compact(self, *, force: bool) -> None:
+        """Rewrite the file if most of its lines are obsolete, or in any case if ``force``."""
         records, _ = _loaded(self.path.read_bytes())
         last = {record.place: record for record in records}
         kept = [record for record in last.values() if not record.dropped]
-        if whatever or len(records) > 2 * len(kept) + _SPARE_LINES:
+        if force or len(records) > 2 * len(kept) + _OBSOLETE_LINES:
             raw = b"".join(map(_dumped, kept))
             write_atomically(self.path, raw)
             self._inode, self._offset = self.path.stat().st_ino, len(raw)
             self._lines = 0
         else:
-            self._lines = -len(kept)  # look again when as many have come
+            self._lines = -len(kept)  # check again after as many more
+
+
+class JournalWriter:
+    """Writes records to the journal in the background; one per process.
+
+    Args:
+        state_dir: Where the journal is; ``None`` to write nothing.
+        learn: Takes what other instances have recorded, and what was refused because of it.
+
+    Attributes:
+        loaded: Whether the records of earlier processes were read.
+    """
+
+    def __init__(self, state_dir: Path | None, learn: Learn) -> None:
+        self._learn = learn
+        self._unsaved: dict[tuple[Owner, str], Record] = {}
+        self._writer: StateWriter | None = None
+        self.loaded = state_dir is None
+        if state_dir is not None:
+            self._journal = Journal(state_dir)
+            self._writer = StateWriter(
+                "node owners", self._journal.path, self._write, patience=_PATIENCE_S
+            )
+
+    @property
+    def problem(self) -> str | None:
+        """Why the journal does not have the records; ``None`` where it has."""
+        return self._writer.problem if self._writer else None
+
+    def put(self, record: Record) -> None:
+        """Note a record for the next write."""
+        if self._writer is not None:
+            self._unsaved[record.place] = record
+
+    def start(self) -> None:
+        """Write the noted records, and read those of other instances."""
+        if self._writer is not None and (self._unsaved or not self.loaded):
+            self._writer.changed()
+
+    async def saved(self) -> None:
+        """Wait until all is written, at most 2 s; not at all while writing fails."""
+        self.start()
+        if self._writer is not None:
+            await self._writer.settled()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _write(self) -> None:
+        batch, self._unsaved = self._unsaved, {}
+        own = list(batch.values())
+        try:
+            others, refused, bad = await in_own_thread(
+                "node owners", lambda: self._journal.exchange(own)
+            )
+        except OSError:
+            self._unsaved = dict(ChainMap(self._unsaved, batch))
+            raise
+        if bad is not None:
+            _LOG.warning("%s", bad)
+        self.loaded = True
+        self._learn(others, refused)
+        self.start()  # what was put meanwhile, also by `learn`
+
+
+# ── the file's content ──
 
 
 def _refused(own: Iterable[Record], others: Sequence[Record], boot: str) -> list[Record]:
     last = {record.place: record for record in others}
-    claimed: dict[Identity | str, list[Record]] = {}
+    taken: dict[Identity | str, list[Record]] = {}
     for record in last.values():
         for key in record.keys(boot) if not record.dropped else ():
-            claimed.setdefault(key, []).append(record)
+            taken.setdefault(key, []).append(record)
     return [
         one
         for one in own
@@ -176,7 +250,7 @@ def _refused(own: Iterable[Record], others: Sequence[Record], boot: str) -> list
         and any(
             other.owner != one.owner and not (other.overlap and one.overlap)
             for key in (one.identity, one.realpath, one.path)
-            for other in claimed.get(key, ())
+            for other in taken.get(key, ())
         )
     ]
 
@@ -198,7 +272,7 @@ def _record(entry: dict[str, Any]) -> Record:
     if not all(isinstance(one, str) for one in texts) or not all(
         isinstance(one, int) for one in identity
     ):
-        raise ValueError(f"{entry!r} is no record")
+        raise ValueError(f"{entry!r} is not a record")
     return Record(
         Owner(resource, device, bool(shared)),
         entry["path"],

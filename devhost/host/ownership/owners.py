@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from devhost.host.holders import Holders
-from devhost.host.ownership.owner_file import Identity, Owner, Record, identity_of, keys_of
+from devhost.host.ownership.owner_file import (
+    Identity,
+    JournalWriter,
+    Owner,
+    Record,
+    identity_of,
+    keys_of,
+)
 from devhost.host.ownership.owner_index import Entry, OwnerIndex
-from devhost.host.ownership.owner_saver import OwnerSaver
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.model.config import Resource
@@ -61,7 +67,7 @@ class Owners:
     ) -> None:
         self._holders, self._instances = holders, instances
         self._assume_free, self._leave_after = assume_free, leave_after
-        self._saver = OwnerSaver(state_dir, self._learn)
+        self._journal = JournalWriter(state_dir, self._learn)
         self._index = OwnerIndex()
         self._freed = False  # since those who wait for a node were told
         self._served: dict[str, _Served] = {}
@@ -70,7 +76,7 @@ class Owners:
     @property
     def problem(self) -> str | None:
         """Why the state directory does not have the records; ``None`` where it has."""
-        return self._saver.problem
+        return self._journal.problem
 
     # ── who is there ──
 
@@ -103,16 +109,16 @@ class Owners:
         """Record which nodes devices have, unless another device is known to have them.
 
         To be awaited before the kubelet can learn of the devices. Never fails; waits for the
-        state directory as `OwnerSaver.saved` does.
+        state directory as `JournalWriter.saved` does.
         """
-        if not self._saver.loaded:
-            await self._saver.saved()  # reads what there is, too
+        if not self._journal.loaded:
+            await self._journal.saved()  # reads what there is, too
         for note in (self._refresh, self._enter):
             for number, device in enumerate(devices, 1):
                 note(resource, device)
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)  # ten thousand take a quarter of a second
-        await self._saver.saved()
+        await self._journal.saved()
 
     def offered(self, name: str, owners: Collection[Owner]) -> None:
         """Note which devices a resource has; all others of it have no nodes any more."""
@@ -147,10 +153,9 @@ class Owners:
         try:
             while True:
                 self.settle()
-                self._saver.retry()
                 await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
         finally:
-            self._saver.close()
+            self._journal.close()
 
     def settle(self) -> None:
         """Drop records of devices that kubelet cannot hand out any more and that no pod holds."""
@@ -235,7 +240,7 @@ class Owners:
                 self._index.forget(entry)
             record = Record(owner, node.path, realpath, identity, self._index.boot, overlap=allow)
             self._index.add(Entry(record, unknown=unknown))
-            self._saver.put(record)
+            self._journal.put(record)
             own = self._index.of(owner)
 
     def _same(self, record: Record, node: Node, identity: Identity, *, allow: bool) -> bool:
@@ -304,8 +309,8 @@ class Owners:
         """Forget a record, on the disk too."""
         self._index.forget(entry)
         self._freed = True
-        self._saver.put(replace(entry.record, dropped=True))
-        self._saver.start()
+        self._journal.put(replace(entry.record, dropped=True))
+        self._journal.start()
 
     def _lose(self, entry: Entry) -> None:
         """Note that a listed device has lost a node; a running Allocate may still give it away."""
@@ -331,7 +336,7 @@ class Owners:
             known = self._index.of(record.owner).get(record.realpath)
             if known is not None and not known.former:
                 if record.dropped:
-                    self._saver.put(known.record)
+                    self._journal.put(known.record)
                 continue
             if known is not None:
                 self._index.forget(known)

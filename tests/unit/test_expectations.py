@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.host.expectation import ACCEPTED_AFTER_S, Expectation
+from devhost.host.expectations import ACCEPTED_AFTER_S, Expectation
 from devhost.model.config import Resource
 
 HOUR: Final = 3600.0
