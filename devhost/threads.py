@@ -117,6 +117,9 @@ class NoAnswerError(TimeoutError):
     def __init__(self, reason: str, path: Path | None = None) -> None:
         super().__init__(errno.ETIMEDOUT, reason, *([] if path is None else [str(path)]))
 
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.filename, self.strerror)))
+
 
 class BlockingCalls:
     """Blocking calls to one thing that may hang, such as a filesystem; bounded in time and number.

@@ -42,7 +42,7 @@ class Ended:
         """The last line of the output; empty where there is none."""
         return self.lines[-1] if self.lines else ""
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the status in words."""
         if self.status is None:
             return "did not end in time"

@@ -174,7 +174,7 @@ class _Round:
                 raise _FailedError(f"{words[0]} cannot be run: {_reason(error)}") from None
             if end.status != 0:
                 late = f"did not answer in {self._timeout:g} s"
-                text = late if end.status is None else end.told()
+                text = late if end.status is None else end.description()
                 raise _FailedError(": ".join(filter(None, (words[0], text, end.last_line))))
 
 

@@ -200,7 +200,7 @@ def _read(path: Path) -> Numbers:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        _LOG.warning("%s is not used: %s", path, error)
+        _LOG.warning("%s ignored: %s", path, error)
         return {}
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,7 @@ import pytest
 
 from devhost.errors import PreStartError
 from devhost.host.prestart import holder_records
-from devhost.host.prestart.holder_file import Fresh, Holder
-from devhost.host.prestart.holder_records import HolderRecords
+from devhost.host.prestart.holder_records import Fresh, Holder, HolderRecords
 from devhost.host.state_files import write_atomically
 
 NAME: Final = "example.com/disk"
@@ -40,7 +40,7 @@ async def settle(records: HolderRecords, *ids: str, pod: str = POD) -> None:
     found = await records.read()
     fresh = {one: record for one in ids if isinstance(record := found[one], Fresh)}
     assert set(fresh) == set(ids)
-    await records.settle(fresh, pod)
+    await records.assign(fresh, pod)
 
 
 @contextmanager
@@ -164,7 +164,7 @@ async def test_a_corrupt_file_is_no_record_and_is_logged_once(
     file_of(tmp_path).write_bytes(content.encode("utf-8", "surrogateescape"))
     assert await short(records) == {}
     assert await short(records) == {}
-    assert caplog.text.count("is not used") == 1
+    assert caplog.text.count("ignored") == 1
     await records.mark_fresh(["b"])
     assert await short(records) == {"b": "fresh"}
 
@@ -181,9 +181,9 @@ async def test_a_mark_that_cannot_be_written_is_kept_and_written_later(
     with locked(tmp_path):
         await records.mark_fresh(["a"])
         await records.mark_fresh(["a", "b"])
-        with pytest.raises(TimeoutError, match=r"no answer in 0\.1s"):
+        with pytest.raises(TimeoutError, match=r"no answer in 0\.1 s"):
             await records.read()
-    assert caplog.text.count("cannot keep which devices were handed out") == 1
+    assert caplog.text.count("cannot save which devices were allocated") == 1
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert await short(records) == {"a": "fresh", "b": "fresh"}
     assert await short(HolderRecords(NAME, tmp_path)) == {"a": "fresh", "b": "fresh"}
@@ -266,8 +266,8 @@ async def test_a_use_that_is_late_changes_nothing(tmp_path: Path) -> None:
         await ours.mark_fresh(["a"])  # given up; its thread still waits
     await theirs.mark_fresh(["a"])
     await settle(theirs, "a")
-    assert ours._work is not None
-    await asyncio.wait([ours._work])
+    while ours._calls.hanging:
+        await asyncio.sleep(0.01)
     assert await short(theirs) == {"a": POD}
     assert await short(ours) == {}
 
@@ -299,8 +299,8 @@ async def test_an_allocation_during_the_preparation_is_not_settled(tmp_path: Pat
     await records.mark_fresh(["a", "b"])
     seen = {one: r for one, r in (await records.read()).items() if isinstance(r, Fresh)}
     await records.mark_fresh(["b"])
-    with pytest.raises(PreStartError, match="device b was handed out anew"):
-        await records.settle(seen, POD)
+    with pytest.raises(PreStartError, match="device b was allocated again"):
+        await records.assign(seen, POD)
     assert await short(records) == {"a": "fresh", "b": "fresh"}
 
 
@@ -308,7 +308,7 @@ async def test_a_caller_that_gives_up_leaves_whole_records(tmp_path: Path) -> No
     records = HolderRecords(NAME, tmp_path)
     with locked(tmp_path):
         marking = asyncio.ensure_future(records.mark_fresh(["a"]))
-        while records._work is None:
+        while "holder records" not in {thread.name for thread in threading.enumerate()}:
             await asyncio.sleep(0)
         marking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -362,7 +362,7 @@ async def test_a_full_disk_does_not_hide_what_was_prepared(
         assert await short(records) == {"a": POD, "b": "fresh"}
         with pytest.raises(OSError, match="No space left"):
             await settle(records, "b")
-        assert "cannot keep which devices were handed out" in caplog.text
+        assert "cannot save which devices were allocated" in caplog.text
     assert await short(HolderRecords(NAME, tmp_path)) == {"a": POD}
     await settle(records, "b")
     assert await short(HolderRecords(NAME, tmp_path)) == {"a": POD, "b": POD}

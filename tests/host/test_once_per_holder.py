@@ -381,7 +381,7 @@ async def test_an_allocation_during_a_start_takes_the_device_away(
 
     await world.allocate("a")
     steps.act = overtake
-    assert await world.refused("a") == "device a was handed out anew meanwhile"
+    assert await world.refused("a") == "device a was allocated again meanwhile"
     steps.ran = []
     assert await world.start("a") == FIRST
 
@@ -795,7 +795,7 @@ async def test_a_real_disk_is_formatted_for_each_pod_and_never_under_one(
 
     await world.allocate("superdisk")  # while somebody has not let go of it
     assert await world.refused("superdisk") == (
-        f"device superdisk: {disk.path} is in use (mounted, or held by another): "
+        f"device superdisk: {disk.path} is in use (mounted, or opened exclusively): "
         "it is not prepared again"
     )
     assert (disk.place / "data").read_text() == "precious"

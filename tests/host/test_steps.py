@@ -15,11 +15,11 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.errors import PreStartError
-from devhost.host.beside import Beside
 from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.threads import BlockingCalls
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True)
@@ -224,15 +224,15 @@ async def test_a_program_on_a_filesystem_that_never_answers_holds_up_nobody(
 
 
 async def test_a_filesystem_owes_few_threads(tmp_path: Path) -> None:
-    beside = Beside()
+    calls = BlockingCalls("preStart")
     with hung(tmp_path):
         for _ in range(8):
-            await failure(start_of(beside=beside), waitFor=f"{tmp_path}/x", timeout="1ms")
-        text = await failure(start_of(beside=beside), waitFor=f"{tmp_path}/x")
-        assert text.endswith("the host did not answer the last 8 looks")
-    while beside._stuck:  # it has answered
+            await failure(start_of(calls=calls), waitFor=f"{tmp_path}/x", timeout="1ms")
+        text = await failure(start_of(calls=calls), waitFor=f"{tmp_path}/x")
+        assert text.endswith("8 earlier calls have not returned")
+    while calls.hanging:
         await asyncio.sleep(0.01)
-    await run(start_of(beside=beside), waitFor="/")
+    await run(start_of(calls=calls), waitFor="/")
 
 
 async def test_below_a_root_a_command_is_led_to_what_the_host_has(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ async def test_a_node_that_has_become_a_file_is_not_touched(terminal: str, tmp_p
     start = start_of(node(str(link)))
     link.unlink()
     text = await failure(start, mode="0666")
-    assert text.endswith(f"{link} is no char device any more")
+    assert text.endswith(f"{link} is no longer a char device")
     link.symlink_to(secret)
     assert await failure(start, mode="0666") == text
     assert mode_of(secret) == 0o600
@@ -395,7 +395,7 @@ async def test_a_block_node_that_is_busy_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(HostFiles, "look", lambda *_: disk)
     start = start_of(Node("/dev/sdx", disk, 0, "x"))
     assert await refused(start, errno.EBUSY) == (
-        "device X: /dev/sdx is in use (mounted, or held by another): it is not prepared again"
+        "device X: /dev/sdx is in use (mounted, or opened exclusively): it is not prepared again"
     )
     for number in (errno.EPERM, errno.EACCES, errno.ENXIO, errno.ENOMEDIUM):
         assert await refused(start, number) is None

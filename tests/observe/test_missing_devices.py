@@ -164,7 +164,7 @@ async def test_a_file_that_cannot_be_read_is_replaced(
     place.mkdir(parents=True)
     (place / "devices.json").write_text(content)
     await with_two(daemon, started, directory)
-    await daemon.logged("is not used")
+    await daemon.logged("ignored")
     await kept(daemon, 2)
 
 

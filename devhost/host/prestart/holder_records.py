@@ -1,13 +1,12 @@
-"""Which devices kubelet has handed out but not started yet, and whose the others are.
+"""Records of which devices were allocated but not started yet, and which pod holds the others.
 
-A record outlives the process where there is a state directory. What is wrong with it must
-never look like a device that was just handed out: that would be wiped.
+They outlive the process where there is a state directory. A damaged file must never look like
+devices that were just allocated: those would be wiped.
 """
 
-import asyncio
 import errno
-import functools
 import hashlib
+import json
 import logging
 import os
 import secrets
@@ -16,28 +15,55 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from pydantic_core import from_json
+
 from devhost.errors import PreStartError
-from devhost.host.prestart.holder_file import Fresh, Holder, Record, Records, dumped, load
 from devhost.host.state_files import locked, write_atomically
 from devhost.immutable import immutable
-from devhost.threads import in_thread
+from devhost.threads import BlockingCalls
 
-_PATIENCE_S: Final = 2.0  # for the state directory: Allocate waits for it
-_PATIENCE_HANGING_S: Final = 0.1  # when it has not answered before
+_PATIENCE_S: Final = 2.0  # Allocate waits for it
+_PATIENCE_HANGING_S: Final = 0.1
 _LOG: Final = logging.getLogger(__name__)
 
 
+@immutable
+class Fresh:
+    """Allocated; no container has started with it since.
+
+    Attributes:
+        mark: Identifies the Allocate.
+    """
+
+    mark: str
+
+
+@immutable
+class Holder:
+    """Prepared for a pod.
+
+    Attributes:
+        pod: ``namespace/name``.
+        mark: Of the Allocate that gave it to the pod.
+    """
+
+    pod: str
+    mark: str
+
+
+Record = Fresh | Holder
+Records = Mapping[str, Record]
 Change = Callable[[dict[str, Record]], None]
 _Updated = tuple[Records, str | None, bool]
 
 
 @immutable
 class _Unsaved:
-    """A mark that may not be on the disk.
+    """A mark that may be missing on the disk.
 
     Attributes:
         fresh: The record.
-        after: The marks of which the disk may still have one; ``None`` for no record.
+        after: The marks that the disk may have instead; ``None`` for no record.
     """
 
     fresh: Fresh
@@ -46,7 +72,7 @@ class _Unsaved:
 
 @immutable
 class _Known:
-    """What a use of the file begins with, beside the file."""
+    """What is known before the file is read."""
 
     memory: Records
     unsaved: Mapping[str, _Unsaved]
@@ -56,8 +82,8 @@ class _Known:
 class HolderRecords:
     """The records of one resource, by advertised ID.
 
-    The file wins over memory, because another instance may have written it; where there is
-    none, memory tells the holders. One use at a time touches it, also of other processes.
+    The file wins over memory, because another instance may have written it; where it does not
+    exist, memory has the holders. It is used by one caller at a time, also of other processes.
     """
 
     def __init__(self, resource: str, state_dir: Path | None) -> None:
@@ -69,10 +95,10 @@ class HolderRecords:
         self._memory: Records = {}
         self._unsaved: dict[str, _Unsaved] = {}
         self._forgetting = False
-        self._turn = asyncio.Lock()
-        self._hangs = False
-        self._work: asyncio.Future[_Updated] | None = None
-        self._told: str | None = None
+        self._calls = BlockingCalls(
+            "holder records", self._path, patience_hanging=_PATIENCE_HANGING_S, serial=True
+        )
+        self._problem: str | None = None
 
     @property
     def durable(self) -> bool:
@@ -80,16 +106,16 @@ class HolderRecords:
         return self._path is not None
 
     async def mark_fresh(self, ids: Iterable[str]) -> None:
-        """Note that kubelet hands IDs out now; never fails.
+        """Mark IDs as allocated now; never fails.
 
         Where the state directory cannot be written within 2 s, the marks are in memory only,
-        and that is logged once; the next use tries again.
+        and that is logged once; the next call tries again.
         """
         marks = {one: Fresh(secrets.token_hex(8)) for one in ids}
         try:
             await self._use(lambda records: records.update(marks))
         except OSError as error:
-            self._tell(f"cannot keep which devices were handed out: {error}")
+            self._log(f"cannot save which devices were allocated: {error}")
             for one, fresh in marks.items():
                 self._unsaved[one] = _Unsaved(fresh, self._possible(one))
 
@@ -101,39 +127,38 @@ class HolderRecords:
     async def read(self) -> Records:
         """Return the records.
 
-        A mark that could not be written in its time is written now. Where that fails again,
-        this is logged, and what was prepared before is known all the same.
+        Marks that could not be written before are written now. If that fails again, it is logged.
 
         Raises:
             OSError: The state directory cannot be read, or did not answer within 2 s.
         """
         return await self._use(None)
 
-    async def settle(self, fresh: Mapping[str, Fresh], pod: str) -> None:
-        """Note that devices are prepared for a pod, on the disk when this returns.
+    async def assign(self, fresh: Mapping[str, Fresh], pod: str) -> None:
+        """Record that devices are prepared for a pod; it is on the disk when this returns.
 
         Args:
             fresh: Their records, as read before they were prepared.
             pod: ``namespace/name``.
 
         Raises:
-            OSError: That could not be written within 2 s.
-            PreStartError: One was handed out anew in the meantime; nothing is changed.
+            OSError: The record could not be written within 2 s.
+            PreStartError: A device was allocated again meanwhile; nothing is changed.
         """
 
         def change(records: dict[str, Record]) -> None:
             for one, seen in fresh.items():
                 if records.get(one) != seen:
-                    raise PreStartError(f"device {one} was handed out anew meanwhile")
+                    raise PreStartError(f"device {one} was allocated again meanwhile")
                 records[one] = Holder(pod, seen.mark)
 
         await self._use(change)
 
     async def drop(self, ids: Iterable[str]) -> None:
-        """Forget what is known of IDs, so that nothing is done for who starts with them.
+        """Drop the records of IDs, so that nothing is prepared for a container with them.
 
         Raises:
-            OSError: That could not be written within 2 s.
+            OSError: The file could not be written within 2 s.
         """
 
         def change(records: dict[str, Record]) -> None:
@@ -143,20 +168,20 @@ class HolderRecords:
         await self._use(change)
 
     async def forget(self) -> None:
-        """Drop all records, because containers start without them from now on; never fails.
+        """Drop all records, because containers start without records from now on; never fails.
 
-        A mark that stayed would look like a container that has not started yet, once the
+        A mark that remained would look like a container that has not started yet, once the
         resource has steps for holders again.
         """
         try:
-            await self._use(lambda records: records.clear(), only_if_there=True)
+            await self._use(lambda records: records.clear(), only_if_exists=True)
             self._unsaved = {}
         except OSError as error:
-            self._tell(f"cannot drop the record of who holds devices: {error}")
+            self._log(f"cannot drop the holder records: {error}")
             self._memory, self._unsaved, self._forgetting = {}, {}, True
 
-    async def _use(self, change: Change | None, *, only_if_there: bool = False) -> Records:
-        """Apply a change to what is known, in memory and on the disk; return what then is.
+    async def _use(self, change: Change | None, *, only_if_exists: bool = False) -> Records:
+        """Apply a change to the records, in memory and on the disk, and return them.
 
         Without a change nothing has to be written.
 
@@ -169,26 +194,17 @@ class HolderRecords:
                 change(records)
             self._memory = records
             return records
-        patience = _PATIENCE_HANGING_S if self._hangs else _PATIENCE_S
-        until = time.monotonic() + patience
-        try:
-            async with asyncio.timeout(patience), self._turn:
-                if self._work is not None:  # a former caller may have given up on it
-                    await asyncio.wait([self._work])
-                self._hangs = False
-                known = _Known(self._memory, dict(self._unsaved), self._forgetting)
-                update = functools.partial(
-                    _update, self._path, self._resource, known, change, until, only_if_there
-                )
-                self._work = in_thread("holder records", update)
-                self._work.add_done_callback(_retrieve)
-                self._memory, problem, written = await asyncio.shield(self._work)
-        except TimeoutError as error:
-            if error.errno is not None:  # not ours: what the filesystem said
-                raise
-            self._hangs = True
-            text = f"no answer in {_PATIENCE_S:g}s"
-            raise TimeoutError(errno.ETIMEDOUT, text, str(self._path)) from None
+        path, until = self._path, time.monotonic() + _PATIENCE_S
+        if self._calls.hanging:
+            until = time.monotonic() + _PATIENCE_HANGING_S
+
+        def update() -> tuple[_Known, _Updated]:
+            # Not taken before it is this call's turn: the one before it changes them.
+            known = _Known(self._memory, dict(self._unsaved), self._forgetting)
+            return known, _update(path, self._resource, known, change, until, only_if_exists)
+
+        known, updated = await self._calls.run(update, patience=_PATIENCE_S)
+        self._memory, problem, written = updated
         if written:
             self._forgetting = self._forgetting and not known.forgetting
             self._unsaved = {
@@ -196,22 +212,17 @@ class HolderRecords:
                 for one, kept in self._unsaved.items()
                 if known.unsaved.get(one) is not kept
             }
-        self._tell(problem)
+        self._log(problem)
         return self._memory
 
-    def _tell(self, problem: str | None) -> None:
-        """Log what is wrong, once as long as it is."""
-        if problem is not None and problem != self._told:
+    def _log(self, problem: str | None) -> None:
+        """Log a problem once, as long as it lasts."""
+        if problem is not None and problem != self._problem:
             _LOG.warning("%s", problem, extra={"fields": {"resource": self._resource}})
-        self._told = problem
+        self._problem = problem
 
 
-def _retrieve(work: "asyncio.Future[_Updated]") -> None:
-    if not work.cancelled():
-        work.exception()  # perhaps nobody waits for it any more
-
-
-# ── in a thread ────────────────────────────────────────────────────────────────────────
+# ── in a thread ──
 
 
 def _update(
@@ -220,16 +231,16 @@ def _update(
     known: _Known,
     change: Change | None,
     until: float,
-    only_if_there: bool,
+    only_if_exists: bool,
 ) -> _Updated:
     """Return the new records, what is wrong with the file, and whether it has them."""
-    if only_if_there and not path.exists():
+    if only_if_exists and not path.exists():
         return {}, None, True
     with locked(path.parent):
-        # One that is late must not undo what another instance has written meanwhile.
+        # A late call must not undo what another instance has written meanwhile.
         if time.monotonic() > until:
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), str(path))
-        stored, problem = load(path, resource)
+        stored, problem = _load(path, resource)
         records = dict(_remembered(known.memory) if stored is None else stored)
         if known.forgetting:
             records.clear()
@@ -239,21 +250,21 @@ def _update(
             change(records)
         try:
             if records != (stored or {}):
-                write_atomically(path, dumped(resource, records))
+                write_atomically(path, _dumped(resource, records))
         except OSError as error:
             if change is not None:
                 raise
-            return records, f"cannot keep which devices were handed out: {error}", False
+            return records, f"cannot save which devices were allocated: {error}", False
     return records, problem, True
 
 
 def _remembered(memory: Records) -> Records:
-    # No marks: another instance may have prepared the device, in the file that is lost.
+    # No marks: another instance may have prepared the device, by the lost file.
     return {one: record for one, record in memory.items() if isinstance(record, Holder)}
 
 
 def _catch_up(records: dict[str, Record], one: str, unsaved: _Unsaved) -> None:
-    """Add a mark that was not written in its time, unless another instance marked since."""
+    """Add a mark that could not be written before, unless another instance has marked since."""
     found = records.get(one)
     mark = found.mark if found else None
     if mark == unsaved.fresh.mark:
@@ -261,4 +272,40 @@ def _catch_up(records: dict[str, Record], one: str, unsaved: _Unsaved) -> None:
     if mark in unsaved.after:
         records[one] = unsaved.fresh
     else:
-        records.pop(one, None)  # which of the two came last cannot be told
+        records.pop(one, None)  # it is unknown which of the two came last
+
+
+def _load(path: Path, resource: str) -> tuple[dict[str, Record] | None, str | None]:
+    """Return the file's records, ``None`` if it does not exist; and what is wrong with it."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None, None
+    try:
+        content = from_json(raw)  # limits the depth, see cdi.files
+        of = content["resource"]
+        records = {one: _record(entry) for one, entry in content["devices"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return {}, f"{path} ignored: {error}"
+    return (records, None) if of == resource else ({}, f"{path} ignored: it is of {of}")
+
+
+def _record(entry: dict[str, object]) -> Record:
+    mark = entry.get("mark", "")
+    if isinstance(mark, str):
+        if entry.get("fresh") is True and "holder" not in entry:
+            return Fresh(mark)
+        if isinstance(pod := entry.get("holder"), str) and "fresh" not in entry:
+            return Holder(pod, mark)
+    raise ValueError(f"{entry!r} is not a record")
+
+
+def _dumped(resource: str, records: Records) -> bytes:
+    """Return the file's content."""
+    devices: dict[str, dict[str, object]] = {
+        one: {"fresh": True, "mark": record.mark}
+        if isinstance(record, Fresh)
+        else {"holder": record.pod, "mark": record.mark}
+        for one, record in sorted(records.items())
+    }
+    return (json.dumps({"resource": resource, "devices": devices}, indent=1) + "\n").encode()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from devhost.errors import PreStartError
-from devhost.host.prestart.holder_file import Fresh, Holder, Records
+from devhost.host.prestart.holder_records import Fresh, Holder, Records
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import without_share

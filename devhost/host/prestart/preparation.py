@@ -16,9 +16,7 @@ from typing import Final
 from devhost.allocation import pre_start
 from devhost.allocation.policy import Policy
 from devhost.errors import KubeletError, PreStartError
-from devhost.host.beside import Beside
-from devhost.host.prestart.holder_file import Fresh
-from devhost.host.prestart.holder_records import HolderRecords
+from devhost.host.prestart.holder_records import Fresh, HolderRecords
 from devhost.host.prestart.holder_rules import (
     HeldBy,
     Task,
@@ -32,6 +30,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileKind, distinct, without_share
+from devhost.threads import BlockingCalls
 
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
 
@@ -72,7 +71,7 @@ class Preparation:
         self._records = HolderRecords(name, state_dir)
         self._device_locks = state_dir / "locks" if state_dir else None
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
-        self._beside = Beside()
+        self._calls = BlockingCalls(f"preStart {name}")
         self._unrecorded = False
 
     async def declared(self, resource: Resource) -> None:
@@ -135,14 +134,14 @@ class Preparation:
                         policy=self._policy,
                         deadline=deadline,
                         pod=pod,
-                        beside=self._beside,
+                        calls=self._calls,
                         locks=self._device_locks,
                     )
                     group.create_task(_run(resource, start, tasks[device.id], failures))
             reasons = names.natural(failures.values())
             if pod is not None:
                 done = [task.fresh for one, task in tasks.items() if one not in failures]
-                reasons += await self._settle(pod, done)
+                reasons += await self._assign(pod, done)
         if reasons:
             raise PreStartError("; ".join(reasons))
         return pod
@@ -204,12 +203,12 @@ class Preparation:
             text = f"{unknown}: the socket of --pod-resources did not answer in time"
             raise PreStartError(text) from None
 
-    async def _settle(self, pod: str, fresh: Iterable[Mapping[str, Fresh]]) -> list[str]:
+    async def _assign(self, pod: str, fresh: Iterable[Mapping[str, Fresh]]) -> list[str]:
         together = {one: record for records in fresh for one, record in records.items()}
         if not together:
             return []
         try:
-            await self._records.settle(together, pod)
+            await self._records.assign(together, pod)
         except PreStartError as error:
             return [str(error)]
         except OSError as error:

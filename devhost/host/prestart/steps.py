@@ -1,4 +1,4 @@
-"""One step before a container's start, for one device."""
+"""Runs one preStart step for one device."""
 
 import asyncio
 import contextlib
@@ -18,37 +18,36 @@ from devhost.allocation import pre_start
 from devhost.allocation.policy import Policy
 from devhost.discovery import command
 from devhost.errors import PreStartError
-from devhost.host.beside import Beside
 from devhost.host.prestart import device_locks
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model.config import Step
 from devhost.model.device import Device, FileKind, FileState
 from devhost.model.names import printable
-from devhost.threads import in_own_thread
+from devhost.threads import BlockingCalls, NoAnswerError, in_own_thread
 
 T = TypeVar("T")
 
 _POLL_S: Final = 0.1
-_KILL_S: Final = 1.0  # until a command that was stopped has to be gone
+_KILL_S: Final = 1.0  # for a command that was stopped to end
 _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
 
 
 @immutable
 class Start:
-    """What the steps of one device are run with.
+    """What the steps of one device need.
 
     Attributes:
         resource: The resource's name.
         device: The device.
-        constants: What templates may use that is not of the device's nodes: ``resource``,
+        constants: The template variables that do not depend on the device's nodes: ``resource``,
             ``nodeName``, ``index``, ``count``.
         files: Where the host's files are.
         policy: What the configuration may ask for.
         deadline: On the event loop's clock.
-        pod: Whose container starts, ``namespace/name``; ``None`` where that is not known.
-        beside: The resource's.
-        locks: Where devices are locked while a command runs on them; ``None`` if nowhere.
+        pod: The pod (``namespace/name``) whose container starts; ``None`` where it is not known.
+        calls: The resource's blocking calls to the host.
+        locks: The directory of the locks of devices; ``None`` if they are not locked.
     """
 
     resource: str
@@ -58,12 +57,12 @@ class Start:
     policy: Policy
     deadline: float
     pod: str | None = None
-    beside: Beside = field(default_factory=Beside)
+    calls: BlockingCalls = field(default_factory=lambda: BlockingCalls("preStart"))
     locks: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of commands."""
+        """The environment variables of commands."""
         known = {"DEVHOST_POD": self.pod} if self.pod else {}
         return {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -83,7 +82,7 @@ async def run_step(number: int, step: Step, start: Start) -> None:
 
     Raises:
         PreStartError: It failed or did not end in time; the text names the step and the
-            device, and has the end of a command's output.
+            device, and contains the last lines of a command's output.
     """
     now = asyncio.get_running_loop().time()
     ends = min(start.deadline, now + step.timeout)
@@ -102,9 +101,9 @@ async def run_step(number: int, step: Step, start: Start) -> None:
 
 
 async def refuse_in_use(start: Start) -> None:
-    """Refuse a device with a block node that somebody uses: it must not be prepared again.
+    """Refuse a device with a block node that is in use: it must not be prepared again.
 
-    What cannot be opened for another reason passes; the command will say.
+    A node that cannot be opened for another reason passes; the command will fail.
 
     Raises:
         PreStartError: It is in use, or the host did not answer before the deadline.
@@ -112,12 +111,12 @@ async def refuse_in_use(start: Start) -> None:
     limit = _Limit(start.deadline, "in time")
     try:
         busy = await _look(start, limit, lambda: _busy(start.device, start.files))
-    except PreStartError as error:
+    except (PreStartError, NoAnswerError) as error:
         raise PreStartError(f"device {start.device.id}: {error}") from None
     if busy is not None:
         raise PreStartError(
-            f"device {start.device.id}: {printable(busy)} is in use (mounted, or held by "
-            "another): it is not prepared again"
+            f"device {start.device.id}: {printable(busy)} is in use (mounted, or opened "
+            "exclusively): it is not prepared again"
         )
 
 
@@ -127,7 +126,7 @@ def _busy(device: Device, files: HostFiles) -> str | None:
             state = files.look(node.path) if node.state else None
             if state is None or state.kind is not FileKind.BLOCK:
                 continue
-            # The kernel's own answer, which counts all mount namespaces and all partitions.
+            # The kernel's answer covers all mount namespaces and all partitions.
             flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC
             os.close(os.open(files.here(state.realpath), flags))
         except OSError as error:
@@ -141,7 +140,7 @@ def _busy(device: Device, files: HostFiles) -> str | None:
 
 @immutable
 class _Limit:
-    """Until when (on the loop's clock), and how a message calls that."""
+    """A deadline (on the loop's clock), and its name in messages."""
 
     ends: float
     text: str
@@ -150,20 +149,20 @@ class _Limit:
     async def keep(
         self, what: Callable[[], str], more: Callable[[], str] = str
     ) -> AsyncIterator[None]:
-        """Raise `PreStartError` with "<what> within …<more>" for what does not end in time."""
+        """Raise `PreStartError` with "<what> within …<more>" at the deadline."""
         limit = asyncio.timeout_at(self.ends)
         try:
             async with limit:
                 yield
         except TimeoutError:
-            if not limit.expired():  # what the host said
+            if not limit.expired():  # an error of the filesystem
                 raise
             raise PreStartError(f"{what()} {self.text}{more()}") from None
 
 
 async def _look(start: Start, limit: _Limit, work: Callable[[], T]) -> T:
     async with limit.keep(lambda: "the host did not answer"):
-        return await start.beside.do(f"preStart {start.resource}", work)
+        return await start.calls.run(work)
 
 
 # ── run ──
@@ -181,9 +180,9 @@ async def _run(step: Step, start: Start, limit: _Limit) -> None:
 
 
 def _seen_at(files: HostFiles, path: str) -> str:
-    """Return a path that leads a command to what the host has there.
+    """Return a path by which a command reaches a file of the host.
 
-    Below a root, an absolute link would lead out of it, to another file or device.
+    Below a root, an absolute symlink would lead out of it, to another file or device.
     """
     shown = files.here(path)
     if files.is_host:
@@ -214,15 +213,15 @@ async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
     except (OSError, ValueError) as error:
         raise PreStartError(f"cannot be run: {error}") from None
     finally:
-        if not running.done():  # nothing of it is left when the cancellation goes on
+        if not running.done():  # nothing of it remains when the cancellation goes on
             stop.set()
-            start.beside.leave(running)
+            start.calls.abandon(running)
             await asyncio.wait([running], timeout=_KILL_S)
     lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
     if ended.status is None:
         raise PreStartError(f"did not end {limit.text}{lines}")
     if ended.status:
-        raise PreStartError(f"{ended.told()}{lines}")
+        raise PreStartError(f"{ended.description()}{lines}")
 
 
 # ── mode, waitFor ──
@@ -235,7 +234,7 @@ def _change_mode(mode: int, start: Start) -> None:
             continue
         state = start.files.look(node.path)
         if state is None or state.kind is not node.state.kind:
-            raise PreStartError(f"{node.path} is no {node.state.kind.value} device any more")
+            raise PreStartError(f"{node.path} is no longer a {node.state.kind.value} device")
         refusal = start.policy.refusal(state.realpath, state.kind, state.number, mount=False)
         if refusal is not None and start.policy.enforced:
             raise PreStartError(refusal)
@@ -247,7 +246,7 @@ def _change_mode(mode: int, start: Start) -> None:
 
 
 def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
-    # What is opened here is what is judged and changed, whatever the path leads to meanwhile.
+    # Check and change the same file, even if the path leads to another one meanwhile.
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -264,8 +263,7 @@ async def _wait_for(step: Step, start: Start, limit: _Limit) -> None:
     missing: str | None = paths[0] if paths else None
     async with limit.keep(lambda: f"{missing} did not appear"):
         while missing is not None:
-            name = f"preStart {start.resource}"
-            missing = await start.beside.do(name, lambda: _missing(start.files, paths))
+            missing = await start.calls.run(lambda: _missing(start.files, paths))
             if missing is not None:
                 await asyncio.sleep(_POLL_S)
 
