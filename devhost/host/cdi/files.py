@@ -1,138 +1,103 @@
-"""The CDI spec files of this node: written whole, and removed when nobody serves them."""
+"""The CDI spec files of this node: replaced atomically, removed when no instance serves them."""
 
-import asyncio
 import contextlib
-import errno
 import os
 import re
-import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic_core import from_json
 
 from devhost.allocation import cdi
-from devhost.threads import in_thread
+from devhost.host.state_files import replace_file
+from devhost.threads import BlockingCalls
 
 T = TypeVar("T")
 
-_PATIENCE: Final = 10.0  # seconds for a directory to answer
-_PATIENCE_HANGING: Final = 0.5  # when it has not answered before
+_PATIENCE_S: Final = 10.0
+_PATIENCE_HANGING_S: Final = 0.5  # devices that are gone must leave the list without much delay
 _TEMPORARY: Final = re.compile(rf"\.{cdi.FILE_PREFIX}([0-9a-f]{{16}})\..*\.tmp")
 
 
 class CdiFiles:
-    """The spec files of our resources in one directory.
+    """The spec files of devhost's resources in one directory.
 
-    They stay when devhost stops: a running pod's containers may restart and need them.
+    They remain when devhost stops: the containers of a running pod may restart and need them.
 
     Attributes:
-        writes: How often one was written.
+        writes: How often a file was written.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory, self.writes = directory, 0
-        self._turn = asyncio.Lock()
-        self._hangs = False
-        self._work: asyncio.Future[Any] | None = None
+        self._calls = BlockingCalls(
+            "cdi files", directory, patience_hanging=_PATIENCE_HANGING_S, serial=True
+        )
 
     async def write(self, resource_name: str, content: bytes | None) -> bool:
-        """Replace a resource's file, whole or not at all, where it is not that already.
+        """Replace a resource's file atomically, unless it has this content.
 
         Args:
             resource_name: The resource.
             content: From `devhost.allocation.cdi.serialize`; ``None`` removes the file.
 
         Returns:
-            Whether there was something to do.
+            Whether the file has changed.
 
         Raises:
-            OSError: It cannot be done; without an answer in 10 s, a `TimeoutError`.
+            OSError: It cannot be replaced; a `TimeoutError` after 10 s.
         """
         path = self._directory / cdi.file_name(resource_name)
         if content is None:
-            return await self._in_turn(lambda: _remove(path))
+            return await self._call(lambda: _remove(path))
         prefix = f".{cdi.FILE_PREFIX}{cdi.resource_hash(resource_name)}."
-        written = await self._in_turn(lambda: _write(path, prefix, content))
+        written = await self._call(lambda: _write(path, prefix, content))
         self.writes += written
         return written
 
     async def entries(self, resource_name: str) -> dict[str, cdi.Entry]:
-        """Return what stands in a resource's file, by the devices' names.
+        """Return the entries of a resource's file, by the devices' names.
 
-        Nothing where there is no file of ours, or none that can be read.
+        There are none if the file does not exist, is not devhost's, or cannot be read.
 
         Raises:
             TimeoutError: No answer in 10 s.
         """
         path, kind = self._directory / cdi.file_name(resource_name), cdi.kind(resource_name)
-        return await self._in_turn(lambda: _entries(path, kind))
+        return await self._call(lambda: _entries(path, kind))
 
     async def remove_stale(
         self, configured: Collection[str], alive: Callable[[str], bool]
     ) -> list[str]:
-        """Remove our files of resources that are served no more, and unfinished ones.
+        """Remove devhost's files of resources that are no longer served, and unfinished ones.
 
-        A file is ours by its name and its kind. What cannot be read or removed stays.
+        A file is devhost's by its name and its kind. One that cannot be read or removed remains.
 
         Args:
-            configured: The names of the resources that this devhost serves.
-            alive: Whether another living devhost serves a resource, told its
+            configured: The names of the resources that this instance serves.
+            alive: Whether another living instance serves a resource, by its
                 `devhost.allocation.cdi.resource_hash`; called in a thread.
 
         Returns:
             The names of the files that were removed, sorted.
 
         Raises:
-            OSError: The directory cannot be read; without an answer in 10 s, a `TimeoutError`.
-                One that is missing is no error.
+            OSError: The directory exists and cannot be read; a `TimeoutError` after 10 s.
         """
         hashes = {cdi.resource_hash(name) for name in configured}
-        return await self._in_turn(lambda: _remove_stale(self._directory, hashes, alive))
+        return await self._call(lambda: _remove_stale(self._directory, hashes, alive))
 
-    async def _in_turn(self, work: Callable[[], T]) -> T:
-        """Do one thing after the other: one that is late must not undo a later one."""
-        # What a resource loses must be published without much delay while the directory hangs.
-        patience = _PATIENCE_HANGING if self._hangs else _PATIENCE
-        try:
-            async with asyncio.timeout(patience), self._turn:
-                if self._work is not None:  # a former caller may have given up on it
-                    await asyncio.wait([self._work])
-                self._hangs = False
-                future = in_thread("cdi files", work)
-                future.add_done_callback(_retrieve)
-                self._work = future
-                return await asyncio.shield(future)
-        except TimeoutError as error:
-            if error.errno is not None:  # not ours: what the filesystem said
-                raise
-            self._hangs = True
-            text = f"no answer in {_PATIENCE:g} s"
-            raise TimeoutError(errno.ETIMEDOUT, text, str(self._directory)) from None
-
-
-def _retrieve(future: "asyncio.Future[T]") -> None:
-    if not future.cancelled():
-        future.exception()  # perhaps nobody waits for it any more
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await self._calls.run(work, patience=_PATIENCE_S)
 
 
 def _write(path: Path, prefix: str, content: bytes) -> bool:
     if _read(path) == content:
         return False
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    # Runtimes read what ends in .json or .yaml, and look again when something is renamed.
-    descriptor, temporary = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(stream.fileno(), 0o644)  # rootless runtimes read it too
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
+    replace_file(path, content, prefix=prefix, suffix=".tmp", mode=0o644)
     return True
 
 
@@ -169,9 +134,9 @@ def _remove_stale(
 
 
 def _is_stale(path: Path, configured: Collection[str], alive: Callable[[str], bool]) -> bool:
-    """Judge a file, by its name first: nobody else's is opened."""
+    """Whether a file is to be removed; files of others are not even opened."""
     if unfinished := _TEMPORARY.fullmatch(path.name):
-        return not alive(unfinished[1])  # another one may be about to rename it
+        return not alive(unfinished[1])  # another instance may be about to rename it
     resource = cdi.hash_in(path.name)
     if resource is None or resource in configured or alive(resource):
         return False
@@ -189,8 +154,8 @@ def _entries(path: Path, kind: str) -> dict[str, cdi.Entry]:
 
 def _content(raw: bytes) -> dict[str, object]:
     try:
-        # Bounds how deep the values lie; json goes on to the end of the stack, where no
-        # finalizer of other objects could do its work.
+        # Limits the depth. json recurses to the end of the stack, where finalizers of other
+        # objects fail.
         content = from_json(raw)
     except ValueError:
         return {}

@@ -14,7 +14,7 @@ from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
 from devhost.host.holders import Holders
 from devhost.model.device import Snapshot, distinct
-from devhost.threads import in_thread
+from devhost.threads import BlockingCalls
 
 _PATIENCE_S: Final = 10.0
 _RETRY_S: Final = 1.0
@@ -26,23 +26,22 @@ _LOG: Final = logging.getLogger(__name__)
 class CdiInjection:
     """The spec file of one resource, if it has one."""
 
-    def __init__(self, files: CdiFiles, holders: Holders, look_again: Callable[[], None]) -> None:
-        self._files, self._holders, self._look_again = files, holders, look_again
-        self._former: Mapping[str, cdi.Entry] | None = None  # by the process before, by name
+    def __init__(self, files: CdiFiles, holders: Holders, rescan: Callable[[], None]) -> None:
+        self._files, self._holders, self._rescan = files, holders, rescan
+        self._calls = BlockingCalls("cdi devices", serial=True)
+        self._former: Mapping[str, cdi.Entry] | None = None  # of an earlier process, by name
         self._written: Mapping[str, CdiDevice] | None = None
-        self._unwritten: Mapping[str, CdiDevice] = {}  # what should be, while there is a problem
-        self._looking: asyncio.Future[dict[str, CdiDevice]] | None = None
+        self._unwritten: Mapping[str, CdiDevice] = {}  # the devices while there is a problem
         self._problem: str | None = None
         self._pause = _RETRY_S
         self._retry: asyncio.TimerHandle | None = None
         self._resource: str | None = None  # its name, while it is injected so
 
     async def write(self, scanner: Scanner, found: Snapshot) -> None:
-        """Write what the devices bring; where that fails, `judged` tells why.
+        """Write the spec of the found devices; if that fails, `judged` gives the reason.
 
-        A resource that is not injected by CDI any more keeps its file while it is served:
-        containers that were started with it may start again. So does one of which nothing is
-        known yet, because its sources fail.
+        A resource that no longer uses CDI keeps its file while it is served: containers that
+        were started with it may start again. So does one whose sources have failed so far.
         """
         name = scanner.resource.name
         self._resource = name if scanner.resource.inject == "cdi" else None
@@ -51,7 +50,7 @@ class CdiInjection:
             return
         devices: Mapping[str, CdiDevice] = {}
         try:
-            devices = await self._look(scanner, found)
+            devices = await self._scan(scanner, found)
             kept = await self._kept(name, devices)
             await self._files.write(name, cdi.serialize(name, list(devices.values()), kept))
         except OSError as error:  # a TimeoutError, too
@@ -60,19 +59,19 @@ class CdiInjection:
             self._written, self._problem, self._pause = devices, None, _RETRY_S
 
     def close(self) -> None:
-        """Give up trying again what could not be written."""
+        """Stop retrying a write that has failed."""
         if self._retry is not None:
             self._retry.cancel()
 
     async def _failed(self, name: str, error: OSError, devices: Mapping[str, CdiDevice]) -> None:
-        problem = f"its CDI spec could not be written: {error.strerror or 'no answer'}"
+        problem = f"its CDI spec could not be written: {error.strerror}"
         if problem != self._problem:
             fields = {"resource": name, "reason": str(error)}
             _LOG.warning("CDI spec not written", extra={"fields": fields})
         self._problem, self._unwritten = problem, devices
-        self._retry = asyncio.get_running_loop().call_later(self._pause, self._look_again)
+        self._retry = asyncio.get_running_loop().call_later(self._pause, self._rescan)
         self._pause = min(self._pause * 2, _RETRY_MAX_S)
-        if self._written is None:  # the spec of the process before may have what is needed
+        if self._written is None:  # an earlier process may have written what is needed
             with contextlib.suppress(OSError):
                 entries = await self._files.entries(name)
                 self._written = {
@@ -82,10 +81,10 @@ class CdiInjection:
                 }
 
     async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.Entry]:
-        """Return what a process before this one has written for devices that pods still hold.
+        """Return the entries that an earlier process has written for devices that pods hold.
 
-        They may be named otherwise by now, or be declared no more; a container that has one may
-        start again. Where it is not known who holds what just now, all may be held.
+        Such devices may have other names by now, or no longer be declared; a container that has
+        one may start again. While pod-resources is unavailable, any device may be held.
         """
         holders = self._holders
         if self._former is None:
@@ -97,35 +96,23 @@ class CdiInjection:
             former &= {cdi.device_name(one) for one in distinct(holders.held(name))}
         return [self._former[one] for one in former]
 
-    async def _look(self, scanner: Scanner, found: Snapshot) -> dict[str, CdiDevice]:
-        """Look at what the devices bring, one look at a time: a sick host owes only one.
+    async def _scan(self, scanner: Scanner, found: Snapshot) -> dict[str, CdiDevice]:
+        """Return what the spec says of the devices; one call at a time.
 
         Raises:
-            TimeoutError: The host has not answered, now or at a former look.
+            TimeoutError: The host has not answered, now or before.
         """
-        if self._looking is not None and not self._looking.done():
-            raise TimeoutError
         before = self._written or {}
-        looking = in_thread(
-            f"cdi {scanner.resource.name}", lambda: cdi_devices(scanner, found, before)
+        return await self._calls.run(
+            lambda: cdi_devices(scanner, found, before),
+            patience=_PATIENCE_S,
+            on_late=self._rescan,
         )
-        self._looking = looking
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await asyncio.shield(looking)
-        except TimeoutError:
-            looking.add_done_callback(self._answered)
-            raise
-
-    def _answered(self, late: "asyncio.Future[dict[str, CdiDevice]]") -> None:
-        if not late.cancelled():
-            late.exception()  # nobody waits for it any more
-        self._look_again()
 
     def judged(self, snapshot: Snapshot) -> Snapshot:
-        """Name devices as the spec does; make those unhealthy that no runtime would find there.
+        """Set the CDI names of devices; make those unhealthy that the spec does not have.
 
-        Where the spec cannot be written, the former one still serves what has not changed.
+        Where the spec cannot be written, the former one still serves unchanged devices.
         """
         if self._resource is None:
             return snapshot
@@ -145,7 +132,7 @@ class CdiInjection:
         return replace(snapshot, devices=devices)
 
     async def remove(self, resource: str) -> None:
-        """Remove the file of a resource that has ended and that no pod holds."""
+        """Remove the file of a resource that has ended and whose devices no pod holds."""
         try:
             await self._files.write(resource, None)
         except OSError as error:
