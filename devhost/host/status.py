@@ -129,7 +129,7 @@ def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
 def _checked_last(runner: Runner) -> Snapshot:
     """Return what is advertised, with the last round of checks: most of them change nothing."""
     snapshot = runner.snapshot
-    fresh = runner.health.verdicts(snapshot).devices
+    fresh = runner.health.with_health(snapshot).devices
 
     def judged(device: Device) -> Device:
         return replace(device, checked=fresh[device.id].checked)

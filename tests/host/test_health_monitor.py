@@ -1,7 +1,8 @@
-"""Verdicts on devices: hysteresis, checks that do not return, devices and declarations that change."""
+"""The health of devices: hysteresis, checks that do not return, devices and declarations that change."""
 
 import asyncio
 import contextlib
+import errno
 import queue
 import threading
 from collections import defaultdict
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from devhost import threads
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host.health import monitor as health
-from devhost.host.health.monitor import HealthMonitor
+from devhost.host import health
+from devhost.host.health import HealthMonitor
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
@@ -94,15 +96,15 @@ class Bench:
         self.monitor.watch(scanner, self.found)
 
     def reasons(self) -> dict[str, str | None]:
-        devices = self.monitor.verdicts(self.found).devices
+        devices = self.monitor.with_health(self.found).devices
         return {device_id: device.reason for device_id, device in devices.items()}
 
     def last(self, device_id: str) -> Checked | None:
-        return self.monitor.verdicts(self.found).devices[device_id].checked
+        return self.monitor.with_health(self.found).devices[device_id].checked
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait for a change of verdicts after which something holds."""
-        async with asyncio.timeout(60):
+        """Wait for a change of health after which something holds."""
+        async with asyncio.timeout(20):
             while not reached():
                 self._changed.clear()
                 await self._changed.wait()
@@ -252,17 +254,17 @@ async def test_no_thread_to_be_had_is_a_failed_round(
     bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
+        raise OSError(errno.EAGAIN, "no thread can be started")
 
-    monkeypatch.setattr(health, "in_own_thread", refuse)
+    monkeypatch.setattr(threads, "in_own_thread", refuse)
     bench.watch(scanner(interval="1h"), device())
-    await bench.until_reason("a", "check failed: can't start new thread")
+    await bench.until_reason("a", "check failed: no thread can be started")
 
 
 async def test_not_all_devices_are_checked_at_one_instant(bench: Bench, answers: Answers) -> None:
     names = [f"d{number}" for number in range(20)]
     bench.watch(scanner(interval="1h"), *map(device, names))
-    await until(lambda: len(answers.asked) == health.AT_ONCE)
+    await until(lambda: len(answers.asked) == health.CONCURRENT)
     for name in names[1:]:
         answers.good(name)
     await bench.until(lambda: list(bench.reasons().values()).count(None) == 19)
@@ -304,12 +306,12 @@ async def test_beyond_so_many_threads_that_hang_none_is_started(
     bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do those that have timed out keep the places of others: one place is enough."""
-    monkeypatch.setattr(health, "HANGING_MAX", 2)
-    monkeypatch.setattr(health, "AT_ONCE", 1)
+    monkeypatch.setattr(threads, "ABANDONED_MAX", 2)
+    monkeypatch.setattr(health, "CONCURRENT", 1)
     crowded = Bench()
     crowded.watch(scanner(timeout="500ms"), *map(device, "abc"))
     await crowded.until_reason("b", UNANSWERED)
-    refused = "check failed: not tried, as 2 other checks of the resource do not return"
+    refused = "check failed: not tried, as too many other checks of the resource do not return"
     await crowded.until_reason("c", refused)
     assert answers.times("c") == 0
     for name in "abc" * 20:  # the first two return late and are asked anew
@@ -345,7 +347,7 @@ async def test_an_outcome_for_the_former_node_says_nothing(bench: Bench, answers
     await bench.until_reason("a", "check failed: 1")
 
 
-async def test_a_node_that_was_touched_is_checked_at_once_and_keeps_its_verdict(
+async def test_a_node_that_was_touched_is_checked_at_once_and_keeps_its_health(
     bench: Bench, answers: Answers
 ) -> None:
     """Such as by `chmod`, which a step of `preStart` may do."""
@@ -368,7 +370,7 @@ async def test_a_device_that_is_missing_is_not_checked_and_comes_back_anew(
     await bench.until_reason("a", None)
     missing = replace(device(), reason="not found any more", missing_since=1.0)
     bench.watch(scanner(interval="1h"), missing)
-    assert bench.monitor.verdicts(bench.found) == bench.found
+    assert bench.monitor.with_health(bench.found) == bench.found
     bench.watch(scanner(interval="1h"), device())
     assert bench.reasons() == {"a": "not checked yet"}
     answers.good("a")
@@ -400,7 +402,7 @@ async def test_other_reasons_are_kept(bench: Bench, answers: Answers) -> None:
     await bench.until_reason("a", "check failed: 1")
     assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}
     held = replace(device("a"), reason="held back")
-    assert bench.monitor.verdicts(Snapshot({"a": held})).devices["a"].reason == "held back"
+    assert bench.monitor.with_health(Snapshot({"a": held})).devices["a"].reason == "held back"
     assert {device.id for device, _ in answers.asked} == {"a"}
 
 
@@ -408,7 +410,7 @@ async def test_a_device_that_is_not_watched_yet_is_not_checked_yet(
     bench: Bench, answers: Answers
 ) -> None:
     bench.watch(scanner(interval="1h"))
-    later = bench.monitor.verdicts(Snapshot({"a": device()}))
+    later = bench.monitor.with_health(Snapshot({"a": device()}))
     assert later.devices["a"].reason == "not checked yet"
 
 
@@ -418,7 +420,7 @@ async def test_a_device_that_is_not_watched_yet_is_not_checked_yet(
 async def test_without_checks_nothing_changes(bench: Bench, answers: Answers) -> None:
     bench.watch(without_health(), device())
     await bench.monitor.first_round(10)
-    assert bench.monitor.verdicts(bench.found) is bench.found
+    assert bench.monitor.with_health(bench.found) is bench.found
     assert answers.asked == []
 
 
@@ -442,12 +444,12 @@ async def test_new_checks_decide_from_the_next_round_on(bench: Bench, answers: A
     assert all(checks == changed.resource.health for _, checks in answers.asked[3:])
 
 
-async def test_checks_that_are_removed_drop_their_verdicts(bench: Bench, answers: Answers) -> None:
+async def test_checks_that_are_removed_drop_their_states(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(interval="1h"), device())
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
     bench.watch(without_health(), device())
-    assert bench.monitor.verdicts(bench.found) is bench.found
+    assert bench.monitor.with_health(bench.found) is bench.found
 
 
 async def test_checks_that_are_added_blame_nobody_before_the_first_round(
@@ -495,8 +497,8 @@ async def test_a_closed_monitor_leaves_nothing_behind(bench: Bench, answers: Ans
     answers.good("a")
     await bench.until_reason("a", None)
     bench.monitor.close()
-    assert bench.monitor.verdicts(bench.found) is bench.found
-    async with asyncio.timeout(60):
+    assert bench.monitor.with_health(bench.found) is bench.found
+    async with asyncio.timeout(20):
         while asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.sleep(0)
     answers.good("b")

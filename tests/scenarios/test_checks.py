@@ -269,7 +269,7 @@ async def test_a_reload_changes_the_checks(started: Kubelet, bench: Bench) -> No
 
 
 async def test_health_goes_on_where_it_was_after_restarts(started: Kubelet, bench: Bench) -> None:
-    """Of the kubelet, and of devhost: its first list has the verdicts already."""
+    """Of the kubelet, and of devhost: its first list has the health already."""
     bench.plug("a", "b")
     bench.say("a", "ok")
     bench.say("b", "broken")

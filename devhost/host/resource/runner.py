@@ -9,7 +9,7 @@ from typing import Final
 from devhost.discovery.baseline import Baseline
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.host.cdi.injection import CdiInjection
-from devhost.host.health.monitor import HealthMonitor
+from devhost.host.health import HealthMonitor
 from devhost.host.prestart.preparation import Preparation
 from devhost.host.resource import advertising
 from devhost.host.resource.due import Due
@@ -50,7 +50,7 @@ class Runner:
         self._injection = CdiInjection(shared.cdi_files, shared.holders, self.look_again)
         self.device_list = DeviceList(shared.leave_after)
         self.device_list.ids_held_by_pods = self._held
-        judges = [self.health.verdicts, self._injection.judged]
+        judges = [self.health.with_health, self._injection.judged]
         self._publisher = Publisher(
             scanner, self.device_list, shared.claims, self._claim, shared.owners, judges
         )
