@@ -1,4 +1,4 @@
-"""When Python looks for garbage: not where there is none, and never again in what stays."""
+"""Python's cyclic garbage collector: off where there is no garbage, away from what stays alive."""
 
 import contextlib
 import gc
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 _MANY: Final = 10_000  # devices
-_SELDOM: Final = 1000  # times that younger values are looked through, to once all others
+_OLD_AFTER: Final = 1000  # collections of the middle generation before one of the oldest
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Build many values, none of which is garbage yet, without a look for it after every few."""
+def gc_paused() -> Iterator[None]:
+    """Build many values, none of which is garbage yet, without collections in between."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -22,39 +22,36 @@ def uncollected() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lasting(*, tidy: bool = False) -> Iterator[None]:
-    """Build what stays as long as the process, such as modules: no look at any of it, ever.
+def gc_frozen(*, long_lived: bool = False) -> Iterator[None]:
+    """Build values that live as long as the process, such as modules; they are never scanned.
 
     Args:
-        tidy: Drop first what is garbage of it, and look through old values seldom from then on:
-            for a process that lives long, whose calls would wait while that is done.
+        long_lived: For a process that lives long: drop garbage first, and collect the oldest
+            generation rarely from then on, because calls wait meanwhile.
     """
-    with uncollected():
+    with gc_paused():
         yield
-        if tidy:
+        if long_lived:
             gc.collect()
-            youngest, younger, _ = gc.get_threshold()
-            gc.set_threshold(youngest, younger, _SELDOM)
+            youngest, middle, _ = gc.get_threshold()
+            gc.set_threshold(youngest, middle, _OLD_AFTER)
         gc.freeze()
 
 
-def spare(count: int) -> None:
-    """Keep the collector away from what so many devices are made of, if they are very many.
+def gc_freeze_many(count: int) -> None:
+    """Exempt all values from collection if there are so many devices that it would take long.
 
-    None of it is ever garbage that only the collector finds, and to go through it holds up all
-    of Python for long. What else is alive then and becomes such garbage is never found: so this
-    is only for where it matters.
+    Devices never form cycles. Other values that exist now and do would never be collected, so
+    this is only for very many devices.
     """
     if count >= _MANY:
-        youngest, younger, _ = gc.get_threshold()
-        gc.set_threshold(youngest, younger, _SELDOM)
         gc.freeze()
 
 
-def settle() -> None:
-    """Drop the latest garbage of a start, and take all that is left for what stays.
+def gc_freeze_started() -> None:
+    """Drop the latest garbage of a start, and exempt all other values from collection.
 
-    To look at all of it takes longer than a call of the kubelet is to wait.
+    A full collection would take longer than a call of kubelet may wait.
     """
     gc.collect(1)
     gc.freeze()

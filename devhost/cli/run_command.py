@@ -12,7 +12,7 @@ import click
 
 from devhost import __version__, early
 from devhost.cli import listening, options
-from devhost.memory import lasting
+from devhost.memory import gc_frozen
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def run(
     """Serve until SIGTERM: the resources of a configuration, if there is one, and those in code."""
     flags = dict(locals())
     early.handle_signals()  # also for a program that uses the library
-    with lasting(tidy=True):
+    with gc_frozen(long_lived=True):
         from devhost.allocation.policy import Policy
         from devhost.errors import KubeletError
         from devhost.host.config.last_good import LastGood

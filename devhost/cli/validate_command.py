@@ -6,7 +6,7 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.memory import lasting
+from devhost.memory import gc_frozen
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 not valid, 2 usage.")
@@ -31,7 +31,7 @@ def command(
 
     Prints every problem of every file: file:line:column: severity: path: message.
     """
-    with lasting():
+    with gc_frozen():
         from devhost.allocation.policy import Policy
         from devhost.loading.loader import load
 

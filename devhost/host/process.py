@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
-from devhost.memory import settle
+from devhost.memory import gc_freeze_started
 from devhost.threads import end_process
 
 _SETTLE_AFTER_S: Final = 10.0  # by then a start is over
@@ -49,7 +49,7 @@ async def until_signal(
         signal.SIGHUP: on_hangup or (lambda: None),
     }
     with _signals(loop, callbacks):
-        loop.call_later(_SETTLE_AFTER_S, settle)
+        loop.call_later(_SETTLE_AFTER_S, gc_freeze_started)
         with contextlib.suppress(asyncio.CancelledError):
             await task
 

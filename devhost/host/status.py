@@ -142,7 +142,7 @@ def _readiness(runner: Runner) -> Json:
     state = runner.status
     waits = state.state is State.WAITING
     return {
-        "ready": runner.standing.registered_once or runner.draining or waits,
+        "ready": runner.resource_status.registered_once or runner.draining or waits,
         "state": state.state.value,
         "reason": state.reason,
     }

@@ -16,7 +16,7 @@ from devhost.loading import checks, explain, syntax, yamltree
 from devhost.loading.checks import Declared
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
-from devhost.memory import uncollected
+from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
 
 SIZE_MAX: Final = 1 << 20  # a ConfigMap holds no more (1 MiB, Kubernetes)
@@ -100,7 +100,7 @@ class Loader:
 
     def loads(self, text: str, file: str) -> Loaded:
         """Check a configuration's text; ``file`` is the name that its problems bear."""
-        with uncollected():
+        with gc_paused():
             try:
                 tree = yamltree.parse(text)
                 if problem := explain.manifest_problem(tree):

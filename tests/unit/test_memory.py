@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devhost.memory import lasting, settle, spare, uncollected
+from devhost.memory import gc_freeze_many, gc_freeze_started, gc_frozen, gc_paused
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ class Knot:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("context", [uncollected, lasting])
+@pytest.mark.parametrize("context", [gc_paused, gc_frozen])
 def test_the_collector_is_off_meanwhile_and_then_as_before(context: type, enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
     with context():
@@ -40,7 +40,7 @@ def test_the_collector_is_off_meanwhile_and_then_as_before(context: type, enable
 
 def test_what_lasts_is_not_looked_at_again() -> None:
     before = gc.get_freeze_count()
-    with lasting():
+    with gc_frozen():
         kept = [Knot() for _ in range(100)]
     assert gc.get_freeze_count() >= before + len(kept)
 
@@ -49,22 +49,20 @@ def test_settling_drops_garbage_and_keeps_the_rest() -> None:
     kept, dropped = Knot(), Knot()
     seen = weakref.ref(dropped)
     del dropped
-    settle()
+    gc_freeze_started()
     assert seen() is None
     assert kept.own is kept
     assert gc.get_freeze_count()
 
 
 def test_garbage_does_not_last() -> None:
-    with lasting(tidy=True):
+    with gc_frozen(long_lived=True):
         seen = weakref.ref(Knot())
     assert seen() is None
 
 
-@pytest.mark.parametrize(("count", "spared"), [(9_999, False), (10_000, True)])
-def test_very_many_devices_are_spared(count: int, spared: bool) -> None:
+@pytest.mark.parametrize(("count", "frozen"), [(9_999, False), (10_000, True)])
+def test_very_many_devices_are_frozen(count: int, frozen: bool) -> None:
     kept, before = [Knot() for _ in range(100)], gc.get_freeze_count()
-    thresholds = gc.get_threshold()
-    spare(count)
-    assert (gc.get_freeze_count() >= before + len(kept)) is spared
-    assert (gc.get_threshold() > thresholds) is spared
+    gc_freeze_many(count)
+    assert (gc.get_freeze_count() >= before + len(kept)) is frozen

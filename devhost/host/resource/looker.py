@@ -55,7 +55,7 @@ class Looker:
         self._claims.look(self._claim)
         began, found = clock(), await self._surveyor.survey(scanner, directories)
         self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
-        memory.spare(len(found.nodes))
+        memory.gc_freeze_many(len(found.nodes))
         self._survey, self.skipped = found, set()
         self._keys = found.keys
         self._claims.order.found(self._claim, self._keys)
@@ -102,7 +102,7 @@ class Looker:
         self._partial.learn(scanner, self._survey, found)
         self.baseline = self._survey.baseline if self._told_all else None
         self._survey = Survey()
-        memory.spare(len(found.devices))
+        memory.gc_freeze_many(len(found.devices))
 
     def outdated(self) -> bool:
         """Whether other resources took or left a node meanwhile; that ends the look."""

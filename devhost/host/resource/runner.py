@@ -16,8 +16,8 @@ from devhost.host.resource.due import Due
 from devhost.host.resource.handout import Handout
 from devhost.host.resource.looker import Looker
 from devhost.host.resource.publisher import Publisher
+from devhost.host.resource.resource_status import ResourceStatus
 from devhost.host.resource.source_watch import SourceWatch
-from devhost.host.resource.standing import Standing
 from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import Registration
@@ -67,7 +67,7 @@ class Runner:
         )
         self._declared: Scanner | None = None
         handout = Handout(self._publisher, self._up_to_date, self._preparation, shared, code)
-        self.standing = Standing(name)
+        self.resource_status = ResourceStatus(name)
         self._registration = Registration(handout, shared.directory, self._tell)
         self._watch = SourceWatch(shared.watcher, self.look_again)
         if code is not None:
@@ -91,7 +91,7 @@ class Runner:
     @property
     def status(self) -> Status:
         """Its state, why, and since when."""
-        return self.standing.status
+        return self.resource_status.shown
 
     @property
     def baseline(self) -> Baseline | None:
@@ -122,14 +122,14 @@ class Runner:
         self._scanner = scanner
         self._claims.share(self._claim, scanner.resource.overlap == "allow")
         self._turn()
-        self.standing.uncover()
+        self.resource_status.restore()
 
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
         self._shared.expectations.forget(self.name)
         self._turn()
-        self.standing.cover(State.DRAINING, _DRAINING)
+        self.resource_status.override(State.DRAINING, _DRAINING)
 
     def _turn(self) -> None:
         self._up_to_date.clear()
@@ -139,7 +139,7 @@ class Runner:
 
     async def run(self) -> None:
         """Look and serve until cancelled, or until drained."""
-        self.standing.tell(State.DISCOVERING)
+        self.resource_status.set(State.DISCOVERING)
         self._due.tell()
         self._shared.holders.subscribe(self._held_changed)
         registering: asyncio.Task[None] | None = None
@@ -163,11 +163,11 @@ class Runner:
             self.health.close()
             self._injection.close()
             self._claims.give_up(self._claim)
-            self.standing.tell(State.STOPPED)
+            self.resource_status.set(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
         """Say that it has ended by a mistake of ours, and is started again soon."""
-        self.standing.tell(State.BACKING_OFF, f"failed: {error!r}")
+        self.resource_status.set(State.BACKING_OFF, f"failed: {error!r}")
 
     async def close(self) -> None:
         """Give up what a resource that has ended had on this node."""
@@ -177,7 +177,7 @@ class Runner:
         await self._injection.remove(self.name)
 
     def _tell(self, state: State, reason: str | None = None) -> None:
-        self.standing.tell(state, reason)
+        self.resource_status.set(state, reason)
         if state in (State.REGISTERED, State.BACKING_OFF):
             self._shared.recorder.registration(self.name, ok=state is State.REGISTERED)
         if self._code is not None and state is State.REGISTERED:
@@ -301,7 +301,7 @@ class Runner:
             holders = self._shared.holders.of(self.name)
             pods = {pod for pods in holders.values() for pod in pods}
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
-            self.standing.cover(State.DRAINING, _DRAINING + held)
+            self.resource_status.override(State.DRAINING, _DRAINING + held)
 
     # ── who holds what ──
 

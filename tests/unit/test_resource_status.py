@@ -1,0 +1,54 @@
+"""The state of a resource, and what is logged of it."""
+
+import logging
+
+import pytest
+
+from devhost.host.resource.resource_status import ResourceStatus
+from devhost.model.state import State
+
+
+def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    lines = [(one.levelno, str(one.fields["state"])) for one in caplog.records]  # type: ignore[attr-defined]
+    caplog.clear()
+    return lines
+
+
+def test_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The same state with the same reason is neither logged again nor dated anew."""
+    caplog.set_level(logging.INFO)
+    status = ResourceStatus("example.com/a")
+    status.set(State.WAITING, "no kubelet")
+    since = status.shown.since
+    status.set(State.WAITING, "no kubelet")
+    assert status.shown.since == since
+    status.set(State.BACKING_OFF, "refused")
+    assert shown(caplog) == [(logging.INFO, "Waiting"), (logging.WARNING, "BackingOff")]
+
+
+def test_a_state_that_comes_and_goes_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After three times it is quiet, until the resource was registered again."""
+    caplog.set_level(logging.INFO)
+    status = ResourceStatus("example.com/a")
+    for _ in range(10):
+        status.set(State.SERVING)
+        status.set(State.BACKING_OFF, "refused")
+    assert shown(caplog) == [(logging.WARNING, "BackingOff")] * 3
+    status.set(State.REGISTERED)
+    status.set(State.BACKING_OFF, "refused")
+    assert shown(caplog) == [(logging.INFO, "Registered"), (logging.WARNING, "BackingOff")]
+
+
+def test_an_overridden_state_comes_back() -> None:
+    """While a resource drains that is shown; added again, the state that was set last is."""
+    status = ResourceStatus("example.com/a")
+    status.set(State.REGISTERED)
+    status.override(State.DRAINING, "removed")
+    status.set(State.WAITING, "no kubelet")
+    assert str(status.shown.state) == "Draining"
+    status.restore()
+    assert (status.shown.state, status.shown.reason) == (State.WAITING, "no kubelet")
+    status.restore()
+    assert str(status.shown.state) == "Waiting"
