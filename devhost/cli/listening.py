@@ -21,7 +21,7 @@ class Silent:
 
     recorder = Recorder()
 
-    async def beside(self, _host: "Host", work: Coroutine[Any, Any, None]) -> None:
+    async def serve_while(self, _host: "Host", work: Coroutine[Any, Any, None]) -> None:
         """Do only that."""
         await work
 

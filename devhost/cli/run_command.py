@@ -91,7 +91,7 @@ def run(
     )
     host = Host(first, settings, source, plugins)
     try:
-        work = endpoint.beside(host, host.run())
+        work = endpoint.serve_while(host, host.run())
         asyncio.run(until_signal(work, source.reload_soon if source else None))
     except KubeletError as error:
         logs.fail(str(error))

@@ -83,7 +83,7 @@ def run(
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
         if not trial.names:
             output.print_nothing(node_name)
-        work = endpoint.beside(trial.host, trial.live(output.echo))
+        work = endpoint.serve_while(trial.host, trial.live(output.echo))
         asyncio.run(until_signal(work, source.reload_soon if source else None))
 
 

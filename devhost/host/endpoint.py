@@ -20,17 +20,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Listens from the moment it is made, and answers while its host runs.
+    """Binds its address when it is created, and answers while its host runs.
 
     Args:
-        address: Where.
-        devices: Whether the metrics tell which pod holds which device.
+        address: The address.
+        devices: Whether the metrics include which pod holds which device.
 
     Attributes:
-        recorder: Is to be told of what is counted.
+        recorder: Counts what the metrics show.
 
     Raises:
-        OSError: The address cannot be had.
+        OSError: The address cannot be bound.
     """
 
     def __init__(self, address: Address, *, devices: bool = False) -> None:
@@ -38,19 +38,19 @@ class Endpoint:
         self._devices = devices
         self.recorder = Tally(RESULTS)
 
-    async def beside(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
-        """Answer for a host as long as something runs."""
-        with contextlib.closing(work):  # it is not begun where the server is cut short
+    async def serve_while(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
+        """Answer for a host while ``work`` runs."""
+        with contextlib.closing(work):  # it never starts if the server is cancelled first
             async with HttpServer(self.routes(host)).serving(self._socket):
                 where, port = self._socket.getsockname()[:2]
                 _LOG.info("listening", extra={"fields": {"address": str(Address(where, port))}})
                 await work
 
     def routes(self, host: Host) -> dict[str, Route]:
-        """Return what is answered, by path."""
-        look = page.load()
+        """Return the routes, by path."""
+        content = page.load()
         return {
-            "/": lambda: look,
+            "/": lambda: content,
             "/healthz": lambda: Response(b"ok\n"),
             "/readyz": lambda: _readyz(host),
             "/status": sparing(lambda: _json(status(host))),
@@ -58,7 +58,7 @@ class Endpoint:
         }
 
     def _metrics(self, host: Host) -> Response:
-        from devhost.observe import metrics  # noqa: PLC0415 (with Prometheus' library; not all ask)
+        from devhost.observe import metrics  # noqa: PLC0415 (imports prometheus_client, which not every host needs)
 
         text = metrics.text(self.recorder, facts(host, devices=self._devices))
         return Response(text, metrics.CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""Who holds what: the last list that the kubelet's pod-resources API gave, for all resources."""
+"""Which pods hold which devices, by the last list of kubelet's pod-resources API."""
 
 import asyncio
 import contextlib
@@ -19,19 +19,19 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Holders:
-    """One per process. A list that could not be had leaves the one before in force."""
+    """One per process. While pod-resources is unavailable, the last list remains in force."""
 
     def __init__(self, pod_resources: PodResources | None) -> None:
         self._pod_resources = pod_resources
         self._last: Mapping[str, HeldBy] = {}
         self._before: Mapping[str, HeldBy] = {}
-        # Lists of the kubelet that answers now, and when they were asked for; few of them.
+        # The last few lists of the present kubelet, with the times when they were requested.
         self._lists: list[tuple[float, Mapping[str, HeldBy]]] = []
         self._kubelet: object = None
         self._kubelet_since = 0.0
         self._soon = asyncio.Event()
         self._failure: str | None = None
-        # Calls are numbered from 1. One that was cancelled has begun and does not end.
+        # Calls are numbered from 1. A cancelled one has begun and never ends.
         self._begun = self._ended = 0
         self._calling = asyncio.Lock()
         self._callbacks: set[Callable[[], None]] = set()
@@ -42,43 +42,43 @@ class Holders:
 
     @property
     def asked(self) -> bool:
-        """Whether there is a socket to ask."""
+        """Whether devhost runs with --pod-resources."""
         return self._pod_resources is not None
 
     @property
     def known(self) -> bool:
-        """Whether the last try gave a list; never without a socket."""
+        """Whether the last call gave a list."""
         return self._ended > 0 and self._failure is None
 
     @property
     def unknown(self) -> str | None:
-        """Why it is not known who holds what; ``None`` where it is."""
+        """Why pod-resources is unavailable; ``None`` where it is available."""
         if not self.asked:
             return _NO_SOCKET
         return None if self.known else self._failure or "not asked yet"
 
     def of(self, resource: str) -> HeldBy:
-        """Return device ID to the pods that hold it (``namespace/name``), as last listed."""
+        """Return each held device ID with its pods (``namespace/name``), as last listed."""
         return self._last.get(resource, {})
 
     def held(self, resource: str) -> frozenset[str]:
-        """Return the device IDs that pods hold, by the last two lists together.
+        """Return the device IDs that pods hold by at least one of the last two lists.
 
         A kubelet that has just started lists only the pods that it has admitted so far.
         """
         return frozenset(self.of(resource)) | frozenset(self._before.get(resource, {}))
 
     def unheld(self, resource: str, device_id: str, *, shared: bool, since: float) -> bool:
-        """Whether no pod holds a device, by two lists that were asked for after a moment.
+        """Whether no pod holds a device, by two lists that were requested after a moment.
 
-        They are `AGAIN_S` apart, of one kubelet, and of its first `POLL_S` none counts: a kubelet
+        They are `AGAIN_S` apart, and of one kubelet. None of its first `POLL_S` counts: a kubelet
         that has just started lists only the pods that it has admitted so far.
 
         Args:
             resource: The resource's name.
             device_id: The device's ID, without the suffix of a share.
             shared: Whether it is advertised as shares.
-            since: The moment, by the event loop's clock.
+            since: The moment, on the event loop's clock.
         """
         since = max(since, self._kubelet_since + POLL_S)
         times = [at for at, _ in self._lists if at >= since]
@@ -99,38 +99,38 @@ class Holders:
         return sorted(frozenset[str]().union(*found))
 
     def ask_soon(self) -> None:
-        """Have `run` ask now, and once more `AGAIN_S` later."""
+        """Let `run` ask now, and once more `AGAIN_S` later."""
         self._soon.set()
 
     def resources(self) -> frozenset[str]:
-        """Return the resources of which pods hold devices, as `held` does."""
+        """Return the resources whose devices pods hold, by the lists of `held`."""
         return frozenset(self._last.keys() | self._before.keys())
 
     async def until_known(self) -> None:
-        """Wait until it is known who holds what; at once without a socket to ask."""
+        """Wait until there is a list; return immediately without --pod-resources."""
         while self.asked and not self.known:
-            await self.settled()
+            await self.try_refresh()
             if not self.known:
                 await asyncio.sleep(POLL_S)
 
-    async def settled(self) -> None:
-        """Ask anew if that is possible; else the last list stays in force."""
+    async def try_refresh(self) -> None:
+        """Ask kubelet; if that fails, the last list remains in force."""
         with contextlib.suppress(KubeletError):
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask anew, or share the answer to a question that is under way.
+        """Ask kubelet, or wait for the call that is in progress.
 
         Raises:
-            KubeletError: The list could not be had, or there is no socket to ask.
+            KubeletError: pod-resources is unavailable.
         """
         await self._ask_after(self._ended)
 
     async def now(self, resource: str) -> HeldBy:
-        """Return what `of` does, from a question that is asked after this moment.
+        """Return what `of` does, by a list that is requested after this moment.
 
         Raises:
-            KubeletError: The list could not be had, or there is no socket to ask.
+            KubeletError: pod-resources is unavailable.
         """
         await self._ask_after(self._begun)
         return self.of(resource)
@@ -139,9 +139,10 @@ class Holders:
     def allocating(self) -> Iterator[None]:
         """Ask nothing while an Allocate runs.
 
-        A question makes the kubelet free what ended pods held, and if one of them has just
-        ended it frees what it is allocating, too, and hands it out twice (UpdateAllocatedDevices
-        in k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go).
+        The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
+        also frees the devices that it is allocating, and allocates them twice
+        (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
+        pkg/kubelet/cm/devicemanager/manager.go).
         """
         self._allocating += 1
         self._no_allocation.clear()
@@ -153,7 +154,7 @@ class Holders:
                 self._no_allocation.set()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Have a callback called when what the list says has changed; `run` polls from now on."""
+        """Call back whenever the list has changed; `run` polls from now on."""
         self._callbacks.add(callback)
         self._wanted.set()
 
@@ -164,7 +165,7 @@ class Holders:
             self._wanted.clear()
 
     async def run(self) -> None:
-        """Ask every `POLL_S` while there is a subscriber, for ever; without a socket, return."""
+        """Ask every `POLL_S` while there is a subscriber; return without --pod-resources."""
         if self._pod_resources is None:
             return
         clock = asyncio.get_running_loop().time
@@ -172,7 +173,7 @@ class Holders:
             await self._wanted.wait()
             self._soon.clear()
             before, kubelet = self._last, self._kubelet
-            await self.settled()
+            await self.try_refresh()
             changed = self._before != before
             if self._kubelet is not kubelet or clock() - self._kubelet_since >= POLL_S:
                 self._before = before
@@ -186,7 +187,7 @@ class Holders:
                     await self._soon.wait()
 
     async def _ask_after(self, number: int) -> None:
-        """See that a call with a higher number has ended; whoever waits makes it if need be."""
+        """Wait until a call with a higher number has ended; make it if none is in progress."""
         if self._pod_resources is None:
             raise KubeletError(_NO_SOCKET)
         async with self._calling:
@@ -208,20 +209,20 @@ class Holders:
         except KubeletError as error:
             failure = str(error)
         else:
-            if kubelet == await pod_resources.kubelet():  # else it is not known whose list it is
+            if kubelet == await pod_resources.kubelet():  # else the list may be of either kubelet
                 self._note(asked_at, kubelet)
         self._ended = self._begun
         if failure != self._failure:
             self._failure = failure
             if failure is not None:
-                _LOG.warning("who holds what is not known", extra={"fields": {"reason": failure}})
+                _LOG.warning("pod-resources unavailable", extra={"fields": {"reason": failure}})
             else:
-                _LOG.info("who holds what is known again")
+                _LOG.info("pod-resources available again")
         if self._last != before:
             self._tell()
 
     def _note(self, asked_at: float, kubelet: object) -> None:
-        """Keep the list for `unheld`: the last one, and of those before what is needed."""
+        """Keep the list, and as many earlier ones as `unheld` needs."""
         if self._kubelet != kubelet or not self._lists:
             self._kubelet, self._kubelet_since = kubelet, asked_at
             self._lists.clear()

@@ -1,4 +1,4 @@
-"""The process around a host: signals, limits, the end."""
+"""The process of a host: signals, limits, the end."""
 
 import asyncio
 import contextlib
@@ -12,33 +12,33 @@ from typing import Any, Final
 from devhost.memory import gc_freeze_started
 from devhost.threads import end_process
 
-_SETTLE_AFTER_S: Final = 10.0  # by then a start is over
-_OTHERS: Final = 64
+_STARTED_AFTER_S: Final = 10.0  # by then a start is over
+_OTHER_DESCRIPTORS: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 
 
 def raise_descriptor_limit(resources: int) -> None:
-    """Use as many descriptors as allowed, and say if that is too few."""
+    """Raise the limit of file descriptors as far as allowed, and warn if it is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    # A socket and a connection for each resource; the rest is ours, or passes.
-    if soft != resource.RLIM_INFINITY and soft < (needed := 2 * resources + _OTHERS):
+    # A socket and a connection for each resource, and those of the process.
+    if soft != resource.RLIM_INFINITY and soft < (needed := 2 * resources + _OTHER_DESCRIPTORS):
         fields = {"limit": soft, "needed": needed}
-        _LOG.warning("too few file descriptors are allowed", extra={"fields": fields})
+        _LOG.warning("the limit of file descriptors is too low", extra={"fields": fields})
 
 
 async def until_signal(
     work: Coroutine[Any, Any, None], on_hangup: Callable[[], object] | None = None
 ) -> None:
-    """Run ``work`` until it ends, or until SIGTERM or SIGINT; then cancel it and wait.
+    """Run ``work`` until it ends; cancel it at SIGTERM or SIGINT.
 
-    From then on these signals, and SIGHUP, do nothing for the rest of the process: it ends.
+    Afterwards these signals, and SIGHUP, are ignored, because the process ends.
 
     Args:
-        work: The whole of the program.
-        on_hangup: Called at SIGHUP, which otherwise would end the process.
+        work: The whole program.
+        on_hangup: Called at SIGHUP, which would end the process by default.
     """
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
@@ -49,16 +49,16 @@ async def until_signal(
         signal.SIGHUP: on_hangup or (lambda: None),
     }
     with _signals(loop, callbacks):
-        loop.call_later(_SETTLE_AFTER_S, gc_freeze_started)
+        loop.call_later(_STARTED_AFTER_S, gc_freeze_started)
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
 def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what a callback raised, but end the process where it ran out of memory.
+    """Log the exception of a callback; end the process if it ran out of memory.
 
-    What that callback was to begin would be missing from then on. A refusal of the operating
-    system (too few descriptors to accept a connection) is no mistake, and needs no traceback.
+    What that callback was to start would be missing from then on. An error of the operating
+    system (too few descriptors to accept a connection) is not a bug, and needs no traceback.
     """
     error = context.get("exception")
     if isinstance(error, MemoryError):
@@ -74,12 +74,12 @@ def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def _signals(
     loop: asyncio.AbstractEventLoop, callbacks: Mapping[int, Callable[[], object]]
 ) -> Iterator[None]:
-    """Call back on the loop at signals, each but SIGHUP once; at the end they are ignored.
+    """Call back on the loop at signals, except SIGHUP only once; at the end they are ignored.
 
-    Not `loop.add_signal_handler`: it learns of a signal from a byte in the loop's own pipe, which
-    threads may have filled with theirs, and a loop that closes puts the default actions back, so
-    that a second SIGTERM would kill a process that is about to exit 0. The byte in the pipe here
-    only wakes the loop up.
+    Not `loop.add_signal_handler`: it receives signals by a byte in the loop's own pipe, which
+    threads may have filled, and a loop that closes restores the default actions, so that a second
+    SIGTERM would kill a process that is about to exit 0. The byte in the pipe here only wakes the
+    loop.
     """
     ended = False
 

@@ -1,4 +1,4 @@
-"""What a running host says of itself: to people, to probes, to Prometheus. Reads, and no more."""
+"""The status of a running host: for people, probes and Prometheus. Reads, and changes nothing."""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def status(host: Host) -> Json:
         "resources": [_resource(runner, host.shared) for runner in host.runners],
     }
     if holders.asked and holders.unknown:
-        shown["troubles"].append(f"who holds what is not known: {holders.unknown}")
+        shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
     if problem := host.shared.owners.problem:
         shown["troubles"].append(f"cannot save node owners: {problem}")
     shown["troubles"] += _troubles(shown)
@@ -49,10 +49,10 @@ def status(host: Host) -> Json:
 
 
 def readiness(host: Host) -> Json:
-    """Return the shape of ``/readyz``: each resource was registered once, or says what it awaits.
+    """Return the shape of ``/readyz``: ready once each resource was registered or awaits something.
 
-    So a restart of the kubelet does not make a host unready, nor does one that is not there yet:
-    a rollout would wait for what it cannot bring about.
+    A kubelet that restarts, or has not started yet, does not make a host unready: a rollout would
+    wait for something that it cannot influence.
     """
     resources = {runner.name: _readiness(runner) for runner in host.runners}
     ready = host.configured and all(one["ready"] for one in resources.values())
@@ -64,7 +64,7 @@ def facts(host: Host, *, devices: bool = False) -> Facts:
 
     Args:
         host: The host.
-        devices: Whether to tell which pod holds which device: a series for each.
+        devices: Whether to include which pod holds which device: a series for each.
     """
     return Facts(
         __version__,
@@ -117,7 +117,7 @@ def _resource(runner: Runner, shared: Shared) -> Json:
 
 
 def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
-    """Return what the kubelet is told of a resource, by what is advertised."""
+    """Return the report of a resource, by what kubelet's list has."""
     device_list, warnings = runner.device_list, (*snapshot.notes, *snapshot.unmatched)
     if device_list.omitted:
         warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
@@ -127,7 +127,7 @@ def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
 
 
 def _checked_last(runner: Runner) -> Snapshot:
-    """Return what is advertised, with the last round of checks: most of them change nothing."""
+    """Return the snapshot with the last round of checks: most rounds publish nothing."""
     snapshot = runner.snapshot
     fresh = runner.health.with_health(snapshot).devices
 
@@ -178,7 +178,7 @@ def _held(host: Host) -> Iterator[Held]:
                 yield Held(runner.name, device_id, namespace, name)
 
 
-# ── what is not well, in sentences ──
+# ── problems, as sentences ──
 
 
 def _troubles(shown: Json) -> Iterator[str]:

@@ -49,7 +49,7 @@ async def test_pod_resources_that_say_goaway(
     async with rogue(directory / "pr.sock", SETTINGS + GOAWAY) as connections:
         await daemon.start(tokens(a=1))
         await bounded(daemon, connections)
-    assert daemon.found("who holds what is not known")
+    assert daemon.found("pod-resources unavailable")
 
 
 # ── rubbish: an error with its reason at most, and never a traceback ──
@@ -76,7 +76,7 @@ async def test_pod_resources_that_answer_rubbish(
     await server.start()
     daemon.flags = ["--pod-resources", str(directory / "pr.sock")]
     await daemon.start(tokens(a=1))
-    line = await daemon.logged("who holds what is not known")
+    line = await daemon.logged("pod-resources unavailable")
     assert line["reason"] == f"{directory / 'pr.sock'}: the answer cannot be read"
     assert await daemon.stop() == 0
     await server.stop(None)

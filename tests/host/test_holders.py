@@ -224,11 +224,11 @@ async def test_a_failure_is_logged_once_and_so_is_its_end(
     lines = [
         (each.levelname, each.getMessage(), vars(each).get("fields")) for each in caplog.records
     ]
-    unknown = ("WARNING", "who holds what is not known")
+    unknown = ("WARNING", "pod-resources unavailable")
     assert lines == [
         (*unknown, {"reason": "away"}),
         (*unknown, {"reason": "mute"}),
-        ("INFO", "who holds what is known again", None),
+        ("INFO", "pod-resources available again", None),
         (*unknown, {"reason": "mute"}),
     ]
 

@@ -148,13 +148,13 @@ async def test_what_went_away_is_free_without_pod_resources() -> None:
     assert await healthy(who, resource(A), device("a"))
     who._index.of(Owner(A, "a", shared=False))["/dev/x"].unknown = False  # kubelet was told
     who.offered(A, ())
-    who.settle()
+    who.drop_free()
     assert not await healthy(who, resource(B), device("b"))
     assert await healthy(who, resource(A), device("a"))
     await who.keep(resource(A), [replace(device("a"), missing_since=1.0, reason="gone")])
     who.offered(A, ())
     await asyncio.sleep(0.01)
-    who.settle()
+    who.drop_free()
     assert await healthy(who, resource(B), device("b"))
 
 
@@ -206,10 +206,10 @@ async def test_two_devices_exchange_their_nodes() -> None:
             f"withheld: still in the kubelet's list as {A} b",
             f"withheld: still in the kubelet's list as {A} a",
         ]
-        who.settle()  # the kubelet has them as healthy
+        who.drop_free()  # the kubelet has them as healthy
     sent()
     assert not looks.is_set()
-    who.settle()
+    who.drop_free()
     assert looks.is_set()
     assert await published(*exchanged) == [None, None]
 
@@ -231,10 +231,10 @@ async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -
     listed(was)
     missing = replace(was, reason="not found any more", missing_since=0.0)
     await who.keep(resource(A), [missing])
-    who.settle()
+    who.drop_free()
     assert not await healthy(who, resource(B), device("b", path="/dev/y"))
     listed(missing)
-    who.settle()
+    who.drop_free()
     assert await healthy(who, resource(B), device("b", path="/dev/y"))
     assert "a" in device_list
     assert not await healthy(who, resource(A), was)

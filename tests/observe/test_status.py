@@ -155,7 +155,7 @@ async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path)
     await started.kill() if isinstance(started, SimulatedKubelet) else await started.stop()
     said = await until(port, lambda it: it["kubelet"]["podResources"] != "known")
     assert "pr.sock" in said["kubelet"]["podResources"]
-    assert any("who holds what" in trouble for trouble in said["troubles"])
+    assert any("pod-resources unavailable" in trouble for trouble in said["troubles"])
 
 
 # ── probes ──

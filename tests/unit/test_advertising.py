@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from devhost.host.resource import advertising
 from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.model.device import Device, FileKind, FileState, Node, Snapshot, without_share
+from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
 
 
 def device(name: str, inode: int = 1, **fields: object) -> Device:
@@ -40,18 +37,6 @@ def test_what_is_left_of_an_incomplete_device_is_nobody_elses() -> None:
     found = snapshot(device("a", missing_since=1.0, remaining=frozenset({"/dev/a"})))
     assert advertising.keys(found, leaving=True) == {"/dev/a"}
     assert advertising.keys(found, leaving=False) == frozenset()
-
-
-@given(
-    st.integers(1, 3), st.sets(st.sampled_from(["a", "a::0", "a::1", "a::2", "b", "b::0", "c::5"]))
-)
-def test_a_device_waits_exactly_for_ids_of_the_other_form(replicas: int, listed: set[str]) -> None:
-    """From one ID to shares or back all IDs change; from three shares to two the rest stay."""
-    held = advertising.held_back(snapshot(device("a"), device("b", 2)), replicas, listed)
-    for name, one in held.devices.items():
-        bare = {key for key in listed if key == name}
-        shares = {key for key in listed if without_share(key) == name} - bare
-        assert one.healthy is not bool(shares if replicas == 1 else bare)
 
 
 def test_each_share_is_listed() -> None:

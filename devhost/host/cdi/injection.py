@@ -90,7 +90,7 @@ class CdiInjection:
         if self._former is None:
             self._former = await self._files.entries(name) if holders.asked else {}
             if self._former:
-                await holders.settled()
+                await holders.try_refresh()
         former = self._former.keys() - {one.name for one in devices.values() if not one.empty}
         if holders.known:
             former &= {cdi.device_name(one) for one in distinct(holders.held(name))}

@@ -1,4 +1,4 @@
-"""The records of nodes in memory, looked up by who has them and by what a node is known by."""
+"""The records of node owners in memory, by owner and by node."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from devhost.host.ownership.owner_file import Identity, Owner, Record, boot_id
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A record, and what this process knows of it.
+    """A record, and what this process knows about it.
 
     Attributes:
-        record: What is on the disk, or should be.
-        former: Whether the device has the node no more, as far as this process knows.
-        since: On the event loop's clock, since when kubelet cannot hand out the node that way.
-        gone: Whether the node was looked for and is not there.
-        unknown: Whether nobody but this process can have told the kubelet of the device.
+        record: The record on the disk, or about to be.
+        former: Whether the device no longer has the node, as far as this process knows.
+        since: On the event loop's clock, since when kubelet cannot allocate the node by it.
+        gone: Whether a scan has not found the node.
+        unknown: Whether kubelet cannot know the device, except from this process.
     """
 
     record: Record
@@ -26,11 +26,11 @@ class Entry:
 
 
 class OwnerIndex:
-    """All records that are known.
+    """All known records.
 
     Attributes:
-        boot: This boot of the machine.
-        former: Those of devices that have the node no more.
+        boot: The ID of this boot of the machine.
+        former: The entries of devices that no longer have the node.
     """
 
     def __init__(self) -> None:
@@ -40,19 +40,19 @@ class OwnerIndex:
         self._by_key: dict[Identity | str, tuple[Entry, ...]] = {}
 
     def owners(self, resource: str) -> Collection[Owner]:
-        """Return the devices of a resource of which there are records."""
+        """Return the devices of a resource that have records."""
         return self._entries.get(resource, {}).keys()
 
     def of(self, owner: Owner) -> Mapping[str, Entry]:
-        """Return the nodes of a device, by their real paths."""
+        """Return the entries of a device, by the real paths of its nodes."""
         return self._entries.get(owner.resource, {}).get(owner, {})
 
     def at(self, keys: Iterable[Identity | str]) -> Iterator[Entry]:
-        """Yield what is recorded of a node."""
+        """Yield the entries of a node, by its keys."""
         return (entry for key in keys for entry in self._by_key.get(key, ()))
 
     def add(self, entry: Entry) -> None:
-        """Enter a record; there is none of its place."""
+        """Add an entry; there is none of its owner and real path."""
         record = entry.record
         owned = self._entries.setdefault(record.owner.resource, {}).setdefault(record.owner, {})
         owned[record.realpath] = entry
@@ -62,7 +62,7 @@ class OwnerIndex:
             self.former.add(entry)
 
     def forget(self, entry: Entry) -> None:
-        """Undo `add`."""
+        """Remove an entry."""
         record = entry.record
         self.former.discard(entry)
         for key in record.keys(self.boot):

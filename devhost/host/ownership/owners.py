@@ -1,8 +1,13 @@
-"""Which node is, or was, offered under which resource and ID: that outlives the process.
+"""Which resource and ID a node belongs to, and belonged to; that outlives the process.
 
-A node is not offered under a second resource or ID before the first one is accounted for: it
-is in the kubelet's list no more, and no pod holds it. Records belong to the machine: all
-instances of devhost on it share them through the state directory.
+A node is not offered under a second resource or ID before the first one is free: kubelet's list no
+longer has it, and no pod holds it. Records belong to the machine: all instances of devhost on it
+share them through the state directory.
+
+"Free" is decided here, for another name of a device. Two other rules look similar and differ:
+`DeviceList.may_leave` only says that kubelet has seen an ID as unhealthy, which running pods may still
+hold. `Preparation` needs proof that the device is new to the pod, which no list of pods gives,
+because it may be incomplete; there an Allocate is the proof.
 """
 
 import asyncio
@@ -30,7 +35,7 @@ WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
 _SLICE: Final = 500
 _UNACCOUNTED: Final = (
-    "without --pod-resources it is not known whether a pod still holds it that way: set "
+    "without --pod-resources devhost cannot tell whether a pod still holds it: set "
     "--pod-resources, or drain the node and start devhost with --assume-free"
 )
 
@@ -69,7 +74,7 @@ class Owners:
         self._assume_free, self._leave_after = assume_free, leave_after
         self._journal = JournalWriter(state_dir, self._learn)
         self._index = OwnerIndex()
-        self._freed = False  # since those who wait for a node were told
+        self._freed = False  # a node, since the waiting resources were last scanned
         self._served: dict[str, _Served] = {}
         self._overlap: Mapping[str, bool] = {}
 
@@ -78,18 +83,18 @@ class Owners:
         """Why the state directory does not have the records; ``None`` where it has."""
         return self._journal.problem
 
-    # ── who is there ──
+    # ── resources ──
 
     def declare(self, resources: Iterable[Resource]) -> None:
-        """Note what is declared from now on."""
+        """Set the resources of the configuration in force."""
         self._overlap = {one.name: one.overlap == "allow" for one in resources}
 
     def serve(self, name: str, device_list: DeviceList, look_again: Callable[[], None]) -> None:
-        """Note a resource that is served."""
+        """Add a resource that is served."""
         self._served[name] = _Served(device_list, look_again)
 
     def end(self, name: str) -> None:
-        """Note that a resource is served no more."""
+        """Remove a resource that is no longer served."""
         self._served.pop(name, None)
         self.offered(name, ())
 
@@ -103,13 +108,13 @@ class Owners:
         served = self._served.get(name)
         return served.withheld if served else 0
 
-    # ── before the kubelet learns of devices ──
+    # ── before kubelet learns of devices ──
 
     async def keep(self, resource: Resource, devices: Collection[Device]) -> None:
-        """Record which nodes devices have, unless another device is known to have them.
+        """Record the nodes of devices, unless they are known to belong to another device.
 
-        To be awaited before the kubelet can learn of the devices. Never fails; waits for the
-        state directory as `JournalWriter.saved` does.
+        To be awaited before kubelet can learn of the devices. Never fails; waits for the state
+        directory as `JournalWriter.saved` does.
         """
         if not self._journal.loaded:
             await self._journal.saved()  # reads what there is, too
@@ -121,17 +126,17 @@ class Owners:
         await self._journal.saved()
 
     def offered(self, name: str, owners: Collection[Owner]) -> None:
-        """Note which devices a resource has; all others of it have no nodes any more."""
+        """Set the devices of a resource; all others of it no longer have nodes."""
         for owner in set(self._index.owners(name)) - set(owners):
             self.left(owner)
 
     def left(self, owner: Owner) -> None:
-        """Note that a device is not there any more."""
+        """Note that a device is gone."""
         for entry in tuple(self._index.of(owner).values()):
             self._leave(entry)
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot with the devices as unhealthy whose nodes others may have."""
+        """Return a snapshot in which devices are unhealthy whose nodes may belong to others."""
         devices: dict[str, Device] = {}
         for device in snapshot.devices.values():
             if device.healthy and not device.replaced and (reason := self._why(resource, device)):
@@ -139,27 +144,27 @@ class Owners:
         return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
     def count(self, name: str, snapshot: Snapshot) -> None:
-        """Note what is advertised."""
+        """Count the withheld devices of a resource."""
         if served := self._served.get(name):
             served.withheld = sum(
                 device.reason is not None and device.reason.startswith(WITHHELD)
                 for device in snapshot.devices.values()
             )
 
-    # ── what becomes of records ──
+    # ── the end of records ──
 
     async def run(self) -> None:
-        """Drop what is accounted for, and write what could not be written; for ever."""
+        """Drop records of free nodes, until cancelled."""
         try:
             while True:
-                self.settle()
+                self.drop_free()
                 await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
         finally:
             self._journal.close()
 
-    def settle(self) -> None:
-        """Drop records of devices that kubelet cannot hand out any more and that no pod holds."""
-        for entry in [one for one in self._index.former if self._accounted(one)]:
+    def drop_free(self) -> None:
+        """Drop records of devices that kubelet can no longer allocate and that no pod holds."""
+        for entry in [one for one in self._index.former if self._is_free(one)]:
             self._drop(entry)
         if self._freed:
             self._freed = False
@@ -167,7 +172,7 @@ class Owners:
                 if served.withheld:
                     served.look_again()
 
-    def _accounted(self, entry: Entry) -> bool:
+    def _is_free(self, entry: Entry) -> bool:
         owner, now = entry.record.owner, asyncio.get_running_loop().time()
         served = self._served.get(owner.resource)
         if served and self._has_left(owner) and _offers(served.device_list, owner, now):
@@ -185,7 +190,7 @@ class Owners:
         return False
 
     def _has_left(self, owner: Owner) -> bool:
-        """Whether a device is there no more; else it may have only lost a node."""
+        """Whether a device is gone; else it may have only lost a node."""
         return all(one.former for one in self._index.of(owner).values())
 
     def _elsewhere(self, resource: str) -> bool:
@@ -194,7 +199,7 @@ class Owners:
     # ── one device ──
 
     def _refresh(self, resource: Resource, device: Device) -> None:
-        """Take note of what a look says of nodes that a device is known to have."""
+        """Update the known nodes of a device by what a scan has found."""
         owner = owner_of(resource, device)
         own = self._index.of(owner)
         if not own:
@@ -208,7 +213,7 @@ class Owners:
         former = [entry for entry in own.values() if entry.record.boot != self._index.boot]
         paths = {path for node in device.nodes for path in _paths(node)} if former else set()
         for entry in former:
-            # What its name leads to, since the machine has started anew, is found now.
+            # The machine has rebooted since; its path leads to the node that is found now.
             if not paths.isdisjoint((entry.record.path, entry.record.realpath)):
                 self._index.forget(entry)
 
@@ -220,7 +225,7 @@ class Owners:
             return
         if self._other(resource, device) is None:
             self._record(resource, device, nodes)
-        # Also where it is withheld: else two that exchange their nodes wait for each other.
+        # Also if it is withheld, or two devices that exchange their nodes wait for each other.
         own = self._index.of(owner_of(resource, device))
         for entry in [entry for realpath, entry in own.items() if realpath not in nodes]:
             self._lose(entry)
@@ -252,7 +257,7 @@ class Owners:
         )
 
     def _other(self, resource: Resource, device: Device) -> Entry | None:
-        """Return what is recorded of a device's nodes under another name."""
+        """Return a record of one of a device's nodes under another name."""
         owner = owner_of(resource, device)
         for node in device.nodes:
             for entry in self._index.at(keys_of(node.path, node.state)) if node.state else ():
@@ -261,9 +266,9 @@ class Owners:
         return None
 
     def _may_share(self, resource: Resource, record: Record) -> bool:
-        """Whether ``overlap`` lets a resource offer what another one has.
+        """Whether ``overlap`` allows a resource to offer a node of another one.
 
-        Where both are declared it is enough that one of them says so, as for all that they find.
+        Where both are declared it is enough that one of them allows it.
         """
         name, allow = record.owner.resource, resource.overlap == "allow"
         if name == resource.name:
@@ -278,6 +283,9 @@ class Owners:
         if other is None:
             owner = owner_of(resource, device)
             own = self._index.of(owner)
+            served = self._served.get(resource.name)
+            if served and _lists(served.device_list, replace(owner, shared=not owner.shared)):
+                return f"{WITHHELD}: its former IDs are still in the kubelet's list"
             nodes = [node.state for node in device.nodes if node.state]
             if all(state.realpath in own and not own[state.realpath].former for state in nodes):
                 return None
@@ -299,21 +307,21 @@ class Owners:
             why = f"it was offered as {owner}, and {_UNACCOUNTED}"
         else:
             unknown = self._holders.unknown
-            reason = f" (who holds what is not known: {unknown})" if unknown else ""
-            why = f"it was offered as {owner}: waiting until no pod is seen to hold that{reason}"
+            reason = f" (pod-resources unavailable: {unknown})" if unknown else ""
+            why = f"it was offered as {owner}: waiting until no pod holds that{reason}"
         return f"{WITHHELD}: {why}"
 
     # ── the records in memory ──
 
     def _drop(self, entry: Entry) -> None:
-        """Forget a record, on the disk too."""
+        """Drop a record, on the disk too."""
         self._index.forget(entry)
         self._freed = True
         self._journal.put(replace(entry.record, dropped=True))
         self._journal.start()
 
     def _lose(self, entry: Entry) -> None:
-        """Note that a listed device has lost a node; a running Allocate may still give it away."""
+        """Note that a listed device has lost a node, which a running Allocate may still use."""
         self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
 
     def _leave(self, entry: Entry, since: float | None = None) -> None:
@@ -321,16 +329,16 @@ class Owners:
             owner = entry.record.owner
             served = self._served.get(owner.resource)
             if entry.unknown and served and not _lists(served.device_list, owner):
-                self._drop(entry)  # it was found and is gone before the first list was sent
+                self._drop(entry)  # kubelet never learned of it
                 return
             entry.former = True
             entry.since = asyncio.get_running_loop().time() if since is None else since
             self._index.former.add(entry)
 
-    # ── what other instances say ──
+    # ── records of other instances ──
 
     def _learn(self, others: Iterable[Record], refused: Iterable[Record]) -> None:
-        """Take over what other instances have recorded."""
+        """Adopt the records of other instances."""
         now = asyncio.get_running_loop().time()
         for record in others:
             known = self._index.of(record.owner).get(record.realpath)
@@ -351,7 +359,7 @@ class Owners:
 
 
 def owner_of(resource: Resource, device: Device) -> Owner:
-    """Return under what name a device is advertised."""
+    """Return the name under which a device is advertised."""
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
 
 
@@ -369,7 +377,7 @@ def _lists(device_list: DeviceList, owner: Owner) -> bool:
 
 
 def _offers(device_list: DeviceList, owner: Owner, now: float) -> bool:
-    """Whether the kubelet may hand out a device, or its ID is about to leave the list."""
+    """Whether kubelet may allocate a device, or its ID is about to leave the list."""
     first = _first(owner)
     stays = first in device_list and first not in device_list.leaving
     return not device_list.may_leave(first, now) if stays else _lists(device_list, owner)

@@ -1,6 +1,6 @@
 """From what a scan found to what the kubelet is told; pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from devhost.kubelet.device_list import AdvertisedDevice
@@ -27,27 +27,6 @@ def without_left(snapshot: Snapshot, leaving: Collection[str]) -> Snapshot:
         if not device.replaced or device_id in bases
     }
     return replace(snapshot, devices=kept)
-
-
-def held_back(snapshot: Snapshot, replicas: int, listed: Iterable[str]) -> Snapshot:
-    """Make devices wait, as unhealthy, that go from one ID to shares, or back.
-
-    Args:
-        snapshot: What was found.
-        replicas: How many shares of a device are advertised.
-        listed: The IDs that the kubelet's list of this resource has at the moment.
-    """
-    resized = {
-        without_share(advertised_id)
-        for advertised_id in listed
-        if (without_share(advertised_id) == advertised_id) != (replicas == 1)
-    }
-    waiting = {
-        device_id: replace(device, reason="waits until its former IDs have left the list")
-        for device_id, device in snapshot.devices.items()
-        if device_id in resized and device.healthy and not device.replaced
-    }
-    return replace(snapshot, devices={**snapshot.devices, **waiting}) if waiting else snapshot
 
 
 def entries(snapshot: Snapshot, replicas: int) -> dict[str, AdvertisedDevice]:

@@ -62,7 +62,7 @@ class Publisher:
         device_list, replicas = self.device_list, scanner.resource.replicas
         before, left = device_list.entries, device_list.left_count
         found = advertising.without_left(found, before)
-        snapshot = self._judged(found, before)
+        snapshot = self._judged(found)
         wanted = advertising.entries(snapshot, replicas)
         held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
         wanted = self._fitting(wanted)
@@ -103,7 +103,7 @@ class Publisher:
             return False
         if part.after is part.before:
             return True
-        judged = self._judged(Snapshot(part.devices), device_list.leaving)
+        judged = self._judged(Snapshot(part.devices))
         wanted = advertising.entries(judged, resource.replicas)
         if len(device_list.fitting(wanted)) < len(wanted):
             return False
@@ -130,14 +130,9 @@ class Publisher:
         self._owners.count(resource.name, self.snapshot)
         return True
 
-    def _judged(self, found: Snapshot, listed: Iterable[str]) -> Snapshot:
+    def _judged(self, found: Snapshot) -> Snapshot:
         """Say of each device whether it can be offered."""
-        snapshot = advertising.held_back(
-            found,
-            self.scanner.resource.replicas,
-            listed,
-        )
-        snapshot = self._owners.judged(self.scanner.resource, snapshot)
+        snapshot = self._owners.judged(self.scanner.resource, found)
         for judge in self._judges:
             snapshot = judge(snapshot)
         return snapshot

@@ -257,7 +257,7 @@ class Runner:
                 self._declared = scanner
                 await self._preparation.declared(scanner.resource)
         if self.device_list.prunable(asyncio.get_running_loop().time()):
-            await self._shared.holders.settled()
+            await self._shared.holders.try_refresh()
 
     async def _until_due(self) -> Collection[str] | None:
         """Wait for a reason to look, or the time of something that was put off.
@@ -277,7 +277,7 @@ class Runner:
             busy = self.device_list.leaving - held or (self.draining and not held)
             step = min(until - clock(), _STEP_S) if busy else until - clock()
             if not await self._due.wait(step) and self.device_list.prunable(clock()):
-                await self._shared.holders.settled()
+                await self._shared.holders.try_refresh()
                 if self._publisher.prune():
                     self._registration.notify()
         if not self._due:
