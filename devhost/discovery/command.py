@@ -1,4 +1,4 @@
-"""A command that is run to its end or its deadline, and leaves nothing behind."""
+"""Runs a command to its end or its deadline; no process of it remains."""
 
 import contextlib
 import errno
@@ -21,7 +21,7 @@ _PIPE_MAX: Final = 1024 * 1024  # what a pipe can hold
 _LINES: Final = 5
 _LINE_MAX: Final = 200
 _STEP_S: Final = 0.02
-_KILL_S: Final = 0.3  # until what was killed has to be gone
+_KILL_S: Final = 0.3  # for killed processes to end
 
 
 @immutable
@@ -29,9 +29,9 @@ class Ended:
     """How a command ended.
 
     Attributes:
-        status: The exit status; negative: the signal that killed it; ``None``: it was killed,
+        status: The exit status; negative: the signal that killed it; ``None``: it was killed
             because it had not ended in time.
-        lines: The last lines of its output, without empty ones, printable.
+        lines: The last non-empty lines of its output, printable.
     """
 
     status: int | None
@@ -60,24 +60,24 @@ def run(
 ) -> Ended:
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
-    When it ends, or after `timeout` seconds, or when `stop` is set, or when this process ends,
-    whatever it has started is killed, except what has left its process group on purpose.
+    When it ends, after `timeout` seconds, when `stop` is set, or when this process ends, all
+    processes that it has started are killed, unless they have left its process group.
 
     Args:
         argv: The command.
         environment: All of its environment.
         timeout: Seconds.
         stop: Ends it early.
-        locks: Descriptors of files that are locked by `flock`. The command inherits them, and
-            the locks end with its process group.
+        locks: Descriptors of files that are locked by `flock`. The command inherits them; they
+            are unlocked when its process group has ended.
 
     Raises:
         OSError, ValueError: It cannot be started.
     """
     until = time.monotonic() + timeout
     stop = stop or threading.Event()
-    # A program on a filesystem that does not answer hangs this search, in its thread; started
-    # without, it would hang the whole process, inside vfork.
+    # A program on a hanging filesystem hangs this search in its thread. Without the search, it
+    # would hang the whole process inside vfork.
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
         text = f"there is no program {argv[0]}, or it may not be executed"
@@ -86,7 +86,7 @@ def run(
         return Ended(None)
     try:
         process = GROUPS.start(
-            lambda: subprocess.Popen(  # noqa: S603 (who may edit the configuration is asked first)
+            lambda: subprocess.Popen(  # noqa: S603 (needs --allow-exec)
                 argv,
                 executable=program,
                 stdin=subprocess.DEVNULL,
@@ -105,7 +105,7 @@ def run(
         os.set_blocking(pipe.fileno(), False)
         kept, in_time = _follow(process.pid, pipe.fileno(), until, stop)
         status = _kill(process)
-        if _is_gone(process.pid):  # who has left the group on purpose is not waited for
+        if _is_gone(process.pid):  # a process that has left the group is not waited for
             for lock in locks:
                 fcntl.flock(lock, fcntl.LOCK_UN)
         kept = (kept + _available(pipe.fileno()))[-_KEPT:]
@@ -115,7 +115,7 @@ def run(
 def _follow(child: int, pipe: int, until: float, stop: threading.Event) -> tuple[bytes, bool]:
     """Read the output until the command ends; return its end, and whether that was in time.
 
-    The end of the pipe is not waited for: what the command has started may hold it open.
+    It does not wait for the end of the pipe: children of the command may keep it open.
     """
     kept = b""
     poll = select.poll()
@@ -133,7 +133,7 @@ def _follow(child: int, pipe: int, until: float, stop: threading.Event) -> tuple
 
 
 def _has_ended(child: int) -> bool:
-    """Whether a process has ended; it stays a zombie, so that its group's number stays its own."""
+    """Whether a process has ended; it remains a zombie, so that its group's ID is not reused."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -145,7 +145,7 @@ def _available(pipe: int) -> bytes:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> int | None:
-    """Kill a process group and bury the dead; return the exit status of its leader."""
+    """Kill a process group and reap it; return the exit status of its leader."""
     until = time.monotonic() + _KILL_S
     GROUPS.kill(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel

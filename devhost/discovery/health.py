@@ -1,7 +1,7 @@
 """One round of a device's health checks.
 
-It blocks: a file of a sick host may hold up its thread for ever, a command is stopped. What
-cannot be checked is unknown, not unhealthy, and says which setting would allow it.
+It blocks: a hanging file hangs its thread, a command is stopped. What cannot be checked is unknown,
+not unhealthy, and the text names the setting that would allow it.
 """
 
 import errno
@@ -30,13 +30,13 @@ CONTENT_MAX: Final = 64 * 1024
 _MODES: Final = {"readable": os.O_RDONLY, "writable": os.O_WRONLY}
 _POLITELY: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
-# It is there, and somebody uses it, exclusively (sound devices say EAGAIN).
+# It exists, and is opened exclusively by another process (sound devices return EAGAIN).
 _IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
 _ACCESS: Final = (
     "devhost's container needs access to it: the chart's deviceAccess.privileged, or the device"
 )
-# Of every process, and of the kernel's addresses: the kernel shows root more of these than their
-# permission bits say.
+# Files of processes, and the kernel's addresses: the kernel shows root more of these than their
+# permission bits allow.
 _PRIVATE: Final = re.compile(
     r"/proc/([0-9]+/(?!net/|mounts$|mountinfo$).*|kallsyms|modules)", re.DOTALL
 )
@@ -45,7 +45,7 @@ _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsU
 
 
 class _FailedError(Exception):
-    """A check has failed; the text says of what, and why."""
+    """A check has failed; the text names the file or command, and the reason."""
 
 
 class _PrivateError(Exception):
@@ -64,14 +64,14 @@ def check(
 
     Args:
         checks: The declaration; its `timeout` (seconds) is for all commands together, files
-            are not bounded.
-        device: With the nodes to check; tokens are neither readable nor writable, and pass.
+            are not limited.
+        device: Its nodes are checked; tokens cannot be opened, and pass.
         files: Where the host's files are seen.
         constants: The values of ``${resource}`` and ``${nodeName}``.
         allow: Which secrets may be read (``allow_paths``), and whether commands run.
 
     Returns:
-        The outcome; the first failure is the failure. Nothing is raised for what is found.
+        The outcome, with the first failure. Failed checks raise nothing.
     """
     this = _Round(device, files, constants, allow, checks.timeout)
     failures: list[str] = []
@@ -89,9 +89,9 @@ def check(
 
 
 class _Round:
-    """What the checks of a round have in common.
+    """The checks of a round.
 
-    A check yields what it could not check, and raises what has failed.
+    A check yields what it could not check, and raises the error of what has failed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class _Round:
         """Run one check for each node.
 
         Raises:
-            _FailedError, AllocationError, PatternError: It has failed.
+            _FailedError, AllocationError, PatternError: The check has failed.
         """
         match one:
             case Probe(file=FileCheck() as file):
@@ -186,7 +186,7 @@ def _reason(error: Exception) -> str:
 
 
 def _touch(path: str, mode: int) -> None:
-    """Open a path and close it again, or see that it could be opened.
+    """Open and close a path, or check that it could be opened.
 
     Raises:
         OSError: It cannot be opened.
@@ -195,7 +195,7 @@ def _touch(path: str, mode: int) -> None:
     if stat.S_ISSOCK(kind):
         _connect(path)
     elif stat.S_ISFIFO(kind) or (stat.S_ISDIR(kind) and mode == os.O_WRONLY):
-        # Who opens a FIFO is its reader or writer, for whom another may wait.
+        # Opening a FIFO makes this process its reader or writer, for which another may wait.
         if not os.access(path, os.W_OK if mode == os.O_WRONLY else os.R_OK):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES
@@ -208,7 +208,7 @@ def _touch(path: str, mode: int) -> None:
 
 
 def _connect(path: str) -> None:
-    """Connect to a socket; one of another type than a stream is alive if it says so."""
+    """Connect to a socket; the error EPROTOTYPE proves that one of another type is alive."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -222,7 +222,7 @@ def _connect(path: str) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Whether the filesystem is read-only for everybody, not only by the mount seen here."""
+    """Whether the filesystem itself is read-only, not only the mount seen here."""
     device = os.stat(path).st_dev
     number = os.major(device), os.minor(device)
     found = mounts("/proc/self/mountinfo")
@@ -235,11 +235,11 @@ def _is_read_only(path: str) -> bool:
 def _read(root: str, realpath: str, allow: Policy) -> bytes:
     """Return the content of a regular file, or the beginning of one that is too long.
 
-    It is reached step by step, so that everyone can read what is judged to be so, and opened
-    only when it is known to be no device: to open one may have consequences.
+    Its path is walked with one descriptor, so that the file that is checked is the one that is
+    read. It is opened only if it is not a device: opening one may have side effects.
 
     Raises:
-        OSError: It is not there or cannot be read.
+        OSError: It does not exist or cannot be read.
         _PrivateError: Not everyone can read it, and ``--allow-path`` does not name it.
     """
     allowed = allow.allows_path(realpath)
@@ -271,11 +271,11 @@ def _opener(path: str, flags: int) -> int:
 
 
 def _compare(path: str, content: bytes, pattern_text: str) -> None:
-    """Match a content; it is not told, as it may not be meant for who reads the failure.
+    """Match a content. The failure does not contain it, because it may be confidential.
 
     Raises:
         _FailedError: It is too long or does not match.
-        PatternError: There is no such pattern.
+        PatternError: The pattern is invalid.
     """
     if len(content) > CONTENT_MAX:
         raise _FailedError(f"{path}: is larger than {CONTENT_MAX // 1024} KiB")

@@ -1,10 +1,10 @@
-"""The process groups of running commands: none outlives this process, however it ends.
+"""The process groups of running commands: none outlives this process, even after SIGKILL.
 
-At a regular end an exit handler kills them. SIGKILL leaves no time for that: a helper process
-knows the groups, and kills them when its standard input ends. PR_SET_PDEATHSIG would not do: it
-does not reach what a command has started, is sent when the *thread* that started the command
-ends, and subprocess can only set it by running Python between fork and exec. Process 1 needs no
-helper: its end is the end of its PID namespace.
+At a regular exit an exit handler kills them. After SIGKILL a helper process, which knows the
+groups, kills them when its standard input ends. PR_SET_PDEATHSIG does not serve: it does not reach
+the children of a command, it is sent when the *thread* that started the command ends, and
+subprocess can only set it by running Python between fork and exec. Process 1 needs no helper: its
+PID namespace ends with it.
 """
 
 import atexit
@@ -34,7 +34,7 @@ for group in line.split():
 
 
 class EndingError(Exception):
-    """This process is ending: no command is started any more."""
+    """This process is ending: no command is started."""
 
 
 class ProcessGroups:
@@ -58,7 +58,7 @@ class ProcessGroups:
             if self._ending:
                 raise EndingError
             self._starting += 1
-            self._tell()  # so that the helper is there before the command
+            self._inform_helper()  # so that it runs before the command
         try:
             process = begin()
         except BaseException:
@@ -69,33 +69,33 @@ class ProcessGroups:
         with self._changed:
             self._starting -= 1
             self._groups.add(process.pid)
-            self._tell()
+            self._inform_helper()
             if self._ending:
                 kill(process.pid)
             self._changed.notify_all()
         return process
 
     def kill(self, group: int) -> None:
-        """Kill a group; before its leader is waited for, so that its number is still its own."""
+        """Kill a group, before its leader is reaped, because then its ID could be reused."""
         with self._changed:
             kill(group)
             self._groups.discard(group)
-            self._tell()
+            self._inform_helper()
 
     def end(self) -> None:
-        """Kill all groups, and start no more."""
+        """Kill all groups, and start no further ones."""
         with self._changed:
             self._ending = True
             for group in self._groups:
                 kill(group)
             self._changed.wait_for(lambda: not self._starting, _END_S)
 
-    def _tell(self) -> None:
-        """Tell the helper which groups there are; start another one if need be."""
+    def _inform_helper(self) -> None:
+        """Send the helper the IDs of all groups; start it if it does not run."""
         if os.getpid() == 1:
             return
         line = " ".join(map(str, self._groups)).encode() + b"\n"
-        with contextlib.suppress(OSError):  # no helper can be started
+        with contextlib.suppress(OSError):  # the helper cannot be started
             if self._helper is not None:
                 try:
                     os.write(self._helper[1], line)
@@ -115,7 +115,7 @@ class ProcessGroups:
 
 
 def kill(group: int) -> None:
-    """Kill a process group, if it is there."""
+    """Kill a process group, if it exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 

@@ -49,7 +49,7 @@ class Trial:
             await self.kubelet.stop()
 
     async def once(self) -> dict[str, Any]:
-        """Return the shape of ``plan -o json`` with ``registered``, when all have registered."""
+        """Return the shape of ``plan -o json`` with ``registered``, after all are registered."""
         async with self.running():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ONCE_TIMEOUT_S):
@@ -65,7 +65,7 @@ class Trial:
             return {"resources": shown}
 
     async def live(self, show: Callable[[str], None]) -> None:
-        """Show what the kubelet knows, whenever that changes, until cancelled."""
+        """Show the devices that kubelet knows, whenever they change, until cancelled."""
         before: dict[str, tuple[int, int]] = {}
         async with self.running():
             while True:

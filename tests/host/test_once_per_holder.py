@@ -295,9 +295,9 @@ async def test_who_holds_a_device_has_to_be_said_in_time(world: World) -> None:
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
-        (None, "device a is not there"),
-        (token("a", missing_since=1.0), "device a is not there"),
-        (token("a", missing_since=1.0, reason="gone"), "device a is not there: gone"),
+        (None, "device a is missing"),
+        (token("a", missing_since=1.0), "device a is missing"),
+        (token("a", missing_since=1.0, reason="gone"), "device a is missing: gone"),
     ],
 )
 async def test_a_device_that_is_not_there_is_named(
@@ -354,7 +354,7 @@ async def test_what_cannot_be_kept_fails_the_start(
     with monkeypatch.context() as broken:
         broken.setattr(holder_records, "write_atomically", full)
         reason = await world.refused("a")
-    assert reason.startswith(f"that device a is prepared for {POD} cannot be kept: ")
+    assert reason.startswith(f"cannot save that device a is prepared for {POD}: ")
     assert "No space left on device" in reason
     steps.ran = []
     assert await world.start("a") == FIRST
@@ -366,7 +366,7 @@ async def test_records_that_cannot_be_read_fail_the_start(world: World, steps: S
     (file,) = (world.state / "holders").iterdir()
     file.unlink()
     file.mkdir()
-    assert (await world.refused("a")).startswith("the record of who holds device a cannot be read:")
+    assert (await world.refused("a")).startswith("the holder record of device a cannot be read:")
     assert not steps.ran
 
 

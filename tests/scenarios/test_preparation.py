@@ -462,7 +462,7 @@ async def test_a_device_that_is_gone_is_not_prepared(started: Kubelet, bench: Be
     await started.admit("pod", ONE)
     (bench.directory / "colas" / "a").unlink()
     await started.wait(DISK, 2, 1)
-    assert "device a is not there" in await refused(started, "pod")
+    assert "device a is missing" in await refused(started, "pod")
     bench.plug("a")
     await started.wait(DISK, 2, 2)
     await started.start_container("pod", "app")

@@ -1,7 +1,7 @@
-"""Locks that keep two commands from running on one device, also of two processes.
+"""Locks that keep commands, also of several instances, from running on one device together.
 
-A command inherits the lock of its device, and so does all that it starts: it is held as long as
-one of them lives, whatever has happened to the devhost that started the command.
+A command and its children inherit the lock of its device, so it is held as long as one of them
+lives, even if the devhost that started the command has ended.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from devhost.model.device import Device
 
 
 def keys(resource: str, device: Device) -> list[str]:
-    """Return what identifies a device on this machine, whatever it is called; sorted.
+    """Return what identifies a device on this machine, independent of its ID; sorted.
 
-    A token is no more than its name.
+    A token is identified by its name.
     """
     states = [node.state for node in device.nodes if node.state is not None]
     return sorted(
@@ -35,10 +35,10 @@ def held(
     """Hold locks, and yield their descriptors. Blocks.
 
     Args:
-        directory: Where the lock files are; it is made if need be. They stay, as removing one
-            would let two processes lock different files.
+        directory: The directory of the lock files, created if it does not exist. They are never
+            removed: two processes could lock different files.
         names: From `keys`.
-        patience: Seconds to wait for whoever holds one of them.
+        patience: Seconds to wait for a lock that is held.
         stop: Ends the wait early.
 
     Raises:
@@ -57,8 +57,7 @@ def held(
                 lock(descriptor, until - time.monotonic(), str(path), stop)
             except TimeoutError:
                 raise PreStartError(
-                    f"a command of an earlier start still runs on the device and holds {path}: "
-                    "no other one is run at the same time"
+                    f"a command of an earlier start still runs on the device and holds {path}"
                 ) from None
             except OSError as error:
                 raise PreStartError(f"the device cannot be locked: {error}") from None

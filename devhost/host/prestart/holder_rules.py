@@ -1,4 +1,4 @@
-"""Who starts with devices, and what has to be done for that, by the records; pure."""
+"""Decides which pod starts with devices, and how they are prepared for it; pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,15 +12,15 @@ HeldBy = Mapping[str, frozenset[str]]
 
 
 class TwoHandsError(PreStartError):
-    """A device that the kubelet has given to two pods, by a mistake of its own."""
+    """A device that kubelet has allocated to two pods, by a bug of its own."""
 
 
 @immutable
 class Task:
-    """What is to be done for one device.
+    """How one device is prepared.
 
     Attributes:
-        fresh: Its IDs that nobody has started with; to be settled.
+        fresh: Its IDs without a holder; to be assigned to the pod.
         unprepared: Whether the steps for a holder have to run.
         others: Pods that hold other shares of the device.
     """
@@ -34,8 +34,8 @@ def only_holder(held: HeldBy, ids: Iterable[str]) -> str:
     """Return the one pod that holds all IDs.
 
     Raises:
-        PreStartError: There is none.
-        TwoHandsError: There are several.
+        PreStartError: No pod holds one of them.
+        TwoHandsError: Several pods hold them.
     """
     pods: frozenset[str] = frozenset()
     for one in ids:
@@ -56,10 +56,10 @@ def only_holder(held: HeldBy, ids: Iterable[str]) -> str:
 def task_of(
     device_id: str, own: Iterable[str], pod: str, held: HeldBy, records: Records, kept: str
 ) -> Task:
-    """Decide what a device needs.
+    """Return how a device is prepared.
 
     Raises:
-        PreStartError: That cannot be told from the records.
+        PreStartError: The records do not tell.
     """
     fresh: dict[str, Fresh] = {}
     for one in own:
@@ -75,7 +75,7 @@ def task_of(
                 "pod to get a fresh device"
             )
     shares = [one for one in held if without_share(one) == device_id]
-    # A pod that has started with another share of the device must not lose what is on it.
+    # A pod that has started with another share of the device must not lose its data.
     prepared = any(
         isinstance(record := records.get(one), Holder) and held[one] == {record.pod} == {pod}
         for one in shares
@@ -85,6 +85,6 @@ def task_of(
 
 
 def named(ids: Iterable[str]) -> str:
-    """Return how messages call IDs."""
+    """Return the IDs as messages name them."""
     ordered = names.natural(ids)
     return f"device{'s' if len(ordered) > 1 else ''} {', '.join(ordered)}"

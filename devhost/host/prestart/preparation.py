@@ -1,9 +1,8 @@
 """Prepares devices before a container starts: once per holder, and never on a guess.
 
-The proof that a device was free is kubelet's own Allocate for it: it comes when an ID is
-handed to a new pod, and neither when a container starts again nor when kubelet does. That
-pod-resources does not list a device proves nothing: the list of a kubelet that has just
-started is incomplete.
+The proof that a device was free is kubelet's own Allocate for it: it comes when an ID is allocated
+to a new pod, and neither when a container restarts nor when kubelet does. If pod-resources does
+not list a device, that proves nothing: a kubelet that has just started lists only part of its pods.
 """
 
 import asyncio
@@ -36,20 +35,19 @@ WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
 
 Holders = Callable[[str], Awaitable[HeldBy]]
 
-
 _NOTHING_KEPT: Final = Task({}, unprepared=False)
 
 
 class Preparation:
-    """Of one resource, whatever its declaration is at the moment.
+    """Prepares the devices of one resource, by any of its declarations.
 
     Args:
         name: The resource's name.
-        node_name: The node's.
+        node_name: The node's name.
         files: Where the host's files are.
         policy: What a configuration may ask for.
-        holders: From a resource's name to the pods (``namespace/name``) that hold each
-            advertised ID now, or `KubeletError`; ``None`` without ``--pod-resources``.
+        holders: Returns the pods (``namespace/name``) that hold each advertised ID of a resource
+            now, or raises `KubeletError`; ``None`` without ``--pod-resources``.
         state_dir: Where records outlive the process, and devices are locked.
         within: Seconds that all steps of a start may take.
     """
@@ -75,22 +73,22 @@ class Preparation:
         self._unrecorded = False
 
     async def declared(self, resource: Resource) -> None:
-        """Tell by which declaration the resource is served from now on; never fails.
+        """Set the declaration by which the resource is served from now on; never fails.
 
-        To be awaited before a kubelet can learn of it. Without a step for holders containers
-        start unrecorded, so that records would be wrong when such a step comes back.
+        To be awaited before kubelet can learn of it. Without a step for holders containers start
+        without records, so that former records would be wrong when such a step is added again.
         """
-        # Also an Allocate by the former declaration, still under way, must not leave a mark.
+        # An Allocate by the former declaration that still runs must not leave a mark, either.
         self._unrecorded = not pre_start.keeps_records(resource)
         if self._unrecorded:
             await self._records.forget()
 
     async def ended(self) -> None:
-        """Tell that the resource is served no more; never fails."""
+        """Drop the records of a resource that is no longer served; never fails."""
         await self._records.forget()
 
     async def allocated(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Note that kubelet hands out advertised IDs; before Allocate is answered.
+        """Record that advertised IDs are allocated, before Allocate is answered.
 
         Never fails, and takes at most 2 s.
         """
@@ -100,17 +98,17 @@ class Preparation:
     async def prepare(
         self, resource: Resource, devices: Mapping[str, Device], ids: Sequence[str]
     ) -> str | None:
-        """Do what has to be done before a container starts with advertised IDs.
+        """Run the steps before a container starts with advertised IDs.
 
-        Cancelling it kills what it runs.
+        If it is cancelled, running commands are killed.
 
         Args:
             resource: The declaration.
-            devices: The resource's devices at this moment.
-            ids: The container's.
+            devices: The resource's present devices.
+            ids: The container's IDs.
 
         Returns:
-            The pod (``namespace/name``), where a step had to know it.
+            The pod (``namespace/name``), if a step needed it.
 
         Raises:
             PreStartError: The container must not start; the text says why.
@@ -148,7 +146,7 @@ class Preparation:
 
     @contextlib.asynccontextmanager
     async def _alone(self, device_ids: Sequence[str], deadline: float) -> AsyncIterator[None]:
-        """Keep other starts of the same devices waiting; sorted, so that none waits for ever."""
+        """Exclude other starts of the same devices; IDs are sorted, which avoids deadlocks."""
         async with contextlib.AsyncExitStack() as stack:
             for device_id in device_ids:
                 lock = self._locks.setdefault(device_id, asyncio.Lock())
@@ -161,14 +159,14 @@ class Preparation:
                     ) from None
             yield
 
-    # ── who, and what for ──
+    # ── the pod, and its tasks ──
 
     async def _judge(self, ids: Sequence[str], deadline: float) -> tuple[str, dict[str, Task]]:
         held = await self._held(ids, deadline)
         try:
             pod = only_holder(held, ids)
         except TwoHandsError:
-            # When one of them has gone, the mark of the other would still be there.
+            # When one pod is gone, the mark of the other would remain.
             with contextlib.suppress(OSError):
                 await self._records.drop(ids)
             raise
@@ -176,7 +174,7 @@ class Preparation:
             records = await self._records.read()
         except OSError as error:
             raise PreStartError(
-                f"the record of who holds {named(ids)} cannot be read: {error}"
+                f"the holder record of {named(ids)} cannot be read: {error}"
             ) from None
         kept = "" if self._records.durable else "; --state-dir would have kept it"
         grouped: dict[str, list[str]] = {}
@@ -212,7 +210,7 @@ class Preparation:
         except PreStartError as error:
             return [str(error)]
         except OSError as error:
-            return [f"that {named(together)} is prepared for {pod} cannot be kept: {error}"]
+            return [f"cannot save that {named(together)} is prepared for {pod}: {error}"]
         return []
 
 
@@ -222,13 +220,13 @@ def _present(devices: Mapping[str, Device], ids: Iterable[str]) -> dict[str, Dev
         device = devices.get(device_id)
         if device is None or (device.missing_since is not None and not device.replaced):
             why = f": {device.reason}" if device and device.reason else ""
-            raise PreStartError(f"device {device_id} is not there{why}")
+            raise PreStartError(f"device {device_id} is missing{why}")
         found[device_id] = device
     return found
 
 
 async def _run(resource: Resource, start: Start, task: Task, failures: dict[str, str]) -> None:
-    """Run a device's steps in order; note why one failed."""
+    """Run a device's steps in order; add the reason of a failure to ``failures``."""
     steps = [
         (number, step)
         for number, step in enumerate(resource.pre_start)
