@@ -128,7 +128,7 @@ class BlockingCalls:
     many calls are abandoned as may be, further ones have only ``patience_hanging`` seconds.
 
     Args:
-        name: Of the threads.
+        name: The name of the threads.
         path: What is used, for the text of errors.
         patience_hanging: Seconds that a call waits for abandoned ones to return.
         serial: One call at a time, in order, and none before an abandoned one has returned: a

@@ -150,7 +150,7 @@ def lock(descriptor: int, patience: float, path: str, stop: threading.Event | No
     """Take the exclusive lock of an open file, which ends with the file's last descriptor.
 
     Args:
-        descriptor: Of the file.
+        descriptor: Its descriptor.
         patience: Seconds to wait for another process that holds the lock.
         path: The file, for the message.
         stop: Ends the wait early.

@@ -45,7 +45,7 @@ class _Served:
     """A resource of this process."""
 
     device_list: DeviceList
-    look_again: Callable[[], None]
+    rescan: Callable[[], None]
     withheld: int = 0
 
 
@@ -89,9 +89,9 @@ class Owners:
         """Set the resources of the configuration in force."""
         self._overlap = {one.name: one.overlap == "allow" for one in resources}
 
-    def serve(self, name: str, device_list: DeviceList, look_again: Callable[[], None]) -> None:
+    def serve(self, name: str, device_list: DeviceList, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
-        self._served[name] = _Served(device_list, look_again)
+        self._served[name] = _Served(device_list, rescan)
 
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
@@ -170,7 +170,7 @@ class Owners:
             self._freed = False
             for served in self._served.values():
                 if served.withheld:
-                    served.look_again()
+                    served.rescan()
 
     def _is_free(self, entry: Entry) -> bool:
         owner, now = entry.record.owner, asyncio.get_running_loop().time()
@@ -355,7 +355,7 @@ class Owners:
             if known is not None and known.record is record:
                 self._index.forget(known)
                 if served := self._served.get(record.owner.resource):
-                    served.look_again()
+                    served.rescan()
 
 
 def owner_of(resource: Resource, device: Device) -> Owner:

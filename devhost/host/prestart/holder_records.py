@@ -44,7 +44,7 @@ class Holder:
 
     Attributes:
         pod: ``namespace/name``.
-        mark: Of the Allocate that gave it to the pod.
+        mark: The mark of the Allocate that gave it to the pod.
     """
 
     pod: str
