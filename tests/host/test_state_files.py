@@ -1,11 +1,16 @@
-"""Files that are replaced whole, also where two instances write them at once."""
+"""Files that are replaced atomically and kept up to date, also by two instances."""
 
+import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import pytest
+
+from devhost.host import state_files
 from devhost.host.config.last_good import LastGood
-from devhost.host.state_files import locked, write_atomically
+from devhost.host.state_files import StateWriter, locked, write_atomically
 
 
 def test_two_instances_keep_the_same_at_the_same_time(tmp_path: Path) -> None:
@@ -30,3 +35,83 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     with locked(tmp_path):
         write_atomically(tmp_path / "c.yaml", b"x")
     assert {path.name for path in tmp_path.iterdir()} == {"c.yaml", ".other"}
+
+
+# ── a file that is kept up to date ──
+
+
+class File:
+    """A file of which the test decides whether it can be written."""
+
+    def __init__(self, patience: float = 60.0) -> None:
+        self.failure: OSError | None = None
+        self.writes = 0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.problems: list[str | None] = []
+        self.writer = StateWriter(
+            "numbers",
+            Path("/state"),
+            self.write,
+            patience=patience,
+            on_problem=self.problems.append,
+        )
+
+    async def write(self) -> None:
+        self.writes += 1
+        await self.may_end.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+async def test_a_change_is_written_before_it_counts_as_settled() -> None:
+    file = File()
+    for count in (1, 2):
+        file.writer.changed()
+        await file.writer.settled()
+        assert file.writes == count
+    file.may_end.clear()
+    file.writer.changed()
+    while file.writes < 3:
+        await asyncio.sleep(0)
+    file.writer.changed()  # is not part of the write that runs
+    settled = asyncio.create_task(file.writer.settled())
+    file.may_end.set()
+    await settled
+    assert file.writes == 4
+
+
+async def test_a_failure_is_said_once_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(state_files, "RETRY_S", 0.001)
+    caplog.set_level(logging.INFO)
+    file = File()
+    file.failure = OSError(28, "No space left on device")
+    file.writer.changed()
+    await file.writer.settled()
+    while file.writes < 4:
+        await asyncio.sleep(0.001)
+    assert file.writer.problem == "/state: No space left on device"
+    file.failure = None
+    while file.writer.problem is not None:
+        await asyncio.sleep(0.001)
+    assert caplog.messages == [
+        "cannot save numbers: /state: No space left on device",
+        "numbers saved again",
+    ]
+    assert file.problems == ["/state: No space left on device", None]
+
+
+async def test_a_write_that_hangs_is_waited_for_only_once() -> None:
+    file = File(patience=0.01)
+    file.may_end.clear()
+    file.writer.changed()
+    for _ in range(3):
+        await file.writer.settled()
+    assert file.writer.problem == "/state: no answer in 0.01 s"
+    assert file.writes == 1
+    file.may_end.set()
+    while file.writer.problem is not None:
+        await asyncio.sleep(0)
+    file.writer.close()
