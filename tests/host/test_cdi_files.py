@@ -163,7 +163,7 @@ async def test_a_write_that_is_late_does_not_undo_a_later_one(
     answers = threading.Event()
     with monkeypatch.context() as slow:
         slow.setattr(cdi_files, "_PATIENCE_S", 0.1)
-        slow.setattr(os, "fsync", lambda descriptor: answers.wait(20))
+        slow.setattr(os, "fsync", lambda descriptor: answers.wait(60))
         with pytest.raises(TimeoutError):
             await files.write(T, content(T))
     later = asyncio.create_task(files.write(T, content(T, "2")))
