@@ -44,7 +44,7 @@ def patient() -> Iterator[None]:
         patch.setattr("devhost.host.resource.handout._CHANGE_WAIT_S", 60.0)
         patch.setattr("devhost.kubelet.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
-        patch.setattr("devhost.host.config.config_source.POLL_S", 3600.0)
+        patch.setattr("devhost.host.config.source.POLL_S", 3600.0)
         yield
 
 

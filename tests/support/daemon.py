@@ -17,8 +17,8 @@ from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
 BY_EVENTS = """
-import devhost.host.config.config_source, devhost.host.rescan
-devhost.host.config.config_source.POLL_S = devhost.host.rescan.RESCAN_S = 3600.0
+import devhost.host.config.source, devhost.host.rescan
+devhost.host.config.source.POLL_S = devhost.host.rescan.RESCAN_S = 3600.0
 """
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
 LONGEST_LINE = 16 * 1024 * 1024
