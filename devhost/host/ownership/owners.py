@@ -5,9 +5,9 @@ longer has it, and no pod holds it. Records belong to the machine: all instances
 share them through the state directory.
 
 "Free" is decided here, for another name of a device. Two other rules look similar and differ:
-`DeviceList.may_leave` only says that kubelet has seen an ID as unhealthy, which running pods may still
-hold. `Preparation` needs proof that the device is new to the pod, which no list of pods gives,
-because it may be incomplete; there an Allocate is the proof.
+`DeviceList.may_leave` only says that kubelet has seen an ID as unhealthy, which running pods may
+still hold. `Preparation` needs proof that the device is new to the pod, which no list of pods
+gives, because it may be incomplete; there an Allocate is the proof.
 """
 
 import asyncio
