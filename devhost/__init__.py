@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from devhost.library.device import Device
     from devhost.library.plugin import DevicePlugin
     from devhost.library.process import serve
-    from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+    from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 
 __version__ = "0.1.0"
 __all__ = ["Allocation", "Device", "DevicePlugin", "DeviceSpec", "MountSpec", "serve"]
 
 _HOMES: Final = {
-    "Allocation": "devhost.model.answer",
+    "Allocation": "devhost.model.allocation",
     "Device": "devhost.library.device",
     "DevicePlugin": "devhost.library.plugin",
-    "DeviceSpec": "devhost.model.answer",
-    "MountSpec": "devhost.model.answer",
+    "DeviceSpec": "devhost.model.allocation",
+    "MountSpec": "devhost.model.allocation",
     "serve": "devhost.library.process",
 }
 

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from devhost.allocation.allocate import allocate
 from devhost.allocation.cdi import spec
+from devhost.allocation.cdi_devices import cdi_devices, named
+from devhost.allocation.declaration import combine
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.injection import cdi_devices, named
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import PlannedStep, planned
 from devhost.discovery.health import check
@@ -17,9 +17,10 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import Device, Snapshot, distinct, share_ids
+from devhost.model.device import Device, Snapshot
+from devhost.model.names import distinct, share_ids
 
 _CHECKS_AT_ONCE: Final = 8
 _DIGITS_MAX: Final = 18  # more than any number that can be had; Python reads no more than 4300
@@ -199,7 +200,7 @@ def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceR
         chosen = choose(scanner, snapshot, wish)
         return replace(
             found,
-            allocation=scanner.hand_out(snapshot, chosen),
+            allocation=scanner.allocate(snapshot, chosen),
             pre_start=_pre_start(scanner, snapshot, chosen),
             cdi_spec=_cdi_spec(scanner, snapshot, chosen),
         )
@@ -211,7 +212,7 @@ def _pre_start(
     scanner: Scanner, snapshot: Snapshot, advertised_ids: Iterable[str]
 ) -> Sequence[PlannedStep]:
     devices = [snapshot.devices[device_id] for device_id in distinct(advertised_ids)]
-    return planned(scanner.resource, devices, scanner.constants, scanner.files.here)
+    return planned(scanner.resource, devices, scanner.constants, scanner.files.to_local)
 
 
 def _cdi_spec(
@@ -237,9 +238,9 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     host_paths = HostPaths(scanner.files, scanner.policy)
     needed: dict[str, None] = {}
     for device in snapshot.devices.values():
-        if device.answer is not None and device.healthy:
-            whole = allocate(scanner.rules, [device], [device.id])
-            needed |= host_paths.needs(whole.specs)
+        if device.rendered is not None and device.healthy:
+            whole = combine(scanner.rules, {device.id: device.rendered}, (device.id,))
+            needed |= host_paths.needs(whole)
     return list(needed)
 
 

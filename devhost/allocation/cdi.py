@@ -17,7 +17,7 @@ from dataclasses import field
 from typing import Final, Literal
 
 from devhost.immutable import immutable
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import MountSpec
 
 # Our own, so that no driver's "nvidia.com/gpu" is ever defined twice: of a device in two files
 # of one directory, the library forgets both.

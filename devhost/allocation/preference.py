@@ -35,8 +35,7 @@ from itertools import combinations
 from typing import Final, Literal
 
 from devhost.immutable import immutable
-from devhost.model.device import without_share
-from devhost.model.names import natural
+from devhost.model.names import natural, without_share
 
 Preference = Literal["packed", "spread", "numa", "none"]
 

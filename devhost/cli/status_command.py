@@ -11,8 +11,7 @@ import click
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.cli.listening import address
-from devhost.model.device import without_share
-from devhost.model.names import printable
+from devhost.model.names import printable, without_share
 from devhost.observe.address import Address
 
 _DEFAULT: Final = "127.0.0.1:9110"

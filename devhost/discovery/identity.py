@@ -9,7 +9,7 @@ from typing import Final
 from devhost.discovery.candidates import Candidate, Moment, candidates, label
 from devhost.discovery.survey import DANGLING, Survey
 from devhost.model import names
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import Device, FileState, Skipped, Snapshot
 

@@ -47,7 +47,7 @@ class _Known:
 
     roots: list[Root]
     ids: dict[str, str]  # by path
-    places: dict[rendering.Place, str]  # of names and container paths, who has them
+    places: dict[rendering.ContainerKey, str]  # of names and container paths, who has them
     passing: set[str]  # devices that change with time
 
 
@@ -146,9 +146,9 @@ def _drop(scanner: Scanner, known: _Known, device: Device) -> None:
     known.passing.discard(device.id)
 
 
-def _places(scanner: Scanner, device: Device) -> Iterator[rendering.Place]:
-    if device.answer is not None:
-        yield from rendering.places(scanner.rules, device.answer)
+def _places(scanner: Scanner, device: Device) -> Iterator[rendering.ContainerKey]:
+    if device.rendered is not None:
+        yield from rendering.exclusive_keys(scanner.rules, device.rendered)
 
 
 def _looked(
@@ -273,7 +273,7 @@ def _free(
     scanner: Scanner, known: _Known, devices: Mapping[str, Device], ids: AbstractSet[str]
 ) -> bool:
     """Whether the devices' names and container paths are nobody else's."""
-    places: set[rendering.Place] = set()
+    places: set[rendering.ContainerKey] = set()
     for device in devices.values():
         for place in _places(scanner, device):
             holder = known.places.get(place, device.id)

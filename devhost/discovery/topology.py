@@ -72,7 +72,7 @@ class _Sysfs:
     """One look at sysfs; what is above several devices is read once."""
 
     def __init__(self, files: HostFiles) -> None:
-        below = files.here("/sys")
+        below = files.to_local("/sys")
         self._path = below if os.path.isdir(f"{below}/dev") else "/sys"
         self._virtual = f"{self._path}/devices/virtual"  # what is of the kernel alone is nowhere
         self._numbers: dict[str, int | None] = {}

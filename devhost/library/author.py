@@ -9,7 +9,7 @@ from devhost.library import returned
 from devhost.library.calls import CallError, Calls
 from devhost.library.device import Device
 from devhost.library.plugin import DevicePlugin
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 
 # Less than the 5 s after which an Allocate fails with a text that does not name the method.
 ANSWER_S: Final = 4.0

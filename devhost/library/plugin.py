@@ -6,7 +6,7 @@ from typing import Final, Unpack
 
 from devhost.library.device import Device
 from devhost.library.options import Options, declared
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 
 INTERVAL_S: Final = 30.0
 _INTERVAL_MIN_S: Final = 0.1

@@ -7,7 +7,7 @@ from typing import Final
 from devhost.library.calls import CallError, brief
 from devhost.library.device import Device
 from devhost.model import names
-from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.values import SHARES_MAX
 
 _PERMISSIONS: Final = frozenset("rwm")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from devhost.allocation.answer import looked_at
 from devhost.discovery import topology
 from devhost.discovery.candidates import Claimed
 from devhost.discovery.match import WatchRoot
@@ -18,8 +17,9 @@ from devhost.library.options import ID_VARIABLE
 from devhost.library.returned import described
 from devhost.model import device as model
 from devhost.model import names
-from devhost.model.answer import Allocation
-from devhost.model.device import FileState, Node, Skipped, Snapshot, distinct
+from devhost.model.allocation import Allocation
+from devhost.model.device import FileState, Node, Skipped, Snapshot
+from devhost.model.names import distinct
 
 
 @immutable
@@ -102,11 +102,11 @@ class CodeScanner(Scanner):
 
     def _look(self, path: str) -> tuple[FileState | None, str | None]:
         try:
-            state = self.files.look(path)
+            state = self.files.stat(path)
         except OSError as error:
             return None, f"{path}: {error.strerror or error}"
         below = "" if self.files.is_host else f" (below {self.files.root})"
-        return state, None if state else f"{path} is not there{below}"
+        return state, None if state else f"{path} does not exist{below}"
 
     @property
     def by_path(self) -> bool:
@@ -150,13 +150,13 @@ class CodeScanner(Scanner):
 
     # ── what is asked ──
 
-    def hand_out(self, snapshot: Snapshot, advertised_ids: tuple[str, ...]) -> Allocation:
-        """Put together what a container receives, and look that it is all there. Blocks.
+    def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
+        """Put together what a container receives, and check that it is there. Blocks.
 
         Raises:
             AllocationError: A device is unknown, unhealthy or gone, or the code refuses.
         """
-        declared = super().hand_out(snapshot, advertised_ids)
+        declared = super().allocate(snapshot, advertised_ids)
         chosen = names.natural(distinct(advertised_ids))
         try:
             answer = self.author.allocate([theirs(snapshot.devices[one]) for one in chosen])
@@ -164,7 +164,7 @@ class CodeScanner(Scanner):
             raise AllocationError(f"{self.resource.name}: {error}") from None
         if answer is None:
             return declared
-        return looked_at(self, replace(answer, device_ids=declared.device_ids))
+        return self.checked(replace(answer, device_ids=declared.device_ids))
 
     def preferred(
         self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int

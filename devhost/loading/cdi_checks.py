@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from devhost.allocation.rules import LATE_VARIABLES
+from devhost.allocation.variables import LATE_VARIABLES
 from devhost.loading.finding import Finding
 from devhost.loading.template_checks import path_templates
 from devhost.loading.yamltree import Path

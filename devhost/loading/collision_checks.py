@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import CONTAINER_VARIABLES, Rule, rules_of
+from devhost.allocation.rules import Rule, rules_of
+from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
 from devhost.loading.finding import Finding
 from devhost.loading.source_checks import is_single

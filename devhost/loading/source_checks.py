@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
+from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.finding import Finding
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.lookalikes import directory_mistake, glob_mistake, variable_mistake

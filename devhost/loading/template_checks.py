@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES, NODE_VARIABLES, Rule
+from devhost.allocation.rules import Rule
+from devhost.allocation.variables import (
+    BUILT_IN_VARIABLES,
+    CONTAINER_VARIABLES,
+    FILE_VARIABLES,
+    NODE_VARIABLES,
+)
 from devhost.loading.explain import did_you_mean
 from devhost.loading.finding import Finding
 from devhost.loading.lookalikes import docker_mistake
@@ -96,7 +102,7 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
         given = NODE_VARIABLES
         match source.kind:
             case Static():
-                given -= {"path", "realpath"}
+                given -= FILE_VARIABLES
             case Dev(pattern=text):
                 try:
                     given |= frozenset(pattern.group_names(text))

@@ -1,13 +1,12 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
-from typing import Final
 
 from devhost.immutable import immutable
-from devhost.model.answer import Answer
+from devhost.model.allocation import Rendered
 
 
 class FileKind(Enum):
@@ -105,7 +104,7 @@ class Device:
         replaced: It is there but not offered any more, or under another ID: it has to go.
         remaining: Of one that lacks a node, those that are there (`Node.key`).
         swapped_at: When (on the host's clock) another device node was found in its place.
-        answer: What a container receives for it; ``None`` where that could not be rendered.
+        rendered: What it brings into a container; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
         checked: The last round of its health checks.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
@@ -118,7 +117,7 @@ class Device:
     replaced: bool = False
     remaining: frozenset[str] = frozenset()
     swapped_at: float | None = None
-    answer: Answer | None = None
+    rendered: Rendered | None = None
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None
@@ -172,23 +171,3 @@ class Snapshot:
     held: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     mixed: bool = False
-
-
-_SHARE: Final = "::"
-
-
-def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
-    """Return the IDs under which a device is advertised: itself, or one for each share."""
-    if replicas == 1:
-        return (device_id,)
-    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
-
-
-def without_share(advertised_id: str) -> str:
-    """Return the device ID of an advertised one; the suffix is cut from the right."""
-    return advertised_id.rpartition(_SHARE)[0] if _SHARE in advertised_id else advertised_id
-
-
-def distinct(advertised_ids: Iterable[str]) -> set[str]:
-    """Return the distinct device IDs behind advertised ones."""
-    return {without_share(advertised_id) for advertised_id in advertised_ids}

@@ -1,4 +1,4 @@
-"""The name rules of Kubernetes, the container runtimes and CDI, as pure checks.
+"""The name rules of Kubernetes, the container runtimes and CDI; device IDs and their order; pure.
 
 Every ``*_problem`` function returns ``None`` for a legal value, else a sentence that says
 what is wrong and what would be right. The kubelet checks only the resource name; all the
@@ -163,6 +163,26 @@ def device_id(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_HASH_LENGTH]
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
+
+
+_SHARE: Final = "::"
+
+
+def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
+    """Return the IDs under which a device is advertised: itself, or one for each share."""
+    if replicas == 1:
+        return (device_id,)
+    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
+
+
+def without_share(advertised_id: str) -> str:
+    """Return the device ID of an advertised one; the suffix is cut from the right."""
+    return advertised_id.rpartition(_SHARE)[0] if _SHARE in advertised_id else advertised_id
+
+
+def distinct(advertised_ids: Iterable[str]) -> set[str]:
+    """Return the distinct device IDs behind advertised ones."""
+    return {without_share(advertised_id) for advertised_id in advertised_ids}
 
 
 NaturalKey = tuple[str | tuple[int, str], ...]

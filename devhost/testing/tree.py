@@ -118,7 +118,7 @@ class HostTree:
         here.chmod(mode)  # not by mknod: the umask would count
 
     def _resolved(self, path: str) -> Path:
-        here = Path(self._files.here(self._files.resolve(path)))
+        here = Path(self._files.to_local(self._files.resolve(path)))
         if Path(os.path.realpath(here)) != here:  # links in circles; they might leave the root
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return here

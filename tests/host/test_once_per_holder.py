@@ -24,7 +24,8 @@ from devhost.host.prestart.steps import Start
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
-from devhost.model.device import Device, FileKind, FileState, Node, share_ids
+from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.model.names import share_ids
 
 NAME: Final = "example.com/disk"
 POD: Final = "ns/pod-0"
@@ -765,7 +766,7 @@ async def test_a_real_disk_is_formatted_for_each_pod_and_never_under_one(
     tmp_path: Path, disk: Disk
 ) -> None:
     world = World(tmp_path / "state", Steps())
-    found = Node(disk.path, HostFiles().look(disk.path), 0, "superdisk")
+    found = Node(disk.path, HostFiles().stat(disk.path), 0, "superdisk")
     world.devices = {"superdisk": Device("superdisk", (found,))}
     world.resource = resource(
         {"run": ["mkfs.ext4", "-q", "${path}"], "timeout": "28s"},
@@ -807,7 +808,7 @@ async def test_a_real_disk_is_formatted_for_each_pod_and_never_under_one(
 
 async def test_a_disk_that_cannot_be_formatted_says_why(tmp_path: Path, disk: Disk) -> None:
     world = World(tmp_path / "state", Steps())
-    found = Node(disk.path, HostFiles().look(disk.path), 0, "superdisk")
+    found = Node(disk.path, HostFiles().stat(disk.path), 0, "superdisk")
     world.devices = {"superdisk": Device("superdisk", (found,))}
     world.resource = resource({"run": ["mkfs.ext4", "-q", "-b", "12345", "${path}"]})
     await world.allocate("superdisk")

@@ -69,16 +69,16 @@ async def test_a_device_is_there_when_all_its_nodes_are(
     )
     serving.start(plugin)
     await standin.wait(NAME, 2, 1)
-    await serving.reasons(NAME, {"one": f"{nodes}/late is not there", "two": None})
+    await serving.reasons(NAME, {"one": f"{nodes}/late does not exist", "two": None})
     (nodes / "late").symlink_to("/dev/full")
     plugin.changed()
     await standin.wait(NAME, 2, 2)
     (nodes / "b").unlink()
     await standin.wait(NAME, 2, 2)
-    with pytest.raises(AdmissionError, match=f"device two: {nodes}/b is not there any more"):
+    with pytest.raises(AdmissionError, match=f"device two: {nodes}/b no longer exists"):
         await standin.admit("pod", {"app": {NAME: 2}})
     plugin.changed()
-    await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b is not there"})
+    await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
 
 
 async def test_changed_may_be_called_from_any_thread(started: Kubelet, serving: Serving) -> None:

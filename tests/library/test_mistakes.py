@@ -25,7 +25,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.host.resource.surveyor.SCAN_TIMEOUT_S", 1.0)
     monkeypatch.setattr("devhost.library.author.ANSWER_S", 1.0)
     monkeypatch.setattr("devhost.library.author.DESTROY_S", 1.0)
-    monkeypatch.setattr("devhost.host.resource.handout.WITHIN_S", 1.0)
+    monkeypatch.setattr("devhost.host.resource.allocation_backend.WITHIN_S", 1.0)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ async def test_devices_hangs(
         ),
         (
             lambda _: Allocation(devices=(DeviceSpec("/dev/gone", "/dev/x", "rw"),)),
-            "/dev/gone is not there",
+            "/dev/gone does not exist",
         ),
         (
             lambda _: Allocation(devices=(DeviceSpec("/etc/passwd", "/dev/x", "rw"),)),

@@ -185,7 +185,7 @@ def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
     files = HostFiles(str(tree.root))
 
     def nodes(path: str) -> frozenset[int]:
-        state = files.look(path)
+        state = files.stat(path)
         assert state is not None
         return topology.numa_nodes(state, files)
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from devhost.host.resource import advertising
 from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.model.device import Device, FileKind, FileState, Node, Snapshot, without_share
+from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+from devhost.model.names import without_share
 
 
 def device(name: str, inode: int = 1, **fields: object) -> Device:

@@ -9,11 +9,12 @@ from typing import Final
 
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice
-from devhost.allocation.injection import cdi_devices, named
+from devhost.allocation.cdi_devices import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
 from devhost.host.holders import Holders
-from devhost.model.device import Snapshot, distinct
+from devhost.model.device import Snapshot
+from devhost.model.names import distinct
 from devhost.threads import in_thread
 
 _PATIENCE_S: Final = 10.0

@@ -18,7 +18,8 @@ from devhost.host.ownership.owner_saver import OwnerSaver
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.model.config import Resource
-from devhost.model.device import Device, Node, Snapshot, distinct, share_ids
+from devhost.model.device import Device, Node, Snapshot
+from devhost.model.names import distinct, share_ids
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5

@@ -31,7 +31,8 @@ from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileKind, distinct, without_share
+from devhost.model.device import Device, FileKind
+from devhost.model.names import distinct, without_share
 
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
 

@@ -124,12 +124,12 @@ async def refuse_in_use(start: Start) -> None:
 def _busy(device: Device, files: HostFiles) -> str | None:
     for node in device.nodes:
         try:
-            state = files.look(node.path) if node.state else None
+            state = files.stat(node.path) if node.state else None
             if state is None or state.kind is not FileKind.BLOCK:
                 continue
             # The kernel's own answer, which counts all mount namespaces and all partitions.
             flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC
-            os.close(os.open(files.here(state.realpath), flags))
+            os.close(os.open(files.to_local(state.realpath), flags))
         except OSError as error:
             if error.errno == errno.EBUSY:
                 return node.path
@@ -185,10 +185,10 @@ def _seen_at(files: HostFiles, path: str) -> str:
 
     Below a root, an absolute link would lead out of it, to another file or device.
     """
-    shown = files.here(path)
+    shown = files.to_local(path)
     if files.is_host:
         return shown
-    real = files.here(files.resolve(path))
+    real = files.to_local(files.resolve(path))
     return shown if os.path.realpath(shown) == os.path.realpath(real) else real
 
 
@@ -233,13 +233,13 @@ def _change_mode(mode: int, start: Start) -> None:
     for node in start.device.nodes:
         if node.state is None or not node.state.kind.is_node:
             continue
-        state = start.files.look(node.path)
+        state = start.files.stat(node.path)
         if state is None or state.kind is not node.state.kind:
             raise PreStartError(f"{node.path} is no {node.state.kind.value} device any more")
         refusal = start.policy.refusal(state.realpath, state.kind, state.number, mount=False)
         if refusal is not None and start.policy.enforced:
             raise PreStartError(refusal)
-        targets.append((start.files.here(state.realpath), state))
+        targets.append((start.files.to_local(state.realpath), state))
     if not targets:
         raise PreStartError("the device has no device node whose mode could be changed")
     for path, state in targets:
@@ -273,7 +273,7 @@ async def _wait_for(step: Step, start: Start, limit: _Limit) -> None:
 def _missing(files: HostFiles, paths: Sequence[str]) -> str | None:
     for path in paths:
         try:
-            if files.look(path) is None:
+            if files.stat(path) is None:
                 return path
         except OSError as error:
             return f"{path} ({error.strerror})"

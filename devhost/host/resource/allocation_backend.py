@@ -1,4 +1,4 @@
-"""What the kubelet asks of a resource, answered beside the event loop."""
+"""Answers what the kubelet asks of one resource; what reads the host runs in threads."""
 
 import asyncio
 import contextlib
@@ -13,17 +13,18 @@ from devhost.host.resource.attribution import Attribution
 from devhost.host.resource.publisher import Publisher
 from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.device_list import DeviceList
-from devhost.model.answer import Allocation
-from devhost.model.device import Snapshot, distinct
+from devhost.model.allocation import Allocation
+from devhost.model.device import Snapshot
+from devhost.model.names import distinct
 from devhost.threads import in_thread
 
 _CHANGE_WAIT_S: Final = 1.0
-_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is looked at
-_STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
+_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
+_STUCK_MAX: Final = 8  # calls that wait for a filesystem that hangs; each is a thread
 
 
-class Handout:
-    """The backend of one resource's servicer; a sick filesystem owes it few answers."""
+class ResourceBackend:
+    """Serves one resource to its servicer; see `devhost.kubelet.servicer.Backend`."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Handout:
         return self._publisher.scanner.pre_start_required
 
     async def _current(self) -> tuple[Scanner, Snapshot]:
-        """Return what is advertised; a change of the configuration counts at once."""
+        """Return what is advertised; after a change of the configuration, wait a while for it."""
         if not self._up_to_date.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHANGE_WAIT_S):
@@ -77,8 +78,8 @@ class Handout:
         if pre_start:
             await self._preparation.allocated(scanner.resource, ids)
         if self._stuck >= _STUCK_MAX:
-            raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
-        answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
+            raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX} calls")
+        answer = in_thread(f"allocate {name}", lambda: scanner.allocate(snapshot, ids))
         try:
             with self._shared.holders.allocating():
                 return await asyncio.shield(answer)
@@ -89,6 +90,10 @@ class Handout:
 
     def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         """Take note that an Allocate has ended, how, and after how long."""
+        # After the answer, which the kubelet waits for in its main loop.
+        asyncio.get_running_loop().call_soon(self._note_allocated, ids, result, seconds)
+
+    def _note_allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         self._shared.recorder.allocated(self.name, result, seconds)
         if result == "ok":
             self._attribution.allocated(ids)
@@ -121,4 +126,4 @@ class Handout:
     def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
         self._stuck -= 1
         if not answer.cancelled():
-            answer.exception()  # nobody waits for it any more
+            answer.exception()  # nobody waits for it any longer
