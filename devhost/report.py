@@ -19,7 +19,7 @@ from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import Device, Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.names import distinct, share_ids
 
 _CHECKS_AT_ONCE: Final = 8
@@ -81,7 +81,7 @@ class ResourceReport:
         return shown
 
 
-def _device_json(device: Device) -> dict[str, Any]:
+def _device_json(device: HostDevice) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": device.id,
         "health": "Healthy" if device.healthy else "Unhealthy",
@@ -167,7 +167,7 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     if checks is None:
         return snapshot
 
-    def judged(device: Device) -> Device:
+    def judged(device: HostDevice) -> HostDevice:
         if not device.healthy:
             return device
         found = check(checks, device, scanner.files, scanner.constants, allow=scanner.policy)

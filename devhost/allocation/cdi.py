@@ -100,7 +100,7 @@ class CdiDevice:
         return not (self.nodes or self.mounts or self.envs)
 
 
-Entry = Mapping[str, object]
+SpecEntry = Mapping[str, object]
 """What stands in a spec for one device."""
 
 # ── names ──────────────────────────────────────────────────────────────────────────────
@@ -169,7 +169,7 @@ def _hash(text: str) -> str:
 
 
 def serialize(
-    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[Entry] = ()
+    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[SpecEntry] = ()
 ) -> bytes | None:
     """Return the content of a resource's spec file, the same for the same devices.
 
@@ -185,7 +185,7 @@ def serialize(
 
 
 def spec(
-    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[Entry] = ()
+    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[SpecEntry] = ()
 ) -> dict[str, object] | None:
     """Return a resource's spec, with the oldest version that has all of it.
 
@@ -211,7 +211,7 @@ def spec(
     }
 
 
-def entry(device: CdiDevice) -> Entry:
+def entry(device: CdiDevice) -> SpecEntry:
     """Return what a spec has for a device that is not empty."""
     edits = {
         "env": [f"{name}={device.envs[name]}" for name in sorted(device.envs)],

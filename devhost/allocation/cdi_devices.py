@@ -9,7 +9,7 @@ from devhost.allocation.declaration import Declaration, combine
 from devhost.allocation.host_paths import HostPaths
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec
-from devhost.model.device import Device, FileKind, Snapshot
+from devhost.model.device import FileKind, HostDevice, Snapshot
 
 
 def cdi_devices(
@@ -49,7 +49,9 @@ def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -
     return replace(snapshot, devices=devices)
 
 
-def _brought(declaration: Declaration, device: Device, host_paths: HostPaths) -> CdiDevice | None:
+def _brought(
+    declaration: Declaration, device: HostDevice, host_paths: HostPaths
+) -> CdiDevice | None:
     if device.rendered is None:
         return None
     try:

@@ -21,7 +21,7 @@ from devhost.model.allocation import (
     RenderedEntry,
 )
 from devhost.model.config import Resource
-from devhost.model.device import Device, Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.template import Template
 
 
@@ -121,7 +121,7 @@ class Declaration:
                     "other device had one free"
                 )
 
-    def _present(self, snapshot: Snapshot, device_id: str, host_paths: HostPaths) -> Device:
+    def _present(self, snapshot: Snapshot, device_id: str, host_paths: HostPaths) -> HostDevice:
         """Return a device if each of its nodes is there and still of its kind."""
         device = snapshot.devices.get(device_id)
         if device is None:

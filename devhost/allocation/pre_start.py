@@ -8,7 +8,7 @@ from devhost.allocation.variables import ToLocal
 from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.config import Resource, Step
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 
 StepAction = Literal["run", "mode", "waitFor"]
 
@@ -32,7 +32,7 @@ def keeps_records(resource: Resource) -> bool:
     return any(step.every == "holder" for step in resource.pre_start)
 
 
-def numbered(devices: Iterable[Device]) -> list[tuple[Device, dict[str, str]]]:
+def numbered(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, str]]]:
     """Return a container's distinct devices in order, each with its ``index`` and ``count``."""
     ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
     count = str(len(ordered))
@@ -51,7 +51,7 @@ def label(number: int, step: Step) -> str:
 
 
 def commands(
-    step: Step, device: Device, constants: Mapping[str, str], to_local: ToLocal
+    step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> tuple[tuple[str, ...], ...]:
     """Return the commands of a ``run`` step for a device, equal ones once.
 
@@ -70,7 +70,7 @@ def commands(
         raise PreStartError(str(error)) from None
 
 
-def awaited(step: Step, device: Device, constants: Mapping[str, str]) -> tuple[str, ...]:
+def awaited(step: Step, device: HostDevice, constants: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths of the host that a ``waitFor`` step waits for, equal ones once.
 
     Raises:
@@ -89,7 +89,7 @@ def awaited(step: Step, device: Device, constants: Mapping[str, str]) -> tuple[s
 
 def planned(
     resource: Resource,
-    devices: Iterable[Device],
+    devices: Iterable[HostDevice],
     constants: Mapping[str, str],
     to_local: ToLocal,
 ) -> list[PlannedStep]:
@@ -116,7 +116,7 @@ def planned(
 
 
 def _planned(
-    step: Step, device: Device, constants: Mapping[str, str], to_local: ToLocal
+    step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> Iterator[PlannedStep]:
     found: tuple[tuple[StepAction, list[str] | str], ...]
     if step.run is not None:

@@ -12,7 +12,7 @@ from devhost.allocation.rules import Rule, Rules
 from devhost.allocation.variables import LATE_VARIABLES, ToLocal, variables
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation, Rendered, RenderedEntry
-from devhost.model.device import Device, Node
+from devhost.model.device import HostDevice, Node
 from devhost.model.template import MissingVariableError, Template
 
 ContainerKey = tuple[str, str | Template]
@@ -20,7 +20,10 @@ ContainerKey = tuple[str, str | Template]
 
 
 def each(
-    texts: Sequence[Template], device: Device, constants: Mapping[str, str], to_local: ToLocal = str
+    texts: Sequence[Template],
+    device: HostDevice,
+    constants: Mapping[str, str],
+    to_local: ToLocal = str,
 ) -> tuple[tuple[str, ...], ...]:
     """Render the arguments of a step or check for each node of a device, equal results once.
 

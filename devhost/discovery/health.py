@@ -22,7 +22,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import mounts
 from devhost.model import names, pattern
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
-from devhost.model.device import Checked, Device
+from devhost.model.device import Checked, HostDevice
 from devhost.model.pattern import PatternError
 from devhost.model.template import Template
 
@@ -54,7 +54,7 @@ class _PrivateError(Exception):
 
 def check(
     checks: HealthChecks,
-    device: Device,
+    device: HostDevice,
     files: HostFiles,
     constants: Mapping[str, str],
     *,
@@ -96,7 +96,7 @@ class _Round:
 
     def __init__(
         self,
-        device: Device,
+        device: HostDevice,
         files: HostFiles,
         constants: Mapping[str, str],
         allow: Policy,

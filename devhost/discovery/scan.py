@@ -19,7 +19,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.allocation import Allocation, MountSpec, Rendered
 from devhost.model.config import Resource
-from devhost.model.device import Device, Node, Skipped, Snapshot
+from devhost.model.device import HostDevice, Node, Skipped, Snapshot
 
 SKIPPED_MAX: Final = 1000  # that are kept: there may be as many as files in a directory
 
@@ -71,15 +71,15 @@ class Scanner(Declaration):
             mixed=mixed,
         )
 
-    def judged(self, found: Survey, moment: Moment) -> tuple[Identified, dict[str, Device]]:
+    def judged(self, found: Survey, moment: Moment) -> tuple[Identified, dict[str, HostDevice]]:
         """Return who is there, and all devices that are known then, but for their NUMA nodes."""
         present = identity.identify(self.resource, found, moment)
         gone = identity.vanished(self.resource, found, moment.previous, present, moment.now)
         rendered = self._rendered(present, moment.previous)
         return present, {**gone, **dict(_swapped(rendered, moment.previous, moment.now))}
 
-    def _rendered(self, present: Identified, previous: Snapshot) -> dict[str, Device]:
-        devices: dict[str, Device] = {}
+    def _rendered(self, present: Identified, previous: Snapshot) -> dict[str, HostDevice]:
+        devices: dict[str, HostDevice] = {}
         found: dict[str, Rendered] = {}
         alone: dict[str, Allocation] = {}
         for device_id, device in present.devices.items():
@@ -98,12 +98,12 @@ class Scanner(Declaration):
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
             reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
-            devices[device_id] = Device(device_id, nodes, reason, rendered=rendered)
+            devices[device_id] = HostDevice(device_id, nodes, reason, rendered=rendered)
             present.unseen += filter(host_paths.is_unseen, alone[device_id].mounts)
         return devices
 
     def again_at(
-        self, devices: Mapping[str, Device], present: Identified, now: float
+        self, devices: Mapping[str, HostDevice], present: Identified, now: float
     ) -> float | None:
         """Return when to look again even if nothing happens, by these devices."""
         seated = sum(1 for device in devices.values() if not device.replaced)
@@ -113,7 +113,7 @@ class Scanner(Declaration):
         times += [since + self.hold_s for since in present.held.values()]
         return min((time for time in times if time > now and time != float("inf")), default=None)
 
-    def times(self, device: Device) -> Iterator[float]:
+    def times(self, device: HostDevice) -> Iterator[float]:
         """Yield when a device changes even if nothing happens."""
         if device.missing_since is not None:
             yield device.missing_since + identity.remembered(self.resource, device)
@@ -152,8 +152,8 @@ def _unseen(mounts: Iterable[MountSpec], root: str) -> Iterator[str]:
 
 
 def _swapped(
-    devices: Mapping[str, Device], previous: Snapshot, now: float
-) -> Iterator[tuple[str, Device]]:
+    devices: Mapping[str, HostDevice], previous: Snapshot, now: float
+) -> Iterator[tuple[str, HostDevice]]:
     """Make a device unhealthy for a while that is another node than before.
 
     Whoever holds it has lost it, for containers are given numbers, and kubelet would hear

@@ -12,7 +12,7 @@ from devhost.host.ownership.owners import WITHHELD
 from devhost.host.resource.runner import Runner
 from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
-from devhost.model.device import Device, Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.state import State
 from devhost.observe import logs
 from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
@@ -131,7 +131,7 @@ def _checked_last(runner: Runner) -> Snapshot:
     snapshot = runner.snapshot
     fresh = runner.health.verdicts(snapshot).devices
 
-    def judged(device: Device) -> Device:
+    def judged(device: HostDevice) -> HostDevice:
         return replace(device, checked=fresh[device.id].checked)
 
     devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}

@@ -15,10 +15,9 @@ from devhost.library.calls import CallError
 from devhost.library.device import Device
 from devhost.library.options import ID_VARIABLE
 from devhost.library.returned import described
-from devhost.model import device as model
 from devhost.model import names
 from devhost.model.allocation import Allocation
-from devhost.model.device import FileState, Node, Skipped, Snapshot
+from devhost.model.device import FileState, HostDevice, Node, Skipped, Snapshot
 from devhost.model.names import distinct
 
 
@@ -131,8 +130,8 @@ class CodeScanner(Scanner):
         return self.author.waiting_for_devices or "; ".join(found.failed.values())
 
     def _placed(
-        self, devices: Mapping[str, model.Device], previous: Snapshot
-    ) -> dict[str, model.Device]:
+        self, devices: Mapping[str, HostDevice], previous: Snapshot
+    ) -> dict[str, HostDevice]:
         """Return the devices with the NUMA nodes that the code gives, if it gives any.
 
         Nodes that are not there have none, which counts for the others only if they are there.
@@ -177,18 +176,18 @@ class CodeScanner(Scanner):
         return super().preferred(snapshot, available, must, size) if chosen is None else chosen
 
 
-def theirs(device: model.Device) -> Device:
+def theirs(device: HostDevice) -> Device:
     """Return the author's device of one of ours."""
     declared = (node.declared for node in device.nodes if isinstance(node, DeclaredNode))
     return next((one for one in declared if one is not None), Device(device.id))
 
 
-def _problem(device: model.Device) -> str | None:
+def _problem(device: HostDevice) -> str | None:
     nodes = (node for node in device.nodes if isinstance(node, DeclaredNode))
     return next((node.problem for node in nodes if node.problem), None)
 
 
-def _judged(device: model.Device, failure: str | None) -> model.Device:
+def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with what the code says of its health, or why nothing is known of it."""
     if device.missing_since is not None or device.replaced:
         return device

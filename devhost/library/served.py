@@ -16,7 +16,7 @@ from devhost.library.options import TRUSTED
 from devhost.library.plugin import DevicePlugin
 from devhost.library.scanner import CodeScanner, theirs
 from devhost.model import names
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 from devhost.threads import in_own_thread
 
 _LOG: Final = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ServedPlugin:
             self._look_again()
         self._registered = True
 
-    async def pre_start(self, devices: Iterable[Device], within: float) -> None:
+    async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
         """Have ``pre_start`` called, if it is overridden.
 
         Raises:

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, StrictStr
 
 from devhost.model.mapping import Model
-from devhost.model.values import AsTuple, Mode, Owner, Permissions, TemplateText, main_option
+from devhost.model.values import AsTuple, Mode, OwnerId, Permissions, TemplateText, main_option
 
 
 class Text(Model):
@@ -30,9 +30,9 @@ class DeviceNode(Model):
     """Of r (read), w (write) and m (mknod)."""
     optional: bool = False
     """Leave it out where the host does not have it."""
-    uid: Owner | None = None
+    uid: OwnerId | None = None
     """With CDI: the node's user in the container; the container's own unless told."""
-    gid: Owner | None = None
+    gid: OwnerId | None = None
     """With CDI: the node's group in the container; the container's own unless told."""
     mode: Mode | None = None
     """With CDI: the node's permission bits in the container, in octal; the host's unless told."""

@@ -93,7 +93,7 @@ class Checked:
 
 
 @immutable
-class Device:
+class HostDevice:
     """One distinct device of a resource.
 
     Attributes:
@@ -163,7 +163,7 @@ class Snapshot:
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
     """
 
-    devices: Mapping[str, Device] = field(default_factory=dict)
+    devices: Mapping[str, HostDevice] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     error: str | None = None
     notes: tuple[str, ...] = ()

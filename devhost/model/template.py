@@ -53,7 +53,7 @@ class Variable:
     name: str
 
 
-Part = str | Variable
+TemplatePart = str | Variable
 
 
 _NO_NAMES: Final[frozenset[str]] = frozenset()
@@ -67,7 +67,7 @@ class Template:
         parts: Literal texts and variables in order; no two literals are neighbours.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TemplatePart, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -78,7 +78,7 @@ class Template:
         """
         if "$" not in text:  # most texts
             return cls((text,) if text else ())
-        parts: list[Part] = []
+        parts: list[TemplatePart] = []
         end = 0
         for match in _Grammar.pattern.finditer(text):
             parts.append(text[end : match.start()])
@@ -108,7 +108,7 @@ class Template:
         """Fill in what ``values`` knows and leave the other variables in place."""
         if self.is_literal:
             return self
-        parts: list[Part] = []
+        parts: list[TemplatePart] = []
         known = False
         for part in self.parts:
             value = values.get(part.name) if isinstance(part, Variable) else None
@@ -141,11 +141,11 @@ class Template:
         )
 
 
-def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _joined(parts: Sequence[TemplatePart]) -> tuple[TemplatePart, ...]:
     """Merge neighbouring literals and drop empty ones."""
     if len(parts) == 1:
         return tuple(filter(None, parts))
-    merged: list[Part] = []
+    merged: list[TemplatePart] = []
     literals: list[str] = []  # joined at once: adding one by one takes quadratic time
     for part in parts:
         if isinstance(part, str):

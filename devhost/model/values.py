@@ -131,7 +131,7 @@ Permissions = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(?!.*(.).*\1)[rwm]+$"}),
 ]
 Mode = Annotated[StrictStr, Field(pattern=r"^[0-7]{3,4}$")]
-Owner = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
+OwnerId = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
 FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
 Count = Annotated[StrictInt, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
 Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]

@@ -19,7 +19,7 @@ from devhost.host.beside import Beside
 from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Step
-from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.model.device import FileKind, FileState, HostDevice, Node
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True)
@@ -38,7 +38,7 @@ def node(path: str, files: HostFiles | None = None) -> Node:
 def start_of(*nodes: Node, policy: Policy = ALL, root: str = "/", **more: Any) -> Start:
     return Start(
         resource="example.com/disk",
-        device=Device("X", nodes or (Node("", None, 0, "X"),)),
+        device=HostDevice("X", nodes or (Node("", None, 0, "X"),)),
         constants=CONSTANTS,
         files=HostFiles(root),
         policy=policy,

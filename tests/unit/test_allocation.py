@@ -17,7 +17,7 @@ from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
 NONE: Final[list[Any]] = []
 
@@ -43,12 +43,12 @@ def token(name: str) -> Node:
     return Node("", None, 0, name)
 
 
-def device(of: Rules, device_id: str, *nodes: Node) -> Device:
+def device(of: Rules, device_id: str, *nodes: Node) -> HostDevice:
     own = nodes or (node(f"/dev/{device_id}"),)
-    return Device(device_id, own, rendered=render(of, device_id, own)[0])
+    return HostDevice(device_id, own, rendered=render(of, device_id, own)[0])
 
 
-def allocate(of: Rules, devices: Iterable[Device], ids: Iterable[str]) -> Allocation:
+def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
     return combine(of, {one.id: one.rendered for one in devices if one.rendered}, ids)
 
 
@@ -180,7 +180,7 @@ def test_two_nodes_of_one_name_are_refused() -> None:
     assert clashes(of, rendered) == {
         "b": "devices /dev/x is used by device a too",
     }
-    both = [Device(name, (), rendered=one) for name, one in rendered.items()]
+    both = [HostDevice(name, (), rendered=one) for name, one in rendered.items()]
     with pytest.raises(AllocationError, match="container path /dev/x is set twice"):
         allocate(of, both, ["a", "b"])
 
@@ -315,7 +315,7 @@ def test_the_same_thing_twice_at_one_path_is_once() -> None:
 
 def test_a_device_that_could_not_be_rendered_is_refused() -> None:
     """The refusal says why it is unhealthy."""
-    sick = Device("a", (node("/dev/a"),), reason="gone mad")
+    sick = HostDevice("a", (node("/dev/a"),), reason="gone mad")
     resource = Resource.model_validate({"name": "example.com/a", "sources": [{"dev": "a"}]})
     declaration = Declaration(resource, rules(), HostFiles(), Policy(), "node-1")
     with pytest.raises(AllocationError, match=r"^example\.com/a: device a: gone mad$"):

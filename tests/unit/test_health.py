@@ -17,7 +17,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.health import CONTENT_MAX, check
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, Device, Node
+from devhost.model.device import Checked, HostDevice, Node
 from tests.support import mounts
 
 CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}
@@ -31,21 +31,21 @@ def files(tmp_path: Path) -> HostFiles:
     return HostFiles(str(tmp_path))
 
 
-def device(files: HostFiles, *paths: str) -> Device:
+def device(files: HostFiles, *paths: str) -> HostDevice:
     nodes = tuple(
         Node(path, files.stat(path), 0, path.rpartition("/")[2], {"n": str(number)})
         for number, path in enumerate(paths)
     )
-    return Device("a", nodes)
+    return HostDevice("a", nodes)
 
 
-def token() -> Device:
-    return Device("0", (Node("0", None, 0, "0"),))
+def token() -> HostDevice:
+    return HostDevice("0", (Node("0", None, 0, "0"),))
 
 
 def checked(
     files: HostFiles,
-    of: Device,
+    of: HostDevice,
     *checks: object,
     allow: Policy | None = None,
     timeout: str = "5s",
@@ -325,7 +325,7 @@ def test_a_variable_without_a_value_fails(files: HostFiles) -> None:
 ALLOWED = Policy(allow_exec=True, enforced=True)
 
 
-def commanded(files: HostFiles, of: Device, *argv: str, timeout: str = "5s") -> Checked:
+def commanded(files: HostFiles, of: HostDevice, *argv: str, timeout: str = "5s") -> Checked:
     return checked(files, of, {"exec": argv}, allow=ALLOWED, timeout=timeout)
 
 

@@ -29,7 +29,7 @@ class CdiInjection:
 
     def __init__(self, files: CdiFiles, holders: Holders, look_again: Callable[[], None]) -> None:
         self._files, self._holders, self._look_again = files, holders, look_again
-        self._former: Mapping[str, cdi.Entry] | None = None  # by the process before, by name
+        self._former: Mapping[str, cdi.SpecEntry] | None = None  # by the process before, by name
         self._written: Mapping[str, CdiDevice] | None = None
         self._unwritten: Mapping[str, CdiDevice] = {}  # what should be, while there is a problem
         self._looking: asyncio.Future[dict[str, CdiDevice]] | None = None
@@ -82,7 +82,7 @@ class CdiInjection:
                     if one.empty or cdi.entry(one) == entries.get(one.name)
                 }
 
-    async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.Entry]:
+    async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.SpecEntry]:
         """Return what a process before this one has written for devices that pods still hold.
 
         They may be named otherwise by now, or be declared no more; a container that has one may

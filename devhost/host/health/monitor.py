@@ -16,7 +16,7 @@ from devhost.discovery.health import check
 from devhost.discovery.scan import Scanner
 from devhost.host.health.verdict import Verdict
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, Device, Snapshot
+from devhost.model.device import Checked, HostDevice, Snapshot
 from devhost.threads import in_own_thread
 
 AT_ONCE: Final = 8
@@ -32,7 +32,7 @@ Identity = tuple[object, ...]
 class _Watched:
     """A device that is being watched, as it was found last."""
 
-    device: Device
+    device: HostDevice
     verdict: Verdict
     due: asyncio.Event = field(default_factory=asyncio.Event)  # for a round at once
     judged: asyncio.Event = field(default_factory=asyncio.Event)  # there has been a round
@@ -51,7 +51,7 @@ class HealthMonitor:
         self._name, self._on_change = name, on_change
         self._scanner: Scanner | None = None
         self._watched: dict[str, _Watched] = {}
-        self._trusted: Mapping[str, Device] = {}  # what is on offer while there are no checks
+        self._trusted: Mapping[str, HostDevice] = {}  # what is on offer while there are no checks
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(AT_ONCE)
         self._threads: dict[str, asyncio.Future[Checked]] = {}  # that have not returned
@@ -125,7 +125,7 @@ class HealthMonitor:
 
     # ── devices ──
 
-    def _begin(self, device: Device) -> None:
+    def _begin(self, device: HostDevice) -> None:
         former = self._trusted.get(device.id)
         trusted = (
             former is not None
@@ -138,7 +138,7 @@ class HealthMonitor:
         task.add_done_callback(self._tasks.discard)
 
     @staticmethod
-    def _go_on(watched: _Watched, device: Device, *, changed: bool) -> None:
+    def _go_on(watched: _Watched, device: HostDevice, *, changed: bool) -> None:
         former, watched.device = watched.device, device
         if _identity(former) != _identity(device):
             watched.verdict = Verdict()
@@ -209,7 +209,7 @@ class HealthMonitor:
             return thread.result() if thread.done() else _failed(unanswered)
 
     def _start(
-        self, scanner: Scanner, checks: HealthChecks, device: Device
+        self, scanner: Scanner, checks: HealthChecks, device: HostDevice
     ) -> "asyncio.Future[Checked]":
         constants = {"resource": scanner.resource.name, "nodeName": scanner.node_name}
 
@@ -235,11 +235,11 @@ class HealthMonitor:
             watched.due.set()
 
 
-def _can_be_checked(device: Device) -> bool:
+def _can_be_checked(device: HostDevice) -> bool:
     return bool(device.nodes) and device.reason is None and not device.replaced
 
 
-def _identity(device: Device) -> Identity:
+def _identity(device: HostDevice) -> Identity:
     """Return what tells its nodes from others; their change times are not part of it.
 
     They change with the permissions and the content, too.
@@ -250,7 +250,7 @@ def _identity(device: Device) -> Identity:
     )
 
 
-def _stamps(device: Device) -> tuple[object, ...]:
+def _stamps(device: HostDevice) -> tuple[object, ...]:
     return tuple(node.state and node.state.stamp for node in device.nodes)
 
 

@@ -23,7 +23,7 @@ from devhost.host.prestart import device_locks
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model.config import Step
-from devhost.model.device import Device, FileKind, FileState
+from devhost.model.device import FileKind, FileState, HostDevice
 from devhost.model.names import printable
 from devhost.threads import in_own_thread
 
@@ -52,7 +52,7 @@ class Start:
     """
 
     resource: str
-    device: Device
+    device: HostDevice
     constants: Mapping[str, str]
     files: HostFiles
     policy: Policy
@@ -121,7 +121,7 @@ async def refuse_in_use(start: Start) -> None:
         )
 
 
-def _busy(device: Device, files: HostFiles) -> str | None:
+def _busy(device: HostDevice, files: HostFiles) -> str | None:
     for node in device.nodes:
         try:
             state = files.stat(node.path) if node.state else None
