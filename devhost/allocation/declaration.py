@@ -102,7 +102,7 @@ class Declaration:
         """Return an allocation as `allocate` would, if it is there and allowed. Blocks.
 
         Raises:
-            AllocationError: A path is not there, or refused.
+            AllocationError: A path does not exist, or is refused.
         """
         try:
             return _on_host(allocation, HostPaths(self.files, self.policy))
@@ -122,7 +122,7 @@ class Declaration:
                 )
 
     def _present(self, snapshot: Snapshot, device_id: str, host_paths: HostPaths) -> HostDevice:
-        """Return a device if each of its nodes is there and still of its kind."""
+        """Return a device if each of its nodes exists and is still of its kind."""
         device = snapshot.devices.get(device_id)
         if device is None:
             raise AllocationError(f"there is no device {device_id}")

@@ -40,7 +40,7 @@ def numbered(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, 
 
 
 def label(number: int, step: Step) -> str:
-    """Return how messages call the step at a place (from 0) of the list."""
+    """Return the name of a step in messages, by its place (from 0) in the list."""
     if step.run is not None:
         what = f"run {str(step.run[0]).rpartition('/')[2]}"
     elif step.mode is not None:
@@ -74,7 +74,7 @@ def awaited(step: Step, device: HostDevice, constants: Mapping[str, str]) -> tup
     """Return the paths of the host that a ``waitFor`` step waits for, equal ones once.
 
     Raises:
-        PreStartError: A variable has no value, or the result is no absolute path.
+        PreStartError: A variable has no value, or the result is not an absolute path.
     """
     texts = (step.wait_for,) if step.wait_for else ()
     try:

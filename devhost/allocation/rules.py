@@ -18,9 +18,9 @@ class Rule:
 
     Attributes:
         target: The list of ``allocate`` that it is in.
-        key: The name of a variable or annotation, a container path, a CDI name.
+        key: The name of a variable or annotation, a container path, or a CDI name.
         value: Its value, a host path, a CDI name.
-        separator: Between the devices' values of one variable.
+        separator: What separates the devices' values of one variable.
         optional: Left out where it has no value, or the host does not have it.
         permissions: A device node's.
         read_only: A mount's.
@@ -70,7 +70,7 @@ class Rule:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.target} {self.key if self.target != 'cdi' else self.value}"
 
 

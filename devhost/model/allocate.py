@@ -14,7 +14,7 @@ class Text(Model):
     value: TemplateText
     """A value that mentions a device variable is joined over the devices."""
     separator: StrictStr = ","
-    """What stands between the devices' values."""
+    """What separates the devices' values."""
     optional: bool = False
     """Leave it out, rather than the device, where a variable has no value."""
 
@@ -25,17 +25,17 @@ class DeviceNode(Model):
     host_path: TemplateText
     """The node on the host."""
     container_path: TemplateText | None = None
-    """Where it is in the container; the same path unless told."""
+    """Where it is in the container; by default at the same path."""
     permissions: Permissions = "rw"
-    """Of r (read), w (write) and m (mknod)."""
+    """One or more of r (read), w (write) and m (mknod)."""
     optional: bool = False
     """Leave it out where the host does not have it."""
     uid: OwnerId | None = None
-    """With CDI: the node's user in the container; the container's own unless told."""
+    """With CDI: the node's user in the container; by default the container's own."""
     gid: OwnerId | None = None
-    """With CDI: the node's group in the container; the container's own unless told."""
+    """With CDI: the node's group in the container; by default the container's own."""
     mode: Mode | None = None
-    """With CDI: the node's permission bits in the container, in octal; the host's unless told."""
+    """With CDI: the node's permission bits in the container, in octal; by default the host's."""
 
 
 class Mount(Model):
@@ -44,7 +44,7 @@ class Mount(Model):
     host_path: TemplateText
     """The path on the host."""
     container_path: TemplateText | None = None
-    """Where it is in the container; the same path unless told."""
+    """Where it is in the container; by default at the same path."""
     read_only: bool = True
     """Mounted without write access."""
     optional: bool = False

@@ -4,7 +4,7 @@ What is checked here is the *shape*: keys, types, and what one value alone must 
 The JSON Schema says the same, because both come from these classes. What takes more than
 one value to judge is in `devhost.loading.checks`.
 
-A scalar or list where a mapping is expected stands for its main option. The validators that
+A scalar or list where a mapping is expected means its main option. The validators that
 carry this shorthand name what they accept, so that the schema accepts it too. Nulls are
 refused by the loader, so ``None`` here always means "left out".
 """
@@ -77,7 +77,7 @@ def _health(value: object) -> object:
 
 
 class HealthChecks(Model):
-    """How a device's health is found out, beside that it exists."""
+    """How a device's health is checked, apart from its existence."""
 
     checks: Annotated[
         tuple[Check, ...],

@@ -27,7 +27,7 @@ class FileKind(Enum):
 
 @immutable
 class FileState:
-    """A path of the host, as it was when looked at.
+    """What a path of the host led to when it was read.
 
     Attributes:
         realpath: The host path with links resolved.
@@ -35,7 +35,7 @@ class FileState:
         number: A device node's major and minor.
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
-        modified: When what it holds was changed (ns); 0 for a device node, where it tells its use.
+        modified: When its content was changed (ns); 0 for a device node, where it tells its use.
     """
 
     realpath: str
@@ -53,7 +53,7 @@ class FileState:
 
 @immutable
 class Node:
-    """One file of a device; tokens have none.
+    """One file of a device, or a token, which has none.
 
     Attributes:
         path: The host path as matched.
@@ -100,9 +100,9 @@ class HostDevice:
         id: Stable over reboot and replug; without the suffix of a share.
         nodes: Its files in the order of the sources; one, unless sources are grouped.
         reason: Why it is unhealthy; ``None`` for a healthy one.
-        missing_since: Seconds on the host's clock since it is not found any more.
-        replaced: It is there but not offered any more, or under another ID: it has to go.
-        remaining: Of one that lacks a node, those that are there (`Node.key`).
+        missing_since: Since when it is no longer found (seconds on the host's clock).
+        replaced: It exists but is no longer offered, or under another ID: it has to leave the list.
+        remaining: The nodes that are left (`Node.key`) of a device that lacks one.
         swapped_at: When (on the host's clock) another device node was found in its place.
         rendered: What it brings into a container; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
@@ -150,16 +150,16 @@ class Skipped:
 
 @immutable
 class Snapshot:
-    """All that is known of a resource's devices at one moment.
+    """All that is known of a resource's devices at a time.
 
     Attributes:
         devices: By ID, in natural order.
         skipped: What was found but is not offered.
         error: Why a source could not be read; its devices are kept, as unhealthy.
-        notes: States that are no failure, such as a directory that is not there yet.
-        unmatched: Why there are no devices, where nothing of that kind and no failure explains it.
+        notes: States that are not failures, such as a directory that does not exist yet.
+        unmatched: Why there are no devices, where no failure and nothing skipped explains it.
         held: First sight (seconds on the host's clock) of nodes held back, by `Node.key`.
-        again_at: When to look again even if nothing happens, on the host's clock.
+        again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
     """
 

@@ -7,9 +7,9 @@ from pydantic.alias_generators import to_camel
 class Model(BaseModel):
     """A mapping of the file: immutable, camelCase keys, unknown keys refused.
 
-    Built when it is used first: of most, the building is done within that of `Resource`. What
-    the texts below the fields say is for `devhost.model.schema`, which reads them itself: here
-    they would cost each start a look at the source code.
+    Validators are built at first use, most of them within those of `Resource`. The texts below
+    the fields are for `devhost.model.schema`, which reads them from the source code itself:
+    pydantic would do so at each start.
     """
 
     model_config = ConfigDict(

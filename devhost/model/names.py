@@ -188,7 +188,7 @@ def distinct(advertised_ids: Iterable[str]) -> set[str]:
 NaturalKey = tuple[str | tuple[int, str], ...]
 
 
-@functools.lru_cache(maxsize=512)  # a look sorts the same few names several times
+@functools.lru_cache(maxsize=512)  # a scan sorts the same few names several times
 def natural_key(text: str) -> NaturalKey:
     """Return a sort key by which ``c9`` comes before ``c10``."""
     parts: list[str | tuple[int, str]] = [*_NUMBERS.split(text)]  # texts and digits in turn

@@ -15,7 +15,7 @@ _GROUPS: Final = re.compile(
 
 
 class PatternError(ValueError):
-    """A text that is no RE2 pattern."""
+    """A text that is not an RE2 pattern."""
 
 
 @lru_cache(maxsize=4096)
@@ -50,16 +50,11 @@ def _compiled(text: str) -> Any:
     return compiled
 
 
-def check(text: str) -> None:
-    """Raise `PatternError` unless ``text`` is a pattern."""
-    _compiled(text)
-
-
 def group_names(text: str) -> tuple[str, ...]:
     """Return the names of the pattern's groups, in order.
 
     Raises:
-        PatternError: ``text`` is no pattern.
+        PatternError: ``text`` is not a pattern.
     """
     names: Mapping[str, int] = _compiled(text).groupindex
     return tuple(sorted(names, key=lambda name: names[name]))

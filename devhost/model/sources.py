@@ -30,7 +30,7 @@ class Directory(Model):
     path: HostPath
     """The directory on the host."""
     recursive: bool = False
-    """Look below it too; a device's ID is then the path below the directory."""
+    """Include what is below; a device's ID is then its path relative to the directory."""
     types: FileTypes = ("file",)
     """What counts as a device, judged through links."""
     include: Strings | None = None
@@ -87,7 +87,7 @@ KINDS: Final = ("directory", "glob", "dev", "static")
 
 
 class Source(Model):
-    """Where devices come from: exactly one kind, and what is said of its node."""
+    """Where devices come from: exactly one kind, and options of its node."""
 
     directory: (
         Annotated[

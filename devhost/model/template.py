@@ -146,7 +146,7 @@ def _joined(parts: Sequence[TemplatePart]) -> tuple[TemplatePart, ...]:
     if len(parts) == 1:
         return tuple(filter(None, parts))
     merged: list[TemplatePart] = []
-    literals: list[str] = []  # joined at once: adding one by one takes quadratic time
+    literals: list[str] = []  # joined in one step: one by one takes quadratic time
     for part in parts:
         if isinstance(part, str):
             literals.append(part)

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictSt
 from devhost.model import names
 from devhost.model.template import TEMPLATE_PATTERN, Template
 
-# Of one resource that looks for its devices, by default: setting the list of more would hold up
-# the kubelet's calls for other resources for longer than a quarter of a second.
+# The default of maxDevices for what is found on the host: setting the list of more would delay the
+# kubelet's calls for other resources by more than a quarter of a second.
 DEVICES_MAX: Final = 10_000
 SHARES_MAX: Final = 100_000  # devices times replicas; a list of the kubelet holds 4 MiB
 
@@ -136,7 +136,7 @@ FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
 Count = Annotated[StrictInt, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
 Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
 
-# A list in the file is a tuple here; one text alone is a list of one.
+# A list in the file is a tuple here; a single text is a list of one.
 AsTuple: Final = Field(strict=False)
 NotEmpty: Final = Field(strict=False, min_length=1)
 PathList = Annotated[list[HostPath], Field(min_length=1)]
