@@ -10,11 +10,11 @@ from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
 from devhost.errors import AllocationError
 from devhost.immutable import immutable
-from devhost.library.author import Author
 from devhost.library.calls import CallError
 from devhost.library.device import Device
 from devhost.library.options import ID_VARIABLE
-from devhost.library.returned import described
+from devhost.library.plugin_methods import PluginMethods
+from devhost.library.result_checks import described
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.device import FileState, HostDevice, Node, Skipped, Snapshot
@@ -42,7 +42,7 @@ class CodeScanner(Scanner):
         author: Whose methods are called.
     """
 
-    author: Author = field(kw_only=True)
+    author: PluginMethods = field(kw_only=True)
 
     @property
     def pre_start_required(self) -> bool:

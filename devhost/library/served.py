@@ -10,10 +10,10 @@ from typing import Final
 from devhost.allocation.rules import bound, rules_of
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
-from devhost.library.author import Author
 from devhost.library.calls import CallError
 from devhost.library.options import TRUSTED
 from devhost.library.plugin import DevicePlugin
+from devhost.library.plugin_methods import PluginMethods
 from devhost.library.scanner import CodeScanner, theirs
 from devhost.model import names
 from devhost.model.device import HostDevice
@@ -27,7 +27,7 @@ class ServedPlugin:
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self.resource = plugin.resource
-        self._plugin, self._author = plugin, Author(plugin)
+        self._plugin, self._author = plugin, PluginMethods(plugin)
         self._look_again: Callable[[], None] | None = None  # while it is served
         self._registered = False
 

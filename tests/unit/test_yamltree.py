@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.loading import yamltree
-from devhost.loading.nodes import DEPTH_MAX, NODES_MAX
 from devhost.loading.syntax import TreeError
+from devhost.loading.yamlnodes import DEPTH_MAX, NODES_MAX
 from devhost.loading.yamltree import Duplicate
 
 TOKENS: Final = (
@@ -308,7 +308,7 @@ def test_mistakes_are_named(
     monkeypatch: pytest.MonkeyPatch, parser: Any, text: str, at: tuple[int, int | None], says: str
 ) -> None:
     """What is no plain YAML is an error with its line, that says what would be right."""
-    monkeypatch.setattr("devhost.loading.nodes._Parser", parser)
+    monkeypatch.setattr("devhost.loading.yamlnodes._Parser", parser)
     error = error_of(text)
     assert says in str(error)
     assert error.line == at[0] or (at[1] is None and error.line == at[0] + 1)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from devhost.library import returned
+from devhost.library import result_checks
 from devhost.library.calls import CallError, Calls
 from devhost.library.device import Device
 from devhost.library.plugin import DevicePlugin
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Item = tuple[object, str | None]
 
 
-class Author:
+class PluginMethods:
     """One plugin's methods; all block, may be called from any thread, and raise `CallError`."""
 
     def __init__(self, plugin: DevicePlugin) -> None:
@@ -53,9 +53,9 @@ class Author:
 
     def _devices(self) -> list[Item]:
         found: list[Item] = []
-        for item in returned.listed(self._plugin.devices()):
+        for item in result_checks.listed(self._plugin.devices()):
             device = Device(item) if isinstance(item, str) else item
-            found.append((device, returned.device_problem(device)))
+            found.append((device, result_checks.device_problem(device)))
         return found
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:
@@ -65,7 +65,7 @@ class Author:
 
         def work() -> Allocation | None:
             answer = self._plugin.allocate(devices)
-            problem = None if answer is None else returned.allocation_problem(answer)
+            problem = None if answer is None else result_checks.allocation_problem(answer)
             return _sound(answer, "allocate", problem)
 
         return self._calls.call("allocate", work, ANSWER_S)
@@ -81,7 +81,7 @@ class Author:
             chosen = self._plugin.preferred(tuple(available), tuple(must_include), size)
             if chosen is None:
                 return None
-            problem = returned.preferred_problem(chosen, available, must_include, size)
+            problem = result_checks.preferred_problem(chosen, available, must_include, size)
             return tuple(_sound(chosen, "preferred", problem))
 
         return self._calls.call("preferred", work, ANSWER_S)
