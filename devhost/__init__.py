@@ -1,7 +1,7 @@
 """devhost: a configuration-driven Kubernetes device plugin host, and a library.
 
-The names below are the library; docs/library.md shows how a plugin is written with them.
-They are imported when they are used, so that ``import devhost`` itself costs nothing.
+The names in ``__all__`` are the library, described in docs/library.md. They are imported on first
+use, so that ``import devhost`` alone is cheap.
 """
 
 import importlib
@@ -25,7 +25,7 @@ _HOMES: Final = {
     "serve": "devhost.library.process",
 }
 
-if not TYPE_CHECKING:  # else a checker would take any name for one of ours
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -161,7 +161,8 @@ def kubelet_options(command: Command) -> Command:
                 default="last-good.yaml",
                 show_default=True,
                 callback=_file_name,
-                help="File in --state-dir for the last good configuration. Instances that share the "
+                help="File in --state-dir for the last good configuration. Instances that "
+                "share the "
                 "directory need a name each.",
             ),
             _holder_options,

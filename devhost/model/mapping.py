@@ -1,15 +1,14 @@
-"""What every mapping of the configuration has in common."""
+"""The base class of the configuration's mappings."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
-    """A mapping of the file: immutable, camelCase keys, unknown keys refused.
+    """A mapping of the file: immutable, with camelCase keys, without unknown keys.
 
-    Validators are built at first use, most of them within those of `Resource`. The texts below
-    the fields are for `devhost.model.schema`, which reads them from the source code itself:
-    pydantic would do so at each start.
+    Validators are built on first use, most of them together with `Resource`. The docstrings of
+    the fields are read by `devhost.model.schema`: pydantic would parse the source at every start.
     """
 
     model_config = ConfigDict(
