@@ -320,11 +320,9 @@ def _read_as(given: Any, position: Position) -> str:
     """Explain what YAML reads an unquoted string as, and how to write it as a string."""
     if isinstance(given, dict | list) or position.text is None or not position.plain:
         return _instead(given, position)
-    what = {"bool": "the boolean", "int": "the number", "float": "the number"}.get(
-        type(given).__name__, "the date"
-    )
+    what = {"bool": "boolean", "int": "number", "float": "number"}.get(type(given).__name__, "date")
     value = str(given).lower() if isinstance(given, bool) else given
     if isinstance(given, float) and given.is_integer():
         value = int(given)
-    shown = "" if str(value) == position.text else f" {value}"
-    return f': YAML reads {position.text} as {what}{shown}; quote it: "{position.text}"'
+    read = f"a {what}" if str(value) == position.text else f"the {what} {value}"
+    return f': YAML reads {position.text} as {read}; quote it: "{position.text}"'

@@ -196,19 +196,12 @@ def check_template(
         elif name in BUILT_IN_VARIABLES:
             message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
         else:
+            near = [other for other in allowed if ("." in other) == ("." in name)]
             message = (
-                f"unknown variable ${{{name}}}{_variable_hint(name, allowed)}"
+                f"unknown variable ${{{name}}}{did_you_mean(name, near)}"
                 f" (known: {', '.join(sorted(allowed))})"
             )
         yield "error", path, message, False
-
-
-def _variable_hint(name: str, allowed: frozenset[str]) -> str:
-    role, dot, _ = name.partition(".")
-    if not dot:
-        return did_you_mean(name, allowed)
-    hint = did_you_mean(name, [other for other in allowed if "." in other])
-    return hint or f"; set `as: {role}` on a source"
 
 
 def _text(

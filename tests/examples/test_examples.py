@@ -215,7 +215,7 @@ def test_is_valid(file: Path) -> None:
     """Without a flag no example but those that say so needs one; with it none is doubtful."""
     loaded = load(str(file))
     messages = [(problem.severity, problem.message) for problem in loaded.problems]
-    paths = ("warning", "block devices need --allow-path '/dev/…'")
+    paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd*'")
     commands = ("warning", "running a command needs --allow-exec")
     needed = {"superdisk": [paths], "formatted-disk": [paths, commands]}
     assert messages == needed.get(file.stem, [])

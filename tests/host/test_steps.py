@@ -353,7 +353,7 @@ async def test_a_path_that_does_not_appear_is_named(tmp_path: Path) -> None:
         f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear within 0.2s"
     )
     text = await failure(start_of(), waitFor="${id}")
-    assert text.endswith("of device X: 'X' is not an absolute path: begin it with '/'")
+    assert text.endswith("of device X: 'X' is not an absolute path (beginning with '/')")
 
 
 async def test_a_path_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:

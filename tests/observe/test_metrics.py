@@ -83,7 +83,7 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 def test_names_and_labels() -> None:
     assert labels(told(Counters(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
-    held = replace(FACTS, held=(DeviceHolder(A, "0", "default", "pod"),))
+    held = replace(FACTS, holders=(DeviceHolder(A, "0", "default", "pod"),))
     assert labels(told(Counters(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
 
 

@@ -109,7 +109,7 @@ def test_paths_that_are_no_hosts_are_refused(devhost_tree: HostTree, path: str) 
         devhost_tree.remove,
         lambda path: devhost_tree.link(path, "x"),
     ):
-        with pytest.raises(ValueError, match="a host path is absolute"):
+        with pytest.raises(ValueError, match="a host path must be absolute"):
             make(path)
 
 

@@ -69,12 +69,12 @@ def test_an_optional_node_is_left_out_where_a_source_does_not_give_its_variable(
         (f"{TWO_SOURCES}\n  id: '${{port}}'", "f.yaml:5:7: error: resources[0].id: unknown var"),
         (
             f"{TWO_SOURCES}\n  id: ['${{port}}', 'p${{port}}']",
-            "f.yaml:5:7: error: resources[0].id: no entry has a value for devices of sources[1]: end",
+            "f.yaml:5:7: error: resources[0].id: no entry has a value for devices of sources[1]; end",
         ),
         (f"{TWO_SOURCES}\n  id: ['${{prt}}', '${{name}}']", "did you mean 'port'?"),
         (
             f"{TWO_SOURCES}\n  id: ['${{port}}', '${{index}}']",
-            "${index} is not known yet at this point",
+            "${index} is not available here",
         ),
         (f"{TWO_SOURCES}\n  allocate: {{env: {{A: '${{port}}'}}}}", "unknown variable ${port}"),
         (

@@ -243,17 +243,17 @@ def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("sources: [{dev: a, as: x-y}]", "should be letters"),
-        ("sources: [{dev: a, as: x}, {dev: b, as: x}]", "is called 'x' already"),
-        ("sources: [{dev: a, optional: true}, {dev: b}]", "say `group`, too"),
+        ("sources: [{dev: a, as: x}, {dev: b, as: x}]", "duplicate name 'x'"),
+        ("sources: [{dev: a, optional: true}, {dev: b}]", "set `group` as well"),
         ("sources: [{dev: a, optional: true}]\ngroup: g", "must not be optional"),
-        ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not known yet"),
+        ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not available"),
         ("sources: [{dev: a}, {dev: 'b(?P<n>.)'}]\ngroup: '${n}'", "unknown variable ${n}"),
-        ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not known yet"),
+        ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not available"),
         (
             "sources: [{dev: a, as: x}, {dev: b}]\nallocate: {env: {A: '${x.path}'}}",
             "unknown variable ${x.path}",
         ),
-        (OPTIONAL, "say `optional: true` here, too"),
+        (OPTIONAL, "set `optional: true` here as well"),
     ],
 )
 def test_what_makes_no_sense_is_found_at_load(text: str, says: str) -> None:
