@@ -679,7 +679,10 @@ def test_a_table_on_a_terminal(tokens: Path) -> None:
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize(
     ("where", "says"),
-    [(">&-", "is closed"), (">/dev/full", "cannot be written: No space left on device")],
+    [
+        (">&-", "standard output is closed"),
+        (">/dev/full", "cannot write to standard output: No space left on device"),
+    ],
 )
 @pytest.mark.parametrize(
     "args",
@@ -699,7 +702,7 @@ def test_an_output_that_cannot_be_written(
         timeout=250,
         env=environment(PYTHONUNBUFFERED=buffered),
     )
-    assert refused_in_one_line(done) == f"devhost: standard output {says}\n"
+    assert refused_in_one_line(done) == f"devhost: {says}\n"
 
 
 def test_an_output_that_is_read_no_further(tokens: Path) -> None:
