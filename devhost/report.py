@@ -132,7 +132,7 @@ def report(
     files: HostFiles,
     policy: Policy,
     node_name: str,
-    wanted: Mapping[str, str] | None = None,
+    requests: Mapping[str, str] | None = None,
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
@@ -141,7 +141,7 @@ def report(
         files: The host's files.
         policy: What containers may get; anything else is a warning.
         node_name: The name of the node.
-        wanted: What to allocate, by resource name: a number, or IDs separated by commas.
+        requests: What to allocate, by resource name: a number, or IDs separated by commas.
     """
     claims: dict[str, str] = {}
     reports = []
@@ -156,8 +156,8 @@ def report(
             for node in device.nodes:
                 if node.state:
                     claims.setdefault(node.key, resource.name)
-        wish = (wanted or {}).get(resource.name)
-        reports.append(_report(scanner, snapshot, wish))
+        request = (requests or {}).get(resource.name)
+        reports.append(_report(scanner, snapshot, request))
     return tuple(reports)
 
 
@@ -186,7 +186,7 @@ def _injected(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     return named(scanner.resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
 
 
-def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceReport:
+def _report(scanner: Scanner, snapshot: Snapshot, request: str | None) -> ResourceReport:
     warnings = (
         *snapshot.notes,
         *snapshot.unmatched,
@@ -194,10 +194,10 @@ def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceR
         *_needed(scanner, snapshot),
     )
     found = ResourceReport(scanner.resource, snapshot, warnings)
-    if wish is None:
+    if request is None:
         return found
     try:
-        chosen = choose(scanner, snapshot, wish)
+        chosen = choose(scanner, snapshot, request)
         return replace(
             found,
             allocation=scanner.allocate(snapshot, chosen),
@@ -244,7 +244,7 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     return list(needed)
 
 
-def choose(scanner: Scanner, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
+def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...]:
     """Return the advertised IDs for a request: a number, or IDs separated by commas.
 
     Raises:
@@ -262,16 +262,16 @@ def choose(scanner: Scanner, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
         for device in snapshot.devices.values()
         for share in share_ids(device.id, resource.replicas)
     }
-    if wish.isdecimal():  # always a number; write "3," for the device 3
-        if len(wish) > _DIGITS_MAX:
-            wanted = f"a number of {len(wish)} digits requested"
-            raise AllocationError(f"{resource.name}: {wanted}, {len(healthy)} available")
-        count = int(wish)
+    if request.isdecimal():  # always a number; write "3," for the device 3
+        if len(request) > _DIGITS_MAX:
+            requested = f"a number of {len(request)} digits requested"
+            raise AllocationError(f"{resource.name}: {requested}, {len(healthy)} available")
+        count = int(request)
         if count > len(healthy):
             raise AllocationError(f"{resource.name}: {count} requested, {len(healthy)} available")
         preferred = scanner.preferred(snapshot, healthy, (), count)
         return preferred or tuple(healthy[:count])
-    ids = tuple(part for part in wish.split(",") if part)
+    ids = tuple(part for part in request.split(",") if part)
     for device_id in ids:
         if device_id not in known:
             raise AllocationError(f"{resource.name}: no device {device_id}")

@@ -50,10 +50,10 @@ def command(
     from devhost.hostfs.files import HostFiles
     from devhost.report import report
 
-    wanted = dict(_wish(text) for text in allocate)
+    requests = dict(_request(text) for text in allocate)
     policy = Policy(allow_paths, allow_exec, enforced=False)
     if against is not None:
-        if wanted:
+        if requests:
             raise click.UsageError("--against cannot be combined with --allocate")
         if config == against == "-":
             raise click.UsageError("only one of CONFIG and --against can be standard input")
@@ -61,11 +61,11 @@ def command(
         return
     (loaded,) = _loaded([config], policy)
     known = {one.name for one in loaded.resources if one.applies_to(node_name)}
-    for name in wanted:
+    for name in requests:
         if name not in known:
             printer.fail(f"--allocate: no resource {name} for this node in {config}")
     files = HostFiles(options.real_root(root))
-    reports = report(loaded, files, policy, node_name, wanted)
+    reports = report(loaded, files, policy, node_name, requests)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
     else:
@@ -96,8 +96,8 @@ def _compare(old: str, new: str, policy: Policy, node_name: str, output: str) ->
         printer.print_changes(found)
 
 
-def _wish(text: str) -> tuple[str, str]:
-    name, separator, wish = text.partition("=")
-    if not separator or not wish:
+def _request(text: str) -> tuple[str, str]:
+    name, separator, request = text.partition("=")
+    if not separator or not request:
         raise click.BadParameter(f"{text!r} is not NAME=N or NAME=ID,ID", param_hint="--allocate")
-    return name, wish
+    return name, request

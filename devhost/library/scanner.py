@@ -113,7 +113,7 @@ class CodeScanner(Scanner):
         return False
 
     def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
-        """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
+        """Return the next snapshot by a scan. Accesses host paths, so it blocks."""
         failure = self._failure(found)
         if failure is not None:
             found = Survey(failed={0: failure})

@@ -167,7 +167,7 @@ def _bare_name(path: Path, tree: Tree) -> str:
 
 
 def shape_problems(
-    error: ValidationError, base: Path, tree: Tree, said: set[Path], around: set[Path]
+    error: ValidationError, base: Path, tree: Tree, reported: set[Path], around: set[Path]
 ) -> Iterator[Found]:
     """Yield the errors of a failed validation.
 
@@ -175,16 +175,16 @@ def shape_problems(
         error: The validation error.
         base: The path of the validated value.
         tree: The document.
-        said: Paths that have been reported already, and are not reported again.
+        reported: Paths that already have an error, and get no other.
         around: The parents of these paths, which are not reported either.
     """
     for details in error.errors(include_url=False):
         path = known((*base, *details["loc"]), tree)
         if details["type"] == "extra_forbidden":
-            yield from _unknown_key((*base, *details["loc"]), tree, said)
+            yield from _unknown_key((*base, *details["loc"]), tree, reported)
         elif details["type"] == "too_short" and details["input"]:
             continue  # its items have errors of their own
-        elif path not in said and path not in around:
+        elif path not in reported and path not in around:
             position = tree.position(path)
             column = position.column + _template_offset(details, position)
             yield path, _message(details, path, position), (position.line, column)
@@ -199,10 +199,10 @@ def known(path: Path, tree: Tree) -> Path:
     return kept
 
 
-def _unknown_key(full: Path, tree: Tree, said: set[Path]) -> Iterator[Found]:
+def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]:
     """Explain an unknown key; ``full`` is its path with shorthands expanded."""
     key, path = str(full[-1]), known(full, tree)
-    if (path in said and ":" in key) or _bare_name(path[:-1], tree):
+    if (path in reported and ":" in key) or _bare_name(path[:-1], tree):
         return
     model, present = _model_at(full), tree.value(path[:-1])
     keys = _keys(model)

@@ -115,17 +115,17 @@ class Loader:
 
     def _found(self, tree: Tree, resources: list[ParsedResource]) -> Iterator[_Found]:
         """Yield each problem, and collect the resources that have the right shape."""
-        said = set()
+        reported = set()
         for path, message, at in explain.tree_problems(tree):
-            said.add(path)
+            reported.add(path)
             yield "error", path, message, at
-        around = {path[:-1] for path in said}
+        around = {path[:-1] for path in reported}
         for parsed_or_error in _shapes(tree, self._clean):
             if isinstance(parsed_or_error, ParsedResource):
                 resources.append(parsed_or_error)
                 continue
             base, error = parsed_or_error
-            for where, message, at in explain.shape_problems(error, base, tree, said, around):
+            for where, message, at in explain.shape_problems(error, base, tree, reported, around):
                 yield "error", where, message, at
         for severity, full, message, on_key in checks.check(resources, self._policy):
             path = explain.known(full, tree)

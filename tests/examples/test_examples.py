@@ -236,7 +236,7 @@ def test_tells_its_story(file: Path) -> None:
     assert schema == "# yaml-language-server: $schema=../schema.json"
     story = " ".join(lines[: lines.index("version: v1")])
     config = load(str(file)).require()
-    assert "A pod asks for:" in story
+    assert "A pod requests:" in story
     assert "The container gets:" in story
     assert any(resource.name in story for resource in config.resources)
 
