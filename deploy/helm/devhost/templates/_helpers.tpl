@@ -70,7 +70,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- $seen := list "default" "test" }}
 {{- range $profile := .Values.profiles }}
 {{- if has $profile.name $seen }}
-{{- fail (printf "profiles: duplicate name %q" $profile.name) }}
+{{- fail (printf "profiles: the name %q is already in use" $profile.name) }}
 {{- end }}
 {{- $seen = append $seen $profile.name }}
 {{- $own := deepCopy $values }}
