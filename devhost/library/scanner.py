@@ -105,7 +105,7 @@ class CodeScanner(Scanner):
         except OSError as error:
             return None, f"{path}: {error.strerror or error}"
         below = "" if self.files.is_host else f" (below {self.files.root})"
-        return state, None if state else f"{path} is not there{below}"
+        return state, None if state else f"{path} does not exist{below}"
 
     @property
     def by_path(self) -> bool:
