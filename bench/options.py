@@ -9,20 +9,20 @@ from bench.build import ROOT
 from bench.scene import Shape
 
 PARTS: Final = {
-    "floor": "what the machine needs for an event and for a byte there and back",
-    "start": "from exec to all registered and listed",
+    "floor": "the machine's own times for an event and for a byte there and back",
+    "start": "from exec until everything is registered and listed",
     "sizes": "memory, threads, descriptors, inotify instances",
-    "rest": "CPU, wake-ups and messages while nothing happens",
-    "events": "a device comes, a device goes",
-    "burst": "many devices at once",
-    "allocate": "Allocate, alone and from 16 callers",
-    "preferred": "GetPreferredAllocation, the same",
-    "restart": "kubelet restarts",
+    "rest": "CPU, wake-ups and messages while idle",
+    "events": "a device appears, a device vanishes",
+    "burst": "many devices at the same time",
+    "allocate": "Allocate, from one and from 16 callers",
+    "preferred": "GetPreferredAllocation, likewise",
+    "restart": "restart of kubelet",
     "reload": "a configuration that changes one resource",
     "backoff": "many restarts of kubelet with one resource",
-    "lengths": "events with one resource and the --lengths of its list",
-    "shared": "start and sizes where all resources watch one directory; one device each",
-    "scan": "CPU of looking and rendering alone",
+    "lengths": "events with one resource and a list of --lengths devices",
+    "shared": "start and sizes if all resources watch one directory, with one device each",
+    "scan": "CPU of scanning and rendering only",
     "validate": "devhost validate",
 }
 # Those that need no other shape than that of --resources and --devices.
@@ -71,40 +71,46 @@ class Options:
 def parse(arguments: list[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure devhost beside a bare Go plugin and the machine's floor.",
+        description="Measure devhost, a bare Go plugin, and the machine's own times.",
         epilog="parts:\n" + "\n".join(f"  {name:10} {what}" for name, what in PARTS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help="which parts (default: all)")
+    add("parts", nargs="*", metavar="PART", help="parts to run (default: all)")
     add(
         "--resources",
         type=_numbers,
         default=(1, 10, 100, 1000),
         metavar="N,…",
-        help="how many resources, in turn (default: 1,10,100,1000)",
+        help="numbers of resources (default: 1,10,100,1000)",
     )
-    add("--devices", type=int, default=10, metavar="M", help="of each resource (default: 10)")
+    add(
+        "--devices",
+        type=int,
+        default=10,
+        metavar="M",
+        help="devices of each resource (default: 10)",
+    )
     add(
         "--lengths",
         type=_numbers,
         default=(10, 100, 1000, 10000),
         metavar="M,…",
-        help="of the one list in the parts lengths and scan (default: 10,100,1000,10000)",
+        help="devices of the list in the parts lengths and scan (default: 10,100,1000,10000)",
     )
     add(
         "--shared",
         action="store_true",
-        help="all resources watch the same directory, by different patterns",
+        help="all resources watch the same directory, with different patterns",
     )
-    add("--runs", type=int, default=5, help="of everything, in turn (default: 5)")
-    add("--json", type=Path, metavar="FILE", help="write all values too")
+    add("--runs", type=int, default=5, help="number of runs (default: 5)")
+    add("--json", type=Path, metavar="FILE", help="also write all values as JSON")
     add(
         "--scratch",
         type=Path,
         metavar="DIR",
-        help="where to work (default: below the usual "
-        "directory for temporary files). Keep it short: sockets are made in it",
+        help="working directory, with a short path for sockets "
+        "(default: in that for temporary files)",
     )
     add(
         "--tree",
@@ -112,9 +118,9 @@ def parse(arguments: list[str] | None = None) -> Options:
         type=_directory,
         action="append",
         metavar="DIR",
-        help="devhost's checkout; several are measured beside each other (default: this one)",
+        help="checkout of devhost; repeat it to compare several (default: this one)",
     )
-    add("--bare", action="store_true", help="beside the least that a plugin on grpc.aio takes")
+    add("--bare", action="store_true", help="also measure a minimal plugin on grpc.aio")
     add("--no-reference", dest="reference", action="store_false", help="without the Go plugin")
     add(
         "--rest",
@@ -122,14 +128,14 @@ def parse(arguments: list[str] | None = None) -> Options:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="to watch at rest (default: 30, in which each resource looks again once)",
+        help="seconds to measure while idle (default: 30, with one rescan)",
     )
     add(
         "--events",
         type=int,
         default=50,
         metavar="COUNT",
-        help="devices that come and go in a run (default: 50)",
+        help="events in a run (default: 50)",
     )
     add(
         "--pause",
@@ -137,29 +143,35 @@ def parse(arguments: list[str] | None = None) -> Options:
         type=int,
         default=20,
         metavar="MS",
-        help="before each, so that it finds a process at rest (default: 20)",
+        help="milliseconds before each event, so that the process is idle (default: 20)",
     )
     add(
         "--calls",
         type=int,
         default=1000,
         metavar="COUNT",
-        help="alone; four times as many from 16 callers (default: 1000)",
+        help="calls from one caller; four times as many from 16 callers (default: 1000)",
     )
-    add("--burst", type=int, default=100, metavar="COUNT", help="(default: 100)")
+    add(
+        "--burst",
+        type=int,
+        default=100,
+        metavar="COUNT",
+        help="devices of the burst (default: 100)",
+    )
     add(
         "--restarts",
         type=int,
         default=3,
         metavar="COUNT",
-        help="of kubelet in a run, of which the median is taken (default: 3)",
+        help="restarts of kubelet in a run, with the median as result (default: 3)",
     )
     add(
         "--many-restarts",
         type=int,
         default=100,
         metavar="COUNT",
-        help="of kubelet in the part backoff (default: 100)",
+        help="restarts of kubelet in the part backoff (default: 100)",
     )
     add(
         "--down",
@@ -167,13 +179,13 @@ def parse(arguments: list[str] | None = None) -> Options:
         type=int,
         default=100,
         metavar="MS",
-        help="that kubelet is away (default: 100)",
+        help="milliseconds without kubelet (default: 100)",
     )
     parser.set_defaults(settle_ms=300, scans=3, floor=200, floor_pause_ms=2)
     found = vars(parser.parse_args(arguments))
     unknown = [part for part in found["parts"] if part not in PARTS]
     if unknown:
-        parser.error(f"no such part: {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(unknown)}; known: {', '.join(PARTS)}")
     found["parts"] = tuple(found["parts"] or PARTS)
     found["trees"] = tuple(found["trees"] or (ROOT,))
     return Options(**found)
@@ -186,5 +198,5 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _directory(text: str) -> Path:
     path = Path(text).resolve()
     if not (path / "devhost").is_dir():
-        raise argparse.ArgumentTypeError(f"{text} has no folder devhost")
+        raise argparse.ArgumentTypeError(f"{text} has no directory devhost")
     return path

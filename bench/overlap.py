@@ -180,10 +180,10 @@ async def newer_killed(scene: Scene, older: Daemon) -> Daemon:
 
 SCENARIOS = {
     "surge: newer starts, then older is stopped": surge,
-    "no surge: older is stopped, newer starts at once": stop_then_start,
-    "older is killed beside the newer": older_killed,
-    "newer is stopped beside the older": newer_stopped,
-    "newer is killed beside the older": newer_killed,
+    "no surge: older is stopped, newer starts immediately": stop_then_start,
+    "older is killed, newer is running": older_killed,
+    "newer is stopped, older is running": newer_stopped,
+    "newer is killed, older is running": newer_killed,
 }
 
 

@@ -1,7 +1,7 @@
 """devhost: a configuration-driven Kubernetes device plugin host, and a library.
 
-The names below are the library; docs/library.md shows how a plugin is written with them.
-They are imported when they are used, so that ``import devhost`` itself costs nothing.
+The names in ``__all__`` are the library, described in docs/library.md. They are imported on first
+use, so that ``import devhost`` alone is cheap.
 """
 
 import importlib
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from devhost.library.device import Device
     from devhost.library.plugin import DevicePlugin
     from devhost.library.process import serve
-    from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+    from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 
 __version__ = "0.1.0"
 __all__ = ["Allocation", "Device", "DevicePlugin", "DeviceSpec", "MountSpec", "serve"]
 
 _HOMES: Final = {
-    "Allocation": "devhost.model.answer",
+    "Allocation": "devhost.model.allocation",
     "Device": "devhost.library.device",
     "DevicePlugin": "devhost.library.plugin",
-    "DeviceSpec": "devhost.model.answer",
-    "MountSpec": "devhost.model.answer",
+    "DeviceSpec": "devhost.model.allocation",
+    "MountSpec": "devhost.model.allocation",
     "serve": "devhost.library.process",
 }
 
-if not TYPE_CHECKING:  # else a checker would take any name for one of ours
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -2,10 +2,10 @@
 
 import sys
 
-from devhost import early
+from devhost import startup_signals
 
-if sys.argv[1:2] == ["run"]:  # the other commands end by a signal as programs do
-    early.handle_signals()
+if sys.argv[1:2] == ["run"]:  # the other commands keep the default actions
+    startup_signals.handle_signals()
 
 from devhost.cli import main
 

@@ -1,11 +1,10 @@
-"""The errors of devhost, one tree; each knows how to print itself.
+"""The exceptions of devhost.
 
 DevhostError
-├── ConfigError        a configuration that cannot be used: every problem with its place
-├── DiscoveryError     a source that could not be read (a missing directory is no error)
-├── AllocationError    devices that cannot be handed to a container
-├── PreStartError      a step before a container's start that failed, or must not be done
-└── KubeletError       a kubelet that refuses or cannot be reached
+├── ConfigError        an invalid configuration: every problem with its position
+├── AllocationError    devices that cannot be given to a container
+├── PreStartError      a preStart step that failed or may not run
+└── KubeletError       kubelet refused a registration or could not be reached
 """
 
 from collections.abc import Sequence
@@ -18,14 +17,14 @@ Severity = Literal["error", "warning"]
 
 @immutable
 class Problem:
-    """One thing that is wrong with a configuration, and where.
+    """An error or a warning in a configuration, and where.
 
     Attributes:
-        severity: Whether the configuration can be used all the same.
+        severity: An error makes the configuration invalid, a warning does not.
         file: The file's name as the user gave it.
         line: Counted from 1.
         column: Counted from 1.
-        path: The place in the document (``resources[0].allocate.env``); empty for the whole file.
+        path: The path in the document (``resources[0].allocate.env``); empty for the whole file.
         message: What is wrong and what would be right.
     """
 
@@ -42,28 +41,24 @@ class Problem:
 
 
 class DevhostError(Exception):
-    """The root of every error that devhost raises on purpose."""
+    """The base class of all exceptions of devhost."""
 
 
 class ConfigError(DevhostError):
-    """A configuration that cannot be used."""
+    """An invalid configuration."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-class DiscoveryError(DevhostError):
-    """A source that could not be read; what was known of it stays, as Unhealthy."""
-
-
 class AllocationError(DevhostError):
-    """Devices that cannot be handed to a container; the text reaches the pod's user."""
+    """Devices that cannot be given to a container; the pod's events show the message."""
 
 
 class PreStartError(DevhostError):
-    """A container that must not start yet; the text reaches the pod's user."""
+    """A container that may not start yet; the pod's events show the message."""
 
 
 class KubeletError(DevhostError):
-    """The kubelet refused a registration or could not be reached."""
+    """Kubelet refused a registration or could not be reached."""

@@ -1,7 +1,6 @@
-"""From an old and a new configuration to what a host does about each resource; pure.
+"""Compares two configurations: what a host does about each resource.
 
-The running host acts by it, and ``devhost plan --against`` shows it: one value, so that the
-host does what was announced.
+The running host and ``devhost plan --against`` use the same value, so the plan is what happens.
 """
 
 import math
@@ -18,7 +17,7 @@ from devhost.model.values import DEVICES_MAX
 
 
 class Action(StrEnum):
-    """What a host does about a resource."""
+    """What the host does about a resource."""
 
     KEEP = "keep"
     UPDATE = "update"
@@ -29,15 +28,15 @@ class Action(StrEnum):
 
 @immutable
 class Change:
-    """What becomes of one resource.
+    """The change of one resource.
 
     Attributes:
         name: The resource's name.
         action: What the host does.
-        reasons: Why, and what follows, for people; for ``keep`` only another place in the file.
-        resource: The new declaration; ``None`` for ``drain``.
-        moved_by: The key by which nodes get another resource or ID, with the resource whose
-            nodes those are; ``None`` where none does.
+        reasons: Why, and the effects, as text; ``keep`` has one only for a new place in the file.
+        resource: The new configuration; ``None`` for ``drain``.
+        moved_by: The key whose change gives nodes another resource or ID, and the resource that
+            has these nodes; ``None`` if no nodes move.
     """
 
     name: str
@@ -48,15 +47,15 @@ class Change:
 
 
 def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ...]:
-    """Return what becomes of each resource that is, or was, for a node.
+    """Return the changes of all resources of a node.
 
     Args:
-        old: What is served; ``None`` where nothing is.
-        new: What is to be served.
-        node_name: The node's name; resources that are for other nodes do not count.
+        old: The current configuration; ``None`` if there is none.
+        new: The new configuration.
+        node_name: The name of the node; resources of other nodes are ignored.
 
     Returns:
-        In the new file's order; those that are drained at the end, in the old file's order.
+        Changes in the order of the new file, then drained resources in the order of the old file.
     """
     before, after = _here(old, node_name), _here(new, node_name)
     gone = [resource for name, resource in before.items() if name not in after]
@@ -88,23 +87,23 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
-_REFUSED: Final = "without --pod-resources, a devhost that offers such devices refuses the file"
+_REFUSED: Final = "without --pod-resources, devhost rejects this file while it offers such devices"
 
 
-# ── comes and goes ─────────────────────────────────────────────────────────────────────
+# ── new and removed resources ─────────────────────────────────────────────────────────────────────
 
 
 _DRAINS: Final = (
-    "all devices turn Unhealthy, then leave the list (10 s later at least, and not while pods "
-    "are known to hold them), then the socket goes; the node's status keeps the name with 0"
+    "all devices become Unhealthy, leave the list (after at least 10 s, and not while pods are "
+    "known to have them), then the socket is removed; the node's status keeps the name with 0"
 )
 
 
 def _started(resource: Resource, origin: Resource | None, *, declared_before: bool) -> Change:
     reasons = [
-        "nodeNames: applies to this node now; registers on a socket of its own"
+        "nodeNames: now matches this node; registers with a new socket"
         if declared_before
-        else "new: registers on a socket of its own"
+        else "new: registers with a new socket"
     ]
     moved_by = None
     if origin is not None:
@@ -112,7 +111,7 @@ def _started(resource: Resource, origin: Resource | None, *, declared_before: bo
         if _physical(resource) and not origin.overlap == resource.overlap == "allow":
             reason += (
                 f": its devices stay Unhealthy until they have left {origin.name}'s list and no "
-                f"pod holds them; {_REFUSED}"
+                f"pod has them; {_REFUSED}"
             )
             moved_by = "name", origin.name
         reasons.append(reason)
@@ -121,18 +120,16 @@ def _started(resource: Resource, origin: Resource | None, *, declared_before: bo
 
 def _drained(name: str, successor: str | None, *, still_declared: bool) -> Change:
     reasons = [
-        "nodeNames: does not apply to this node any more"
-        if still_declared
-        else "not in the new file any more",
+        "nodeNames: no longer matches this node" if still_declared else "removed",
         _DRAINS,
     ]
     if successor is not None:
-        reasons.append(f"looks renamed to {successor}: pods have to ask for that name")
+        reasons.append(f"looks renamed to {successor}: pods must request that name")
     return Change(name, Action.DRAIN, tuple(reasons), None)
 
 
 def _renamed(gone: Iterable[Resource], come: Iterable[Resource]) -> dict[str, Resource]:
-    """Return the old declarations of what only looks new, by the new name."""
+    """Return the old versions of resources that look renamed, by the new name."""
     left = list(come)
     origins: dict[str, Resource] = {}
     for resource in gone:
@@ -144,7 +141,7 @@ def _renamed(gone: Iterable[Resource], come: Iterable[Resource]) -> dict[str, Re
 
 
 def _looks_renamed(old: Resource, new: Resource) -> bool:
-    """Whether both have the same devices; tokens are alike by chance, so all has to be equal."""
+    """Whether both have the same devices; for tokens, whether everything is equal."""
     if _physical(old):
         return old.sources == new.sources
     return not _differing(old, new) - {"node_names"}
@@ -154,12 +151,12 @@ def _physical(resource: Resource) -> bool:
     return any(not isinstance(source.kind, Static) for source in resource.sources)
 
 
-# ── stays, and changes ─────────────────────────────────────────────────────────────────
+# ── kept and changed resources ─────────────────────────────────────────────────────────────────
 
 
 def _changed(old: Resource, new: Resource, moved: tuple[str, ...]) -> Change:
     differing = _differing(old, new) if old is not new else set[str]()
-    if differing <= {"node_names"}:  # it applied before and does now: nothing to do
+    if differing <= {"node_names"}:  # the resource matched this node before as well
         return Change(new.name, Action.KEEP, moved, new)
     reasons = tuple(
         to_camel(field) + effect(getattr(old, field), getattr(new, field))
@@ -176,7 +173,7 @@ def _changed(old: Resource, new: Resource, moved: tuple[str, ...]) -> Change:
 
 
 def _moving(old: Resource, new: Resource) -> str | None:
-    """Return the key by which devices lose IDs that pods may hold, while their nodes stay."""
+    """Return the key whose change takes IDs from devices that pods may have."""
     if not _physical(old) or not _physical(new):
         return None
     fewer = new.replicas < old.replicas or (old.replicas == 1) != (new.replicas == 1)
@@ -187,7 +184,7 @@ def _moving(old: Resource, new: Resource) -> str | None:
 def _moved(
     before: Mapping[str, Resource], after: Mapping[str, Resource]
 ) -> dict[str, tuple[str, ...]]:
-    """Say which resources have gone past another that may find the same nodes, by any path."""
+    """Return reasons for resources that moved past another one, which may find the same nodes."""
     was = {name: place for place, name in enumerate(before)}
     kept = [name for name, resource in after.items() if name in was and _physical(resource)]
     found: dict[str, tuple[str, ...]] = {}
@@ -197,12 +194,12 @@ def _moved(
             if (was[furthest] - was[name]) * sign <= 0:
                 furthest = name
             elif after[name].overlap == "deny":
-                reason = f"its place in the file changed (now {way} {furthest}): {_TO_THE_FIRST}"
+                reason = f"moved in the file (now {way} {furthest}): {_FIRST_WINS}"
                 found.setdefault(name, (reason,))
     return found
 
 
-_TO_THE_FIRST: Final = "nodes that another resource finds too go to the first of them"
+_FIRST_WINS: Final = "nodes that several resources find belong to the first of them"
 
 
 def _differing(old: Resource, new: Resource) -> set[str]:
@@ -227,17 +224,17 @@ def _shown(value: object) -> str:
 
 def _max_devices(old: int | None, new: int | None) -> str:
     if new is None:
-        effect = f"up to {DEVICES_MAX} devices of the host are offered, and all tokens"
+        effect = f"up to {DEVICES_MAX} devices of the host, and all tokens, are offered"
     elif old is None or new < old:
-        effect = f"where there are more than {new}, the last in natural order leave"
+        effect = f"if there are more than {new}, the last in natural order leave the list"
     else:
-        effect = f"up to {new - old} more are offered; those that are keep their seats"
+        effect = f"up to {new - old} more are offered; the others keep their slots"
     was, becomes = ("default" if n is None else n for n in (old, new))
     return f" {was} → {becomes}: {effect}"
 
 
 def _min_devices(old: int | None, new: int | None) -> str:
-    was, becomes = ("that of the last 24 hours" if n is None else n for n in (old, new))
+    was, becomes = ("maximum of the last 24 hours" if n is None else n for n in (old, new))
     return f" {was} → {becomes}: fewer devices are reported as missing"
 
 
@@ -245,19 +242,19 @@ def _replicas(old: int, new: int) -> str:
     if 1 in (old, new):
         was, becomes = ("a", "a::0 …") if old == 1 else ("a::0 …", "a")
         effect = (
-            f"every device gets new IDs ({was} → {becomes}) that stay Unhealthy until the old "
-            "ones have left the list (10 s at least) and no pod holds them"
+            f"every device gets new IDs ({was} → {becomes}), which stay Unhealthy until the old "
+            "ones have left the list (at least 10 s) and no pod has them"
         )
     elif old < new:
         effect = f"more shares are offered (a::{old} …); the others keep their IDs"
     else:
-        effect = f"the shares beyond leave the list (a::{new} …); the others keep their IDs"
+        effect = f"the other shares leave the list (a::{new} …); the rest keep their IDs"
     return _stepped(effect)(old, new)
 
 
 def _overlap(old: str, new: str) -> str:
     effect = (
-        "offers nodes that an earlier resource offers, too"
+        "also offers nodes that an earlier resource offers"
         if new == "allow"
         else "nodes that an earlier resource offers leave the list"
     )
@@ -265,7 +262,7 @@ def _overlap(old: str, new: str) -> str:
 
 
 def _remove_missing_after(old: float, new: float) -> str:
-    effect = "holds also for devices that are missing already, from when they vanished"
+    effect = "also applies to devices that are missing already, from when they vanished"
     return _stepped(effect)(_duration(old), _duration(new))
 
 
@@ -280,48 +277,49 @@ def _duration(seconds: float) -> str:
 
 def _health(old: object, new: object) -> str:
     if old is None:
-        return " added: devices that fail a check turn Unhealthy"
+        return " added: devices that fail a check become Unhealthy"
     if new is None:
-        return " removed: devices that only failed a check turn Healthy"
-    return " changed: the new checks decide from the next round on"
+        return " removed: devices that only failed a check become Healthy"
+    return " changed: takes effect with the next round of checks"
 
 
 def _pre_start(old: object, new: object) -> str:
     if old and new:
-        return " changed: holds for containers that start from now on"
+        return " changed: takes effect for the next container start"
     return (
-        f" {'removed' if old else 'added'}: registers again, as kubelet reads this option once; "
-        "no device is allocatable for that moment, containers that run are not touched"
+        f" {'removed' if old else 'added'}: registers again, because kubelet reads this option "
+        "once; no device is allocatable meanwhile, running containers are not affected"
     )
 
 
 _OTHER_ID: Final = (
     "another ID stay Unhealthy under the new one until the old one has left the list "
-    "(10 s at least) and no pod holds it"
+    "(at least 10 s) and no pod has it"
 )
-_CONTAINERS_KEEP: Final = "containers that run keep what they have"
-_PICKED_ANEW: Final = f"holds for devices that are picked from now on; {_CONTAINERS_KEEP}"
+_CONTAINERS_KEEP: Final = "running containers keep what they have"
+_NEXT_CHOICE: Final = f"takes effect for the next choice of devices; {_CONTAINERS_KEEP}"
 
-# By field of `Resource`, in the order of the language: what follows its key when it changes.
+# The effect of a change, by field of `Resource`, in the order of the language.
 EFFECTS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
     "sources": _always(
-        "looked at anew; devices that they no longer find leave, devices that get " + _OTHER_ID
+        "scanned again; devices that are no longer found leave the list, devices that get "
+        + _OTHER_ID
     ),
     "id": _always("devices that get " + _OTHER_ID),
-    "group": _always("nodes are joined anew; devices that get " + _OTHER_ID),
-    "allocate": _always(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
-    "inject": _stepped(f"holds for the next Allocate; {_CONTAINERS_KEEP}"),
+    "group": _always("nodes are grouped again; devices that get " + _OTHER_ID),
+    "allocate": _always(f"takes effect for the next Allocate; {_CONTAINERS_KEEP}"),
+    "inject": _stepped(f"takes effect for the next Allocate; {_CONTAINERS_KEEP}"),
     "max_devices": _max_devices,
     "min_devices": _min_devices,
     "overlap": _overlap,
     "replicas": _replicas,
-    "max_per_container": _stepped(_PICKED_ANEW),
-    "prefer": _stepped(_PICKED_ANEW),
+    "max_per_container": _stepped(_NEXT_CHOICE),
+    "prefer": _stepped(_NEXT_CHOICE),
     "topology": _stepped(
-        f"kubelet is told other NUMA nodes and heeds them for new pods; {_CONTAINERS_KEEP}"
+        f"kubelet gets other NUMA nodes and uses them for new pods; {_CONTAINERS_KEEP}"
     ),
     "remove_missing_after": _remove_missing_after,
     "health": _health,
     "pre_start": _pre_start,
-    "node_names": _always("changed, still this node"),
+    "node_names": _always("changed, still matches this node"),
 }

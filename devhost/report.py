@@ -1,14 +1,14 @@
-"""The dry run, as a value: what this host would advertise, what a container would receive."""
+"""The dry run: what this host would advertise, and what a container would receive."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from devhost.allocation.allocate import allocate
 from devhost.allocation.cdi import spec
+from devhost.allocation.cdi_devices import cdi_devices, named
+from devhost.allocation.declaration import combine
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.injection import cdi_devices, named
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import PlannedStep, planned
 from devhost.discovery.health import check
@@ -17,28 +17,29 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import Device, Snapshot, distinct, share_ids
+from devhost.model.device import HostDevice, Snapshot
+from devhost.model.names import distinct, share_ids
 
-_CHECKS_AT_ONCE: Final = 8
-_DIGITS_MAX: Final = 18  # more than any number that can be had; Python reads no more than 4300
+_PARALLEL_CHECKS: Final = 8
+_DIGITS_MAX: Final = 18  # enough for any count; Python refuses to parse more than 4300
 
 
 @immutable
 class ResourceReport:
-    """One resource: its snapshot, and the allocation that was asked for.
+    """One resource: its snapshot, and the requested allocation.
 
     Attributes:
-        resource: The declaration.
-        snapshot: What was found.
-        warnings: What does not work as it is meant, or would have to be allowed.
-        allocation: What the container would receive; ``None`` where that was not asked for.
-        allocation_error: Why it would receive nothing.
-        pre_start: What would be done before the container starts.
-        cdi_spec: What the names of CDI devices in the allocation would stand for.
-        listed: Of how many IDs the kubelet is told, and of how many that they are healthy; all of
-            the snapshot's unless told.
+        resource: The resource's configuration.
+        snapshot: The result of the scan.
+        warnings: Problems that are not errors, and what would need a flag.
+        allocation: What the container would receive; ``None`` if not requested.
+        allocation_error: Why the allocation would fail.
+        pre_start: The preStart steps that would run.
+        cdi_spec: The CDI spec of the CDI devices in the allocation.
+        listed: The numbers of IDs, and of healthy IDs, in kubelet's list; by default those of the
+            snapshot.
     """
 
     resource: Resource
@@ -52,11 +53,11 @@ class ResourceReport:
 
     @property
     def failed(self) -> bool:
-        """Whether a source could not be read or an allocation is impossible."""
+        """Whether a source could not be read or the allocation is impossible."""
         return self.snapshot.error is not None or self.allocation_error is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape of ``plan -o json``, which is a contract."""
+        """Return the shape of ``plan -o json``, which is stable."""
         devices = self.snapshot.devices.values()
         replicas, healthy = self.resource.replicas, sum(device.healthy for device in devices)
         capacity, allocatable = self.listed or (len(devices) * replicas, healthy * replicas)
@@ -80,7 +81,7 @@ class ResourceReport:
         return shown
 
 
-def _device_json(device: Device) -> dict[str, Any]:
+def _device_json(device: HostDevice) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": device.id,
         "health": "Healthy" if device.healthy else "Unhealthy",
@@ -98,7 +99,7 @@ def _device_json(device: Device) -> dict[str, Any]:
 
 
 def allocation_json(allocation: Allocation | None, error: str | None) -> dict[str, Any]:
-    """Return an allocation in kubelet's names."""
+    """Return an allocation with the names of kubelet's API."""
     answer = allocation or Allocation()
     return {
         "deviceIds": list(answer.device_ids),
@@ -131,16 +132,16 @@ def report(
     files: HostFiles,
     policy: Policy,
     node_name: str,
-    wanted: Mapping[str, str] | None = None,
+    requests: Mapping[str, str] | None = None,
 ) -> tuple[ResourceReport, ...]:
-    """Look at the host once and say what it would advertise. Blocks.
+    """Scan the host once and return what it would advertise. Blocks.
 
     Args:
         config: The configuration.
-        files: Where the host's files are seen.
-        policy: What answers may name; what they would need beyond it is a warning.
+        files: The host's files.
+        policy: What containers may get; anything else is a warning.
         node_name: The name of the node.
-        wanted: By resource name, what to allocate: a number, or IDs joined by commas.
+        requests: What to allocate, by resource name: a number, or IDs separated by commas.
     """
     claims: dict[str, str] = {}
     reports = []
@@ -155,37 +156,37 @@ def report(
             for node in device.nodes:
                 if node.state:
                     claims.setdefault(node.key, resource.name)
-        wish = (wanted or {}).get(resource.name)
-        reports.append(_report(scanner, snapshot, wish))
+        request = (requests or {}).get(resource.name)
+        reports.append(_report(scanner, snapshot, request))
     return tuple(reports)
 
 
 def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
-    """Check the devices' health once, as the running host does at first."""
+    """Run the health checks once, as the running host does first."""
     checks = scanner.resource.health
     if checks is None:
         return snapshot
 
-    def judged(device: Device) -> Device:
+    def judged(device: HostDevice) -> HostDevice:
         if not device.healthy:
             return device
         found = check(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
         reason = f"check failed: {found.failure}" if found.failure else None
         return replace(device, reason=reason, checked=found)
 
-    with ThreadPoolExecutor(_CHECKS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL_CHECKS) as pool:
         devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
     return replace(snapshot, devices=devices)
 
 
 def _injected(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
-    """Name the devices as a CDI spec would, if there is to be one."""
+    """Return the snapshot with CDI names, if the resource is injected by CDI."""
     if scanner.resource.inject != "cdi":
         return snapshot
     return named(scanner.resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
 
 
-def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceReport:
+def _report(scanner: Scanner, snapshot: Snapshot, request: str | None) -> ResourceReport:
     warnings = (
         *snapshot.notes,
         *snapshot.unmatched,
@@ -193,13 +194,13 @@ def _report(scanner: Scanner, snapshot: Snapshot, wish: str | None) -> ResourceR
         *_needed(scanner, snapshot),
     )
     found = ResourceReport(scanner.resource, snapshot, warnings)
-    if wish is None:
+    if request is None:
         return found
     try:
-        chosen = choose(scanner, snapshot, wish)
+        chosen = choose(scanner, snapshot, request)
         return replace(
             found,
-            allocation=scanner.hand_out(snapshot, chosen),
+            allocation=scanner.allocate(snapshot, chosen),
             pre_start=_pre_start(scanner, snapshot, chosen),
             cdi_spec=_cdi_spec(scanner, snapshot, chosen),
         )
@@ -211,7 +212,7 @@ def _pre_start(
     scanner: Scanner, snapshot: Snapshot, advertised_ids: Iterable[str]
 ) -> Sequence[PlannedStep]:
     devices = [snapshot.devices[device_id] for device_id in distinct(advertised_ids)]
-    return planned(scanner.resource, devices, scanner.constants, scanner.files.here)
+    return planned(scanner.resource, devices, scanner.constants, scanner.files.to_local)
 
 
 def _cdi_spec(
@@ -225,9 +226,9 @@ def _cdi_spec(
 
 
 def _unknown(snapshot: Snapshot) -> dict[str, None]:
-    """Return what could not be checked, each once."""
+    """Return warnings for the checks that could not be made."""
     return {
-        f"device {device.id} is not checked: {device.checked.unknown}": None
+        f"device {device.id} not checked: {device.checked.unknown}": None
         for device in snapshot.devices.values()
         if device.checked and device.checked.unknown
     }
@@ -237,17 +238,17 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     host_paths = HostPaths(scanner.files, scanner.policy)
     needed: dict[str, None] = {}
     for device in snapshot.devices.values():
-        if device.answer is not None and device.healthy:
-            whole = allocate(scanner.rules, [device], [device.id])
-            needed |= host_paths.needs(whole.specs)
+        if device.rendered is not None and device.healthy:
+            whole = combine(scanner.rules, {device.id: device.rendered}, (device.id,))
+            needed |= host_paths.needs(whole)
     return list(needed)
 
 
-def choose(scanner: Scanner, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
-    """Return the advertised IDs that a wish names: a number, or IDs joined by commas.
+def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...]:
+    """Return the advertised IDs for a request: a number, or IDs separated by commas.
 
     Raises:
-        AllocationError: There are not so many, or no such device.
+        AllocationError: There are fewer devices, or no such device.
     """
     resource = scanner.resource
     healthy = [
@@ -261,17 +262,17 @@ def choose(scanner: Scanner, snapshot: Snapshot, wish: str) -> tuple[str, ...]:
         for device in snapshot.devices.values()
         for share in share_ids(device.id, resource.replicas)
     }
-    if wish.isdecimal():  # always a number; a device called 3 is written "3,"
-        if len(wish) > _DIGITS_MAX:
-            wanted = f"a number of {len(wish)} digits requested"
-            raise AllocationError(f"{resource.name}: {wanted}, {len(healthy)} available")
-        count = int(wish)
+    if request.isdecimal():  # always a number; write "3," for the device 3
+        if len(request) > _DIGITS_MAX:
+            requested = f"a number of {len(request)} digits requested"
+            raise AllocationError(f"{resource.name}: {requested}, {len(healthy)} available")
+        count = int(request)
         if count > len(healthy):
             raise AllocationError(f"{resource.name}: {count} requested, {len(healthy)} available")
         preferred = scanner.preferred(snapshot, healthy, (), count)
         return preferred or tuple(healthy[:count])
-    ids = tuple(part for part in wish.split(",") if part)
+    ids = tuple(part for part in request.split(",") if part)
     for device_id in ids:
         if device_id not in known:
-            raise AllocationError(f"{resource.name}: there is no device {device_id}")
+            raise AllocationError(f"{resource.name}: no device {device_id}")
     return tuple(names.natural(set(ids)))

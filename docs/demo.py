@@ -1,4 +1,4 @@
-"""The main job on a laptop: a resource, its devices, one that comes and goes, an allocation."""
+"""A demonstration without a cluster: a resource, changes of its devices, and an allocation."""
 
 import asyncio
 import sys
@@ -48,21 +48,21 @@ async def demo(directory: Path) -> None:
     async with trial.running():
         step("devhost serves it and registers with the (stand-in) kubelet")
         await show(trial, 2, 2)
-        step("A device comes: touch colas/vanilla")
+        step("A new device: touch colas/vanilla")
         (colas / "vanilla").touch()
         await show(trial, 3, 3)
-        step("A pod asks for two: this is what its container receives")
+        step("A pod requests two devices; its container receives")
         answer = await trial.kubelet.admit("pod-1", {"app": {"myway5.com/cola": 2}})
         for name, value in answer["app"]["envs"].items():
             print(f"   env {name}={value}")
-        step("A device goes: rm colas/classic (unhealthy at once, it leaves the list later)")
+        step("A device is removed: rm colas/classic (first unhealthy, later it leaves the list)")
         (colas / "classic").unlink()
         await show(trial, 3, 2)
-        step("The kubelet restarts and deletes all sockets; devhost registers again")
+        step("kubelet restarts and deletes all sockets; devhost registers again")
         await trial.kubelet.restart()
         await show(trial, 3, 2)
         if sys.stdout.isatty():
-            step(f"Your turn: create and remove files in {colas} (Ctrl-C ends)")
+            step(f"Try it: create and remove files in {colas} (Ctrl-C to exit)")
             known = await trial.kubelet.capacity()
             while True:
                 await asyncio.sleep(0.2)

@@ -41,7 +41,7 @@ def patient() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
-        patch.setattr("devhost.host.resource.handout._CHANGE_WAIT_S", 60.0)
+        patch.setattr("devhost.host.resource.allocation_backend._CHANGE_WAIT_S", 60.0)
         patch.setattr("devhost.kubelet.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
         patch.setattr("devhost.host.config.source.POLL_S", 3600.0)

@@ -1,4 +1,4 @@
-"""Write what follows from the chart's values and from the configuration's model.
+"""Generate files from the chart's values and from the configuration's model.
 
     python -m deploy.helm.generate
 
@@ -23,7 +23,7 @@ SCHEMA: Final = CHART / "values.schema.json"
 README: Final = CHART / "README.md"
 _TABLE: Final = re.compile(r"(<!-- values: .*? -->\n).*(<!-- end of values -->)", re.DOTALL)
 
-# What the defaults do not tell of a value.
+# The schemas of values whose defaults do not show their type.
 _HOST_PATH: Final = {"type": "string", "pattern": "^/."}
 _TEXTS: Final = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
@@ -97,7 +97,7 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     "metrics.dashboard.annotations": _STRINGS,
     "networkPolicy.from": _OBJECTS,
 }
-# Which values a profile may have of its own: those of one DaemonSet.
+# The values that a profile can override: those of one DaemonSet.
 _OF_A_PROFILE: Final = (
     *("hostPaths", "hostRoot", "allow", "deviceAccess", "podResources", "cdi", "kubelet", "log"),
     *("podAnnotations", "podLabels", "podSecurityContext", "securityContext", "resources"),
@@ -117,10 +117,10 @@ class Value:
 
     Attributes:
         path: Its path, joined by dots.
-        section: The heading that it stands under.
-        description: The comment above it; ``None`` where it has none.
-        default: Its value there.
-        children: Those below it that have comments.
+        section: The heading above it.
+        description: The comment above it; ``None`` if there is none.
+        default: Its value.
+        children: The keys below it that have comments.
     """
 
     path: str
@@ -224,7 +224,7 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_helm(node: Any) -> Any:
-    """Return a schema without titles, and without patterns that look ahead."""
+    """Return a schema without titles and without lookahead, which Helm's RE2 does not support."""
     if isinstance(node, list):
         return [_for_helm(item) for item in node]
     if not isinstance(node, dict):
@@ -241,7 +241,7 @@ def _for_helm(node: Any) -> Any:
 
 
 def _in_re2(pattern: str) -> dict[str, Any]:
-    """Say what a pattern of the configuration's schema says without looking ahead: RE2 cannot."""
+    """Return a schema that is equivalent to a pattern with lookahead."""
     if pattern == r"^(?!.*(.).*\1)[rwm]+$":
         texts = (itertools.permutations("rwm", length) for length in (1, 2, 3))
         return {"enum": ["".join(letters) for letters in itertools.chain(*texts)]}
@@ -254,11 +254,11 @@ def _in_re2(pattern: str) -> dict[str, Any]:
         return {
             "pattern": f"^{domain}([A-Za-z0-9][-A-Za-z0-9_.]{{0,61}})?[A-Za-z0-9]$",
             "allOf": [{"pattern": "^[^/]{1,244}/"}],
-            # As a "not", Helm would not say what is wrong.
+            # With "not", Helm's error would not show what is wrong.
             "if": {"pattern": r"kubernetes\.io/|^requests\."},
             "then": {"const": "a domain that is not kubernetes' own"},
         }
-    raise ValueError(f"say {pattern} without looking ahead, in deploy/helm/generate.py")
+    raise ValueError(f"deploy/helm/generate.py has no equivalent of {pattern} without lookahead")
 
 
 def table() -> str:
@@ -268,7 +268,7 @@ def table() -> str:
         text = (value.description or "").replace("|", "\\|")
         default = json.dumps(value.default, ensure_ascii=False).replace("|", "\\|")
         rows.setdefault(value.section, []).append(f"| `{value.path}` | {text} | `{default}` |")
-    heading = "| value | what it is | default |\n| --- | --- | --- |"
+    heading = "| value | description | default |\n| --- | --- | --- |"
     return "\n".join(f"\n### {name}\n\n{heading}\n" + "\n".join(rows[name]) for name in rows) + "\n"
 
 
@@ -281,10 +281,10 @@ def _rows(found: tuple[Value, ...]) -> Iterator[Value]:
 
 
 def readme(text: str) -> str:
-    """Return a README with the tables as they should be."""
+    """Return a README with the tables updated."""
     made, count = _TABLE.subn(lambda match: f"{match[1]}{table()}\n{match[2]}", text)
     if count != 1:
-        raise ValueError(f"{README} has no place for the values, or several")
+        raise ValueError(f"{README} must have one place for the values")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Put below one directory what an image needs to run a virtual environment, and nothing else.
+"""Copy what an image needs to run a virtual environment into a directory.
 
     python3 assemble.py VENV ROOT
 
@@ -97,18 +97,18 @@ class Image:
             shutil.copy2(real, here)
 
     def tree(self, path: str | Path, left_out: Ignore) -> None:
-        """Copy a directory, and the links that lead to it; links in it stay links."""
+        """Copy a directory, and the links that lead to it; links in it are not resolved."""
         real = self.place(path)
         here = self.at(real)
         shutil.copytree(real, here, symlinks=True, ignore=left_out, dirs_exist_ok=True)
 
     def files(self) -> list[Path]:
-        """Return the regular files that are there, with the paths of the image."""
+        """Return the regular files, with their paths in the image."""
         found = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
         return [Path("/") / path.relative_to(self.root) for path in sorted(found)]
 
     def shared_libraries(self) -> None:
-        """Copy the loader, and what it would load for each file that is there."""
+        """Copy the loader, and the libraries that it loads for each file."""
         loader = next(Path("/").glob("lib*/ld-linux*.so*"))
         self.file(loader)
         if Path("/etc/ld.so.cache").exists():  # it knows of /usr/local/lib
@@ -117,16 +117,16 @@ class Image:
             with path.open("rb") as file:
                 if file.read(4) != b"\x7fELF":
                     continue
-            told = subprocess.run(
+            listed = subprocess.run(
                 [loader, "--list", path], check=False, capture_output=True, text=True
             )
-            if missing := re.findall(r"(\S+) => not found", told.stdout):
-                sys.exit(f"{path} needs {', '.join(missing)}, which the base image lacks")
-            for library in re.findall(r"=> (/\S+)", told.stdout):
+            if missing := re.findall(r"(\S+) => not found", listed.stdout):
+                sys.exit(f"{path} needs {', '.join(missing)}, which the base image does not have")
+            for library in re.findall(r"=> (/\S+)", listed.stdout):
                 self.file(library)
 
     def packages(self) -> None:
-        """Name the distribution's packages that the files are from, for who looks for flaws."""
+        """List the distribution's packages of the files, for vulnerability scanners."""
         database = Path("/var/lib/dpkg")
         stanzas = _stanzas(database / "status")
         owned = {str(path) for path in self.files()}

@@ -1,9 +1,8 @@
 """CDI specs: a resource's devices as the file that container runtimes read; pure.
 
-With ``inject: cdi`` the kubelet is told names, and the runtime looks up in the file what they
-stand for. The file is written before anybody knows which devices a container gets together, so
-a device's entry holds what is the same in any company: nodes, mounts, and environment
-variables that no other device shares.
+With ``inject: cdi`` the kubelet gets names, which the runtime looks up in the file. The file is
+written before it is known which devices a container gets together, so a device's entry has only
+what does not depend on others: nodes, mounts, and environment variables of its own.
 
 Source of what runtimes expect: tags.cncf.io/container-device-interface v1.1.1, SPEC.md,
 pkg/parser, pkg/cdi and specs-go; tests/cdi runs that code on our files.
@@ -17,10 +16,10 @@ from dataclasses import field
 from typing import Final, Literal
 
 from devhost.immutable import immutable
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import MountSpec
 
-# Our own, so that no driver's "nvidia.com/gpu" is ever defined twice: of a device in two files
-# of one directory, the library forgets both.
+# A vendor of our own, so that no driver's "nvidia.com/gpu" is ever defined twice: the library drops
+# a device that is in two files of one directory.
 VENDOR_PREFIX: Final = "devhost."
 FILE_PREFIX: Final = "devhost_"
 
@@ -32,7 +31,7 @@ _MADE_PREFIX: Final = 52  # as long as a device ID may be, with the hash
 _FILE: Final = re.compile(rf"{FILE_PREFIX}([0-9a-f]{{16}})_.*\.json", re.DOTALL)
 _FILE_HASH: Final = 16
 _FILE_READABLE: Final = 100  # of the 255 bytes of a file's name
-_VERSION_MAX: Final = "0.5.0"  # that a spec of ours may need
+_VERSION_MAX: Final = "0.5.0"  # the newest that our specs need
 
 # As containerd and CRI-O mount what a device plugin answers (containerd
 # internal/cri/opts/spec_linux_opts.go, CRI-O server/container_create_linux.go): read-only is not
@@ -100,8 +99,8 @@ class CdiDevice:
         return not (self.nodes or self.mounts or self.envs)
 
 
-Entry = Mapping[str, object]
-"""What stands in a spec for one device."""
+SpecEntry = Mapping[str, object]
+"""What a spec has for one device."""
 
 # ── names ──────────────────────────────────────────────────────────────────────────────
 
@@ -169,7 +168,7 @@ def _hash(text: str) -> str:
 
 
 def serialize(
-    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[Entry] = ()
+    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[SpecEntry] = ()
 ) -> bytes | None:
     """Return the content of a resource's spec file, the same for the same devices.
 
@@ -185,7 +184,7 @@ def serialize(
 
 
 def spec(
-    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[Entry] = ()
+    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[SpecEntry] = ()
 ) -> dict[str, object] | None:
     """Return a resource's spec, with the oldest version that has all of it.
 
@@ -211,7 +210,7 @@ def spec(
     }
 
 
-def entry(device: CdiDevice) -> Entry:
+def entry(device: CdiDevice) -> SpecEntry:
     """Return what a spec has for a device that is not empty."""
     edits = {
         "env": [f"{name}={device.envs[name]}" for name in sorted(device.envs)],

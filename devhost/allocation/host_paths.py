@@ -1,40 +1,60 @@
-"""Whether what a container would receive is there on the host, and allowed."""
+"""Whether what a container would receive exists on the host, and is allowed."""
 
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
+from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import mounts
 from devhost.model import names
-from devhost.model.answer import DeviceSpec, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState
 
 _PARTS_MAX: Final = 1000
 
 Spec = DeviceSpec | MountSpec
+S = TypeVar("S", DeviceSpec, MountSpec)
 
 
 class HostPaths:
-    """Looks at host paths, at each once; made anew for each scan and each Allocate."""
+    """Host paths, each read once; made anew for each scan and each Allocate."""
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        self._looks = files.looks()
+        self._cached = files.cached()
         self._seen: dict[str, FileState | str | None] = {}
-        self._absent: dict[str, str] = {}  # where a path leads at which there is nothing
+        self._absent: dict[str, str] = {}  # the real paths of what does not exist
         self._parts: dict[DeviceSpec, tuple[DeviceSpec, ...]] = {}
 
     def known(self, path: str, state: FileState) -> None:
-        """Take note of what is at a path: it was just looked at."""
+        """Set what is at a path: it was just read."""
         self._seen[path] = state
+
+    def present(self, specs: Iterable[S]) -> tuple[S, ...]:
+        """Return specs without the optional ones that do not exist, directories as their nodes.
+
+        Blocks.
+
+        Raises:
+            AllocationError: A path does not exist, or is refused.
+        """
+        kept: list[S] = []
+        for spec in specs:
+            problem = self.problem(spec)
+            if problem is None:
+                kept += self.parts(spec)
+            elif not spec.optional:
+                owner = f"device {spec.device}: " if spec.device else ""
+                raise AllocationError(f"{owner}{problem}")
+        return tuple(kept)
 
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
-        state = self.look(spec.host_path)
+        state = self.lookup(spec.host_path)
         if isinstance(state, str):
             return f"{spec.host_path}: {state}"
         if problem := names.text_problem(self.realpath(spec.host_path)):
@@ -42,21 +62,21 @@ class HostPaths:
         if state is None:
             if spec.optional or not self.is_unseen(spec):
                 hint = "" if self._files.is_host else f" (below {self._files.root})"
-                return f"{spec.host_path} is not there{hint}"
+                return f"{spec.host_path} does not exist{hint}"
         elif isinstance(spec, DeviceSpec):
             if state.kind is FileKind.DIRECTORY:
                 return self._directory_problem(spec)
-            if not state.kind.is_node:
+            if state.number is None:
                 return f"{spec.host_path} is a {state.kind.value}, not a device node"
         return self._refusal(spec, state) if self._policy.enforced else None
 
     def is_unseen(self, spec: Spec) -> bool:
         """Whether a mount's host path is missing where the host's files are not visible. Blocks.
 
-        Below a root that is no mount itself only the mounts below it show the host's files, as
+        Below a root that is not a mount point, only the mounts below it show the host's files, as
         in the chart's container: the runtime made the directories between them.
         """
-        if not isinstance(spec, MountSpec) or self.look(spec.host_path) is not None:
+        if not isinstance(spec, MountSpec) or self.lookup(spec.host_path) is not None:
             return False
         where = f"{self.realpath(spec.host_path)}/"
         return bool(self._visible) and not any(map(where.startswith, self._visible))
@@ -71,20 +91,20 @@ class HostPaths:
         below = {f"{point.removeprefix(root)}/" for point in points if point.startswith(f"{root}/")}
         return () if root in points else tuple(below)
 
-    def parts(self, spec: Spec) -> tuple[Spec, ...]:
-        """Return a spec's device nodes: of a directory, all below it; links are left out.
+    def parts(self, spec: S) -> tuple[S, ...]:
+        """Return a spec, or for a directory of device nodes one for each; links are left out.
 
-        Runtimes would expand it each in its own way, and CDI not at all. Blocks.
+        Each runtime would expand it in its own way, and CDI not at all. Blocks.
 
         Raises:
             OSError: A directory cannot be read.
         """
-        state = self.look(spec.host_path)
+        state = self.lookup(spec.host_path)
         if isinstance(spec, MountSpec) or not isinstance(state, FileState):
             return (spec,)
         if state.kind is not FileKind.DIRECTORY:
             return (spec,)
-        if spec not in self._parts:  # later ones have not been judged
+        if spec not in self._parts:  # nodes that come later have not been checked
             self._parts[spec] = self._below(spec, state)
         return self._parts[spec]
 
@@ -92,8 +112,8 @@ class HostPaths:
         found = []
         for name in names.natural(self._files.walk(state.realpath)):
             path = f"{spec.host_path.rstrip('/')}/{name}"
-            part = self.look(path)
-            if not isinstance(part, FileState) or not part.kind.is_node:
+            part = self.lookup(path)
+            if not isinstance(part, FileState) or part.number is None:
                 continue
             if self._files.is_link(path):
                 continue
@@ -103,12 +123,12 @@ class HostPaths:
 
     def state(self, path: str) -> FileState | None:
         """Return what is at a host path, if anything. Blocks."""
-        state = self.look(path)
+        state = self.lookup(path)
         return state if isinstance(state, FileState) else None
 
     def realpath(self, path: str) -> str:
-        """Return where a path leads that has no `problem`, as it was when that was judged."""
-        state = self.look(path)
+        """Return the real path of a path that has no `problem`, as it was when that was checked."""
+        state = self.lookup(path)
         return state.realpath if isinstance(state, FileState) else self._absent[path]
 
     def _directory_problem(self, spec: DeviceSpec) -> str | None:
@@ -117,19 +137,19 @@ class HostPaths:
         except OSError as error:
             return f"{spec.host_path}: {error.strerror or error}"
         if not parts:
-            return f"{spec.host_path} is a directory with no device nodes below"
+            return f"{spec.host_path} is a directory without device nodes"
         if len(parts) > _PARTS_MAX:
             return f"{spec.host_path} has {len(parts)} device nodes below, more than {_PARTS_MAX}"
         problems = (names.path_problem(part.host_path) or self.problem(part) for part in parts)
         return next(filter(None, problems), None)
 
-    def needs(self, specs: Iterable[Spec]) -> dict[str, None]:
-        """Return what the process would have to be allowed, in order."""
+    def needs(self, allocation: Allocation) -> dict[str, None]:
+        """Return the reasons why parts of an allocation would be refused, in order."""
+        specs: list[Spec] = [part for one in allocation.devices for part in self._nodes_of(one)]
         return {
             reason: None
-            for whole in specs
-            for spec in self._parts_found(whole)
-            if not isinstance(state := self.look(spec.host_path), str)
+            for spec in (*specs, *allocation.mounts)
+            if not isinstance(state := self.lookup(spec.host_path), str)
             and not (state is None and spec.optional)  # it is left out
             and (reason := self._refusal(spec, state))
         }
@@ -139,19 +159,19 @@ class HostPaths:
         kind, number = (state.kind, state.number) if state else (None, None)
         return self._policy.refusal(realpath, kind, number, mount=isinstance(spec, MountSpec))
 
-    def _parts_found(self, spec: Spec) -> tuple[Spec, ...]:
+    def _nodes_of(self, spec: DeviceSpec) -> tuple[DeviceSpec, ...]:
         try:
             return self.parts(spec)
         except OSError:
             return ()
 
-    def look(self, path: str) -> FileState | str | None:
-        """Return what is at a host path, if anything, or why the host could not say. Blocks."""
+    def lookup(self, path: str) -> FileState | str | None:
+        """Return what is at a host path, if anything, or why that cannot be read. Blocks."""
         if path not in self._seen:
             try:
-                self._seen[path] = self._looks.look(path)
+                self._seen[path] = self._cached.stat(path)
                 if self._seen[path] is None:
-                    self._absent[path] = self._files.located(path)
+                    self._absent[path] = self._files.realpath(path)
             except OSError as error:
                 self._seen[path] = error.strerror or str(error)
         return self._seen[path]

@@ -1,7 +1,7 @@
-"""What a configuration may ask for: whoever edits it must not thereby own the node.
+"""What a configuration may ask for: editing it must not give control of the node.
 
-Without flags, answers may name only character devices below ``/dev``, and none that give
-access to memory or ports. Everything else is allowed by ``--allow-path`` and ``--allow-exec``.
+Without flags, containers may be given only character devices below ``/dev``, and none that give
+access to memory or ports. Everything else needs ``--allow-path`` and ``--allow-exec``.
 """
 
 import fnmatch
@@ -14,7 +14,7 @@ from devhost.model.device import FileKind
 # Linux's Documentation/admin-guide/devices.txt: 1:1 mem, 1:2 kmem, 1:4 port.
 _MEMORY_NODES: Final = {(1, 1), (1, 2), (1, 4)}
 _MEMORY_PATHS: Final = ("/dev/mem", "/dev/kmem", "/dev/port")
-# Links on nearly every machine.
+# Symlinks that nearly every machine has.
 _USUAL_LINKS: Final = {"/var/run/": "/run/", "/var/lock/": "/run/lock/"}
 
 
@@ -25,7 +25,7 @@ class Policy:
     Attributes:
         allow_paths: Globs on resolved host paths; ``*`` also matches ``/``.
         allow_exec: Whether a configuration may run commands.
-        enforced: Whether asking for more is refused; a warning where it is not.
+        enforced: Whether asking for more is refused; otherwise it is a warning.
     """
 
     allow_paths: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ class Policy:
         return any(fnmatch.fnmatchcase(path, glob) for glob in self.allow_paths)
 
     def written_refusal(self, path: str, *, mount: bool) -> str | None:
-        """Return why a host path may not be handed to a container, by how a file names it.
+        """Return why a host path as written may not be given to a container.
 
-        What more there is to say is said by `refusal`, when it is known where the path leads.
+        `refusal` says the rest, once it is known where the path leads.
         """
         plain = posixpath.normpath(path)
         if self.allows_path(plain) or self.allows_path(_usually(plain)):
@@ -55,11 +55,11 @@ class Policy:
     def refusal(
         self, realpath: str, kind: FileKind | None, number: tuple[int, int] | None, *, mount: bool
     ) -> str | None:
-        """Return why a host path may not be handed to a container, or ``None``.
+        """Return why a host path may not be given to a container, or ``None``.
 
         Args:
             realpath: The host path with ``..`` and links resolved.
-            kind: What it is; ``None`` where it is not there.
+            kind: What it is; ``None`` where it does not exist.
             number: A device node's major and minor.
             mount: Whether it is mounted rather than passed as a device node.
         """
@@ -74,7 +74,7 @@ class Policy:
 
 
 def _usually(path: str) -> str:
-    """Return where a path leads on nearly every machine."""
+    """Resolve the usual symlinks in a path, without reading the host."""
     for link, target in _USUAL_LINKS.items():
         if path.startswith(link):
             return target + path.removeprefix(link)

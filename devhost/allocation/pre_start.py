@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypedDict
 
 from devhost.allocation import rendering
+from devhost.allocation.variables import ToLocal
 from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.config import Resource, Step
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 
-Action = Literal["run", "mode", "waitFor"]
+StepAction = Literal["run", "mode", "waitFor"]
 
 
 class PlannedStep(TypedDict):
@@ -20,7 +21,7 @@ class PlannedStep(TypedDict):
     """
 
     device: str
-    step: Action
+    step: StepAction
     value: list[str] | str
     every: Literal["start", "holder"]
     timeout: float
@@ -31,7 +32,7 @@ def keeps_records(resource: Resource) -> bool:
     return any(step.every == "holder" for step in resource.pre_start)
 
 
-def numbered(devices: Iterable[Device]) -> list[tuple[Device, dict[str, str]]]:
+def numbered(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, str]]]:
     """Return a container's distinct devices in order, each with its ``index`` and ``count``."""
     ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
     count = str(len(ordered))
@@ -39,7 +40,7 @@ def numbered(devices: Iterable[Device]) -> list[tuple[Device, dict[str, str]]]:
 
 
 def label(number: int, step: Step) -> str:
-    """Return how messages call the step at a place (from 0) of the list."""
+    """Return the name of a step in messages, by its place (from 0) in the list."""
     if step.run is not None:
         what = f"run {str(step.run[0]).rpartition('/')[2]}"
     elif step.mode is not None:
@@ -50,7 +51,7 @@ def label(number: int, step: Step) -> str:
 
 
 def commands(
-    step: Step, device: Device, constants: Mapping[str, str], here: rendering.Here
+    step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> tuple[tuple[str, ...], ...]:
     """Return the commands of a ``run`` step for a device, equal ones once.
 
@@ -58,22 +59,22 @@ def commands(
         step: The step.
         device: The device.
         constants: ``resource``, ``nodeName``, ``index`` and ``count``.
-        here: From a path of the host to where devhost sees it.
+        to_local: From a path of the host to where devhost sees it.
 
     Raises:
         PreStartError: A variable has no value.
     """
     try:
-        return rendering.each(step.run or (), device, constants, here)
+        return rendering.each(step.run or (), device, constants, to_local)
     except AllocationError as error:
         raise PreStartError(str(error)) from None
 
 
-def awaited(step: Step, device: Device, constants: Mapping[str, str]) -> tuple[str, ...]:
+def awaited(step: Step, device: HostDevice, constants: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths of the host that a ``waitFor`` step waits for, equal ones once.
 
     Raises:
-        PreStartError: A variable has no value, or the result is no absolute path.
+        PreStartError: A variable has no value, or the result is not an absolute path.
     """
     texts = (step.wait_for,) if step.wait_for else ()
     try:
@@ -88,9 +89,9 @@ def awaited(step: Step, device: Device, constants: Mapping[str, str]) -> tuple[s
 
 def planned(
     resource: Resource,
-    devices: Iterable[Device],
+    devices: Iterable[HostDevice],
     constants: Mapping[str, str],
-    here: rendering.Here,
+    to_local: ToLocal,
 ) -> list[PlannedStep]:
     """Return what a container's first start would do, device by device.
 
@@ -98,7 +99,7 @@ def planned(
         resource: The resource.
         devices: The container's distinct devices.
         constants: ``resource`` and ``nodeName``.
-        here: From a path of the host to where devhost sees it.
+        to_local: From a path of the host to where devhost sees it.
 
     Raises:
         PreStartError: A step cannot be rendered; the text names it and the device.
@@ -107,7 +108,7 @@ def planned(
     for device, own in numbered(devices):
         for number, step in enumerate(resource.pre_start):
             try:
-                plan += _planned(step, device, {**constants, **own}, here)
+                plan += _planned(step, device, {**constants, **own}, to_local)
             except PreStartError as error:
                 where = f"{label(number, step)} of device {device.id}"
                 raise PreStartError(f"{where}: {error}") from None
@@ -115,11 +116,11 @@ def planned(
 
 
 def _planned(
-    step: Step, device: Device, constants: Mapping[str, str], here: rendering.Here
+    step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> Iterator[PlannedStep]:
-    found: tuple[tuple[Action, list[str] | str], ...]
+    found: tuple[tuple[StepAction, list[str] | str], ...]
     if step.run is not None:
-        found = tuple(("run", list(argv)) for argv in commands(step, device, constants, here))
+        found = tuple(("run", list(argv)) for argv in commands(step, device, constants, to_local))
     elif step.mode is not None:
         found = (("mode", f"{int(step.mode, 8):04o}"),)
     else:

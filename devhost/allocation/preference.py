@@ -1,7 +1,7 @@
-"""Which of a resource's free devices a container had best receive; pure.
+"""Which of a resource's free devices a container should receive; pure.
 
-The kubelet asks before it allocates, and an error would fail the pod: whatever is asked,
-there is an answer, an empty one where there is nothing to say.
+The kubelet asks before it allocates, and an error would fail the pod: there is always an answer,
+an empty one where there is no preference.
 
 **Distinct devices first**, whatever the policy: no device gives a share more (one that need
 not be included) and so comes to k+1, while another one with a share to give is below k. What
@@ -26,7 +26,7 @@ it; what it leaves open is decided by the natural order of device IDs:
   is spread leaves the most devices with a share for the next container.
 
 Of each device, the lowest shares are taken. A limit per container is thus kept wherever it
-can be; where it cannot, that is no matter of preference.
+can be; where it cannot, Allocate refuses.
 """
 
 from collections import Counter
@@ -35,14 +35,13 @@ from itertools import combinations
 from typing import Final, Literal
 
 from devhost.immutable import immutable
-from devhost.model.device import without_share
-from devhost.model.names import natural
+from devhost.model.names import natural, without_share
 
 Preference = Literal["packed", "spread", "numa", "none"]
 
 _NodeSet = tuple[int, ...]
 
-# All sets of so many NUMA nodes are looked at: 256. Hardly any machine has more nodes.
+# All sets of so many NUMA nodes are tried: 256. Hardly any machine has more nodes.
 _EXACT_NODES: Final = 8
 
 
@@ -81,7 +80,7 @@ def preferred(
     max_per_container: int | None,
     numa_nodes: Mapping[str, tuple[int, ...]],
 ) -> tuple[str, ...]:
-    """Return the IDs that a container had best receive, as the module's text defines it.
+    """Return the IDs that a container should receive, as the module's docstring defines it.
 
     The answer is empty if ``policy`` is ``none``, ``replicas`` 1 and ``max_per_container``
     ``None``; if ``size`` is less than 1 or than the number of IDs that must be included; or if
@@ -125,7 +124,7 @@ def preferred(
 
 def _in_order(ids: Iterable[str]) -> list[str]:
     """Return IDs in natural order."""
-    # In the order of texts first, which is nearly that, and by that twice as quick.
+    # Sorted as texts first, which is nearly that order and makes the rest twice as fast.
     return natural(sorted(ids))
 
 
@@ -135,7 +134,7 @@ def _by_device(advertised_ids: Iterable[str]) -> dict[str, list[str]]:
     for one in advertised_ids:
         shares.setdefault(without_share(one), []).append(one)
     for of_device in shares.values():
-        # The natural order of shares, as they have no leading zeros, and much quicker.
+        # This is natural order, as shares have no leading zeros, and much faster.
         of_device.sort(key=lambda one: (len(one), one))
     return shares
 

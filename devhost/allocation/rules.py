@@ -1,18 +1,12 @@
-"""A resource's ``allocate`` as rules: what stands in it, compiled once; pure."""
+"""A resource's ``allocate`` as rules, compiled once; pure."""
 
 from dataclasses import field, replace
 from typing import Final, Literal
 
+from devhost.allocation.variables import CONTAINER_VARIABLES, LATE_VARIABLES, constants
 from devhost.immutable import immutable
 from devhost.model.config import Resource
 from devhost.model.template import Template
-
-# Variables that are not of a device; every other one is.
-CONTAINER_VARIABLES: Final = frozenset({"resource", "nodeName", "count"})
-# Known only when a container is allocated.
-LATE_VARIABLES: Final = frozenset({"index", "count"})
-NODE_VARIABLES: Final = frozenset({"id", "name", "path", "realpath", "index"})
-BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
 
 _PATH: Final = Template.parse("${path}")
 Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
@@ -23,15 +17,15 @@ class Rule:
     """One entry of ``allocate``.
 
     Attributes:
-        target: The list of ``allocate`` that it stands in.
-        key: The name of a variable or annotation, a container path, a CDI name.
+        target: The list of ``allocate`` that it is in.
+        key: The name of a variable or annotation, a container path, or a CDI name.
         value: Its value, a host path, a CDI name.
-        separator: Between the devices' values of one variable.
+        separator: What separates the devices' values of one variable.
         optional: Left out where it has no value, or the host does not have it.
-        permissions: Of a device node.
-        read_only: Of a mount.
+        permissions: A device node's.
+        read_only: A mount's.
         nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
-        uid: As `devhost.model.answer.DeviceSpec`; so are gid and mode.
+        uid: As in `devhost.model.allocation.DeviceSpec`; so are gid and mode.
         same: Whether its key is its value.
         per_device: Whether it is rendered for each node of each device, or once for the container.
         joined: Whether the devices' values make one value together.
@@ -68,15 +62,22 @@ class Rule:
         object.__setattr__(self, "own", self.value == _PATH)
 
     @property
+    def in_cdi_spec(self) -> bool:
+        """Whether it is in a device's CDI spec: it is the same whatever else a container gets."""
+        if self.target == "env":
+            return not self.joined and not (self.key.names | self.value.names) & LATE_VARIABLES
+        return self.target in ("devices", "mounts")
+
+    @property
     def label(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.target} {self.key if self.target != 'cdi' else self.value}"
 
 
 Rules = tuple[Rule, ...]
 
-# Where ``devices`` is left out: each node under its own name, which is where libraries look for it;
-# the link that led to it goes on leading to it when a container starts again.
+# Where ``devices`` is left out: each node under its own name, where libraries expect it, by the
+# link that led to it, which still leads to the device when a container starts again.
 _NODES: Final = Rule("devices", Template.parse("${realpath}"), _PATH, nodes_only=True)
 
 
@@ -124,7 +125,7 @@ def rules_of(resource: Resource) -> Rules:
 
 def bound(rules: Rules, resource: str, node_name: str) -> Rules:
     """Fill in what is the same for every device: ``${resource}`` and ``${nodeName}``."""
-    values = {"resource": resource, "nodeName": node_name}
+    values = constants(resource, node_name)
     return tuple(
         replace(rule, key=rule.key.bind(values), value=rule.value.bind(values)) for rule in rules
     )

@@ -1,28 +1,28 @@
-"""The command line: one file a command, no logic."""
+"""The command line: one file per command, without logic."""
 
 import importlib
 import os
 
-# Before anything imports grpc: its C core writes lines of its own to stderr.
+# Before grpc is imported: its C core writes to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import click
 
 from devhost import __version__
-from devhost.cli import lean
+from devhost.cli.light_imports import light_imports
 
 _COMMANDS = {
-    "run": "Serve the resources of a configuration to the kubelet.",
-    "validate": "Check configurations without touching the host.",
-    "plan": "Show what this host would advertise (a dry run).",
-    "try": "Run the real host against an embedded stand-in kubelet.",
-    "status": "Show a running devhost.",
-    "schema": "Print the configuration's JSON Schema.",
+    "run": "Serve the resources of a configuration to kubelet.",
+    "validate": "Check configuration files without reading the host.",
+    "plan": "Show what this host would advertise (dry run).",
+    "try": "Serve the resources to an embedded stand-in kubelet.",
+    "status": "Show the state of a running devhost.",
+    "schema": "Print the JSON Schema of configuration files.",
 }
 
 
 class _Lazy(click.Group):
-    """Imports a command's module only when the command is used."""
+    """Imports the module of a command when the command is used."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -30,7 +30,7 @@ class _Lazy(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        with lean.imports():
+        with light_imports():
             module = importlib.import_module(f"devhost.cli.{name}_command")
         command: click.Command = module.command
         return command
@@ -43,9 +43,9 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devhost")
 def main() -> None:
-    """Serve many device resources to Kubernetes from one YAML file.
+    """Kubernetes device plugin for many resources, configured by one YAML file.
 
-    Exit status: 0 yes, 1 no (an invalid configuration, something not well), 2 usage.
+    Exit status: 0 success, 1 failure (such as an invalid configuration), 2 usage error.
 
     Completion: eval "$(_DEVHOST_COMPLETE=bash_source devhost)" (or zsh_source, fish_source).
     """

@@ -1,4 +1,4 @@
-"""Options that several commands share, each with its environment variable."""
+"""Options that several commands share, with their environment variables."""
 
 import os
 import socket
@@ -9,16 +9,16 @@ from typing import Any, Final, TypeVar
 import click
 
 from devhost.cli import output
-from devhost.cli.listening import listen_options
+from devhost.cli.listen_options import listen_options
 
-_PATIENCE_S: Final = 10.0  # for a filesystem to answer
+_PATIENCE_S: Final = 10.0  # for a filesystem to respond
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
 class _Root(click.Path):
-    """A directory that exists; a filesystem that hangs is an error."""
+    """An existing directory; a hung filesystem is an error."""
 
     def convert(
         self,
@@ -26,7 +26,7 @@ class _Root(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> str | bytes | os.PathLike[str]:
-        return answer("--root", lambda: super(_Root, self).convert(value, param, ctx))
+        return within_time("--root", lambda: super(_Root, self).convert(value, param, ctx))
 
 
 config_argument = click.argument(
@@ -39,14 +39,15 @@ root_option = click.option(
     show_envvar=True,
     show_default=True,
     type=_Root(exists=True, file_okay=False),
-    help="Where the host's files are seen; paths in the configuration stay the host's.",
+    help="Directory where the host's files are mounted. Paths in the configuration are the "
+    "host's, without it.",
 )
 node_name_option = click.option(
     "--node-name",
     default=socket.gethostname,
     envvar="DEVHOST_NODE_NAME",
     show_envvar=True,
-    help="The node's name; the host name unless told.",
+    help="Name of the node. Default: the host name.",
 )
 output_option = click.option(
     "-o",
@@ -54,24 +55,24 @@ output_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How the result is printed; json is a contract.",
+    help="Output format; the JSON format is stable.",
 )
 
 
 def _absolute(
     _context: click.Context, _option: click.Parameter, globs: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Refuse what matches no absolute path."""
+    """Refuse globs that match no absolute path."""
     for glob in globs:
         if not glob.startswith(("/", "*", "?", "[")):
-            raise click.BadParameter(f"{glob!r} matches no path: begin it with '/'")
+            raise click.BadParameter(f"{glob!r} does not begin with '/'")
     return globs
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Refuse what is no file's name in a directory."""
+    """Refuse everything but a plain file name."""
     if not name or "/" in name or name in (".", ".."):
-        raise click.BadParameter(f"{name!r} is not the name of a file in --state-dir")
+        raise click.BadParameter(f"{name!r} is not a plain file name")
     return name
 
 
@@ -85,21 +86,21 @@ def trust_options(command: Command) -> Command:
         show_envvar=True,
         metavar="GLOB",
         callback=_absolute,
-        help="Host paths that answers may name, beside character devices below /dev. Repeat it; "
-        "the variable is split at blanks ('?' in a path stands for one).",
+        help="Host paths that containers may get, in addition to character devices below /dev. "
+        "Repeatable; the variable is split at spaces (use '?' for a space in a path).",
     )
     execs = click.option(
         "--allow-exec",
         is_flag=True,
         envvar="DEVHOST_ALLOW_EXEC",
         show_envvar=True,
-        help="Let the configuration run commands.",
+        help="Allow the configuration to run commands.",
     )
     return paths(execs(command))
 
 
 def _holder_options(command: Command) -> Command:
-    """Add how it is known which pods hold devices; see `kubelet_options` on paths."""
+    """Add ``--pod-resources`` and ``--assume-free``; see `kubelet_options` on paths."""
     for option in reversed(
         (
             click.option(
@@ -108,7 +109,7 @@ def _holder_options(command: Command) -> Command:
                 show_envvar=True,
                 type=Path,
                 metavar="SOCKET",
-                help="The kubelet's pod-resources socket, which tells the pods that hold devices: "
+                help="Kubelet's pod-resources socket, to know which pods have devices: "
                 "/var/lib/kubelet/pod-resources/kubelet.sock.",
             ),
             click.option(
@@ -116,8 +117,8 @@ def _holder_options(command: Command) -> Command:
                 is_flag=True,
                 envvar="DEVHOST_ASSUME_FREE",
                 show_envvar=True,
-                help="Without --pod-resources: take it that no pod holds a device under a former "
-                "resource name or ID, once kubelet's list has that no more. For a drained node.",
+                help="Without --pod-resources: assume that no pod has a device under its former "
+                "resource name or ID once that has left kubelet's list. For a drained node.",
             ),
         )
     ):
@@ -126,9 +127,9 @@ def _holder_options(command: Command) -> Command:
 
 
 def kubelet_options(command: Command) -> Command:
-    """Add where the kubelet, the runtimes and this process keep what is theirs.
+    """Add the directories and sockets of kubelet, container runtimes and this process.
 
-    Not as `click.Path`, which looks at the path: a filesystem that hangs would hang the start.
+    Not as `click.Path`, which accesses the path: a hung filesystem would block the start.
     """
     for option in reversed(
         (
@@ -140,7 +141,7 @@ def kubelet_options(command: Command) -> Command:
                 show_default=True,
                 type=Path,
                 metavar="DIRECTORY",
-                help="The kubelet's plugin directory.",
+                help="Kubelet's device plugin directory.",
             ),
             click.option(
                 "--state-dir",
@@ -148,9 +149,9 @@ def kubelet_options(command: Command) -> Command:
                 show_envvar=True,
                 type=Path,
                 metavar="DIRECTORY",
-                help="What outlives the process: under which names devices were offered, which "
-                "pod a device was prepared for (both are of the node, whatever configuration it "
-                "has), and the last good configuration, for a start with one that is not valid.",
+                help="Directory for state that is kept across restarts: the resource names and IDs "
+                "of devices, the pods that devices were prepared for (both shared by all instances "
+                "on the node), and the last good configuration, for a start with an invalid one.",
             ),
             click.option(
                 "--last-good",
@@ -160,8 +161,9 @@ def kubelet_options(command: Command) -> Command:
                 default="last-good.yaml",
                 show_default=True,
                 callback=_file_name,
-                help="The file in --state-dir with the last good configuration. One for each "
-                "configuration, where several instances share the directory.",
+                help="File in --state-dir for the last good configuration. Instances that "
+                "share the "
+                "directory need a name each.",
             ),
             _holder_options,
             click.option(
@@ -172,7 +174,7 @@ def kubelet_options(command: Command) -> Command:
                 show_default=True,
                 type=Path,
                 metavar="DIRECTORY",
-                help="Where container runtimes look for CDI specs.",
+                help="Directory where container runtimes look for CDI specs.",
             ),
         )
     ):
@@ -181,7 +183,7 @@ def kubelet_options(command: Command) -> Command:
 
 
 def host_options(command: Command) -> Command:
-    """Add what ``run`` and ``try`` share."""
+    """Add the options that ``run`` and ``try`` share."""
     for option in reversed(
         (
             root_option,
@@ -193,7 +195,7 @@ def host_options(command: Command) -> Command:
                 type=click.Choice(["json", "text"]),
                 envvar="DEVHOST_LOG_FORMAT",
                 show_envvar=True,
-                help="text for people, json for machines; by what stderr is unless told.",
+                help="Log format. Default: text if stderr is a terminal, otherwise json.",
             ),
             click.option(
                 "--log-level",
@@ -202,6 +204,7 @@ def host_options(command: Command) -> Command:
                 envvar="DEVHOST_LOG_LEVEL",
                 show_envvar=True,
                 show_default=True,
+                help="Minimum level of log messages.",
             ),
         )
     ):
@@ -210,15 +213,15 @@ def host_options(command: Command) -> Command:
 
 
 def real_root(root: str) -> str:
-    """Return a root as an absolute path without links."""
-    return answer("--root", lambda: os.path.realpath(root))
+    """Return a root as an absolute path with links resolved."""
+    return within_time("--root", lambda: os.path.realpath(root))
 
 
-def answer(option: str, look: Callable[[], T]) -> T:
-    """Return what a look at an option's path finds; end the process if there is no answer."""
+def within_time(option: str, check: Callable[[], T]) -> T:
+    """Return the result of a check of an option's path; exit if the filesystem hangs."""
     from devhost.threads import in_time
 
     try:
-        return in_time(look, _PATIENCE_S)
+        return in_time(check, _PATIENCE_S)
     except TimeoutError:
-        output.fail(f"{option}: its filesystem did not answer in {_PATIENCE_S:g} s")
+        output.fail(f"{option}: filesystem did not respond within {_PATIENCE_S:g} s")

@@ -1,4 +1,4 @@
-"""What commands print: problems, tables, JSON."""
+"""The output of commands: problems, tables, JSON."""
 
 import json
 import os
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def echo(text: str = "") -> None:
-    """Print a line, or say why that cannot be done and exit 1."""
+    """Print a line; on failure print an error and exit with status 1."""
     if sys.stdout is None:
         fail("standard output is closed")
     try:
         click.echo(text)
     except BrokenPipeError:
-        raise  # whoever reads has seen enough: click ends in silence
+        raise  # the reader has closed the pipe: click exits silently
     except OSError as error:
-        # What is still in the buffer would fail once more at the end.
+        # Otherwise flushing the buffer at exit fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        fail(f"standard output cannot be written: {error.strerror}")
+        fail(f"cannot write to standard output: {error.strerror}")
 
 
 def print_json(value: Any) -> None:
-    """Print JSON, the form that programs read."""
+    """Print JSON."""
     echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_problems(problems: Iterable[Problem], *, err: bool = True) -> None:
-    """Print a line a problem, as compilers do."""
+    """Print one line per problem."""
     for problem in problems:
         text = str(problem).encode("utf-8", "backslashreplace").decode()
         click.echo(text, err=True) if err else echo(text)
@@ -51,18 +51,18 @@ def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
 
 
 def fail(message: str) -> NoReturn:
-    """Say why, and exit 1."""
+    """Print an error and exit with status 1."""
     click.echo(f"devhost: {message}", err=True)
     sys.exit(1)
 
 
 def print_nothing(node_name: str) -> None:
-    """Say why nothing is shown."""
-    click.echo(f"devhost: no resource is declared for node {node_name} (--node-name)", err=True)
+    """Explain why there is no output."""
+    click.echo(f"devhost: no resources for node {node_name} (--node-name)", err=True)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns: with rich where a person looks, plain where a program reads."""
+    """Print a table: with colors on a terminal, plain otherwise."""
     if sys.stdout and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
         from rich.table import Table
@@ -81,7 +81,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_reports(reports: "Sequence[ResourceReport]", node_name: str) -> None:
-    """Print what a host would advertise, for people."""
+    """Print what a host would advertise, as text."""
     if not reports:
         print_nothing(node_name)
     for number, report in enumerate(reports):
@@ -119,7 +119,7 @@ def print_allocation(allocation: dict[str, Any]) -> None:
     if allocation["error"]:
         echo(f"  allocation: {allocation['error']}")
         return
-    echo(f"  a container with {', '.join(allocation['deviceIds']) or 'nothing'} receives")
+    echo(f"  a container with {', '.join(allocation['deviceIds']) or 'no devices'} receives")
     for name, value in allocation["envs"].items():
         echo(f"    env {name}={value}")
     for device in allocation["devices"]:
@@ -135,13 +135,13 @@ def print_allocation(allocation: dict[str, Any]) -> None:
     if "cdiSpec" in allocation:
         _print_cdi(allocation["cdiSpec"])
     for step in allocation["preStart"]:
-        how = "once for the pod" if step["every"] == "holder" else "at each start"
+        how = "once per pod" if step["every"] == "holder" else "at every start"
         value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])
         echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
 
 
 def _print_cdi(spec: dict[str, Any]) -> None:
-    """Print what the devices of a CDI spec bring."""
+    """Print the edits of the devices of a CDI spec."""
     for device in spec["devices"]:
         edits = device["containerEdits"]
         for text in edits.get("env", ()):
@@ -156,7 +156,7 @@ def _print_cdi(spec: dict[str, Any]) -> None:
 
 
 def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:
-    """Return the shape of ``plan --against -o json``, which is a contract."""
+    """Return the shape of ``plan --against -o json``, which is stable."""
     return [
         {"name": change.name, "action": change.action.value, "reasons": list(change.reasons)}
         for change in changes
@@ -164,7 +164,7 @@ def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:
 
 
 def print_changes(changes: "Iterable[Change]") -> None:
-    """Print what a change of configuration would do, for people: a line a reason."""
+    """Print what a change of the configuration would do, with one line per reason."""
     rows = []
     for change in changes:
         first, *more = change.reasons or ("",)

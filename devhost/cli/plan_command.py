@@ -13,21 +13,21 @@ from devhost.model.config import Config
 
 @click.command(
     "plan",
-    epilog="Exit status: 0 (no devices is no error), 1 an invalid configuration, a failed "
-    "source, an impossible allocation, 2 usage.",
+    epilog="Exit status: 0 success (also without devices), 1 invalid configuration, failed source "
+    "or impossible allocation, 2 usage error.",
 )
 @options.config_argument
 @click.option(
     "--allocate",
     multiple=True,
     metavar="NAME=N|ID,ID",
-    help="Show exactly what a container with so many, or these, devices would receive.",
+    help="Show what a container with N devices, or with these devices, would receive.",
 )
 @click.option(
     "--against",
     metavar="OLD",
-    help="Show what a change from the configuration OLD to CONFIG would do to each resource; "
-    "the host is not touched.",
+    help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
+    "without reading the host.",
 )
 @options.root_option
 @options.node_name_option
@@ -43,29 +43,29 @@ def command(
     allow_paths: tuple[str, ...],
     allow_exec: bool,
 ) -> None:
-    """Show what this host would advertise: devices, health, what was skipped and why.
+    """Show what this host would advertise: devices, their health, and what is skipped.
 
-    With --against: what a running devhost would do about a change of its configuration.
+    With --against: what a running devhost would do if its configuration changed.
     """
     from devhost.hostfs.files import HostFiles
     from devhost.report import report
 
-    wanted = dict(_wish(text) for text in allocate)
+    requests = dict(_request(text) for text in allocate)
     policy = Policy(allow_paths, allow_exec, enforced=False)
     if against is not None:
-        if wanted:
-            raise click.UsageError("--against and --allocate exclude each other")
+        if requests:
+            raise click.UsageError("--against cannot be combined with --allocate")
         if config == against == "-":
             raise click.UsageError("only one of CONFIG and --against can be standard input")
         _compare(against, config, policy, node_name, output)
         return
     (loaded,) = _loaded([config], policy)
     known = {one.name for one in loaded.resources if one.applies_to(node_name)}
-    for name in wanted:
+    for name in requests:
         if name not in known:
-            printer.fail(f"--allocate: {config} declares no resource {name} for this node")
+            printer.fail(f"--allocate: no resource {name} for this node in {config}")
     files = HostFiles(options.real_root(root))
-    reports = report(loaded, files, policy, node_name, wanted)
+    reports = report(loaded, files, policy, node_name, requests)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
     else:
@@ -74,7 +74,7 @@ def command(
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
-    """Load configurations and print every problem of all; exit 1 where one is invalid."""
+    """Load configurations and print all problems; exit with status 1 if one is invalid."""
     from devhost.loading.loader import load
 
     found = [load(file, policy) for file in files]
@@ -96,8 +96,8 @@ def _compare(old: str, new: str, policy: Policy, node_name: str, output: str) ->
         printer.print_changes(found)
 
 
-def _wish(text: str) -> tuple[str, str]:
-    name, separator, wish = text.partition("=")
-    if not separator or not wish:
+def _request(text: str) -> tuple[str, str]:
+    name, separator, request = text.partition("=")
+    if not separator or not request:
         raise click.BadParameter(f"{text!r} is not NAME=N or NAME=ID,ID", param_hint="--allocate")
-    return name, wish
+    return name, request

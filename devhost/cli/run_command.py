@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from devhost import __version__, early
-from devhost.cli import listening, options
+from devhost import __version__, startup_signals
+from devhost.cli import listen_options, options
 from devhost.memory import gc_frozen
 
 _LOG: Final = logging.getLogger(__name__)
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from devhost.observe.address import Address
 
 
-@click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage.")
+@click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
 @options.config_argument
 @options.kubelet_options
 @options.host_options
 def command(config: str, **chosen: Any) -> None:
-    """Serve the resources of a configuration to the kubelet, until SIGTERM.
+    """Serve the resources of a configuration to kubelet until SIGTERM.
 
-    The file is read again when it changes, and at SIGHUP; one that is not valid changes nothing.
+    The file is reloaded when it changes and on SIGHUP; an invalid one is rejected.
     """
     run(config, **chosen)
 
@@ -54,9 +54,9 @@ def run(
     log_level: str,
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
-    """Serve until SIGTERM: the resources of a configuration, if there is one, and those in code."""
+    """Serve the resources of a configuration, if any, and of plugins until SIGTERM."""
     flags = dict(locals())
-    early.handle_signals()  # also for a program that uses the library
+    startup_signals.handle_signals()  # also for programs that use the library
     with gc_frozen(long_lived=True):
         from devhost.allocation.policy import Policy
         from devhost.errors import KubeletError
@@ -77,7 +77,7 @@ def run(
         first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
-    endpoint = listening.endpoint(listen, devices=metrics_devices)
+    endpoint = listen_options.endpoint(listen, devices=metrics_devices)
     settings = Settings(
         _usable(plugin_dir),
         node_name,
@@ -91,28 +91,28 @@ def run(
     )
     host = Host(first, settings, source, plugins)
     try:
-        work = endpoint.serve_while(host, host.run())
+        work = endpoint.serve_during(host, host.run())
         asyncio.run(until_signal(work, source.reload_soon if source else None))
     except KubeletError as error:
         logs.fail(str(error))
 
 
 def _log_start(flags: Mapping[str, Any]) -> None:
-    """Log what runs, and by which flags: the arguments of `run`."""
+    """Log the version and the flags: the arguments of `run`."""
     plugins = [one.resource.name for one in flags["plugins"]]
     fields = {"version": __version__, "pid": os.getpid(), **flags, "plugins": plugins}
-    _LOG.info("devhost starts", extra={"fields": fields})
+    _LOG.info("starting devhost", extra={"fields": fields})
 
 
 def _usable(plugin_dir: Path) -> Path:
-    """Return the absolute path of the plugin directory, or end the process.
+    """Return the absolute path of the plugin directory, or exit.
 
-    Links in it are not resolved: where they lead to another directory later, that one counts.
+    Links are not resolved, so that a later change of their target takes effect.
     """
     from devhost.kubelet.instances import path_length_problem
     from devhost.observe import logs
 
-    if not options.answer("--plugin-dir", plugin_dir.is_dir):
+    if not options.within_time("--plugin-dir", plugin_dir.is_dir):
         logs.fail(f"--plugin-dir: {plugin_dir} is not a directory")
     if problem := path_length_problem(plugin_dir.absolute()):
         logs.fail(f"--plugin-dir: {problem}")
@@ -120,7 +120,7 @@ def _usable(plugin_dir: Path) -> Path:
 
 
 def _first(source: "ConfigSource") -> "Config":
-    """Return what to start with: the file or, where it is not valid, the last good copy."""
+    """Return the configuration to start with: the file, or the last good copy if it is invalid."""
     from devhost.host.config.source import log_problems
 
     loaded, copy = source.first()
@@ -131,6 +131,8 @@ def _first(source: "ConfigSource") -> "Config":
         sys.exit(1)
     if loaded.config is None:
         fields = {"file": source.file, "used": source.status.file}
-        what = "cannot be read" if source.status.unreadable else "not valid"
-        _LOG.error("configuration %s: starting with the last good", what, extra={"fields": fields})
+        what = "unreadable" if source.status.unreadable else "invalid"
+        _LOG.error(
+            "%s configuration, starting with the last good one", what, extra={"fields": fields}
+        )
     return used

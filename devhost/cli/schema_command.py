@@ -7,7 +7,7 @@ from devhost.cli.output import print_json
 
 @click.command("schema")
 def command() -> None:
-    """Print the JSON Schema of a configuration file, for editors and other checkers."""
+    """Print the JSON Schema of configuration files, for editors and other tools."""
     from devhost.model.schema import json_schema
 
     print_json(json_schema())

@@ -10,21 +10,20 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.listening import address
-from devhost.model.device import without_share
-from devhost.model.names import printable
+from devhost.cli.listen_options import address
+from devhost.model.names import printable, without_share
 from devhost.observe.address import Address
 
 _DEFAULT: Final = "127.0.0.1:9110"
 _PATIENCE_S: Final = 10.0
-_NONE_IS_RUNNING: Final = 3
+_NOT_RUNNING: Final = 3
 
 Json = dict[str, Any]
 
 
 @click.command(
     "status",
-    epilog="Exit status: 0 all is well, 1 something is not, 2 usage, 3 no devhost answers.",
+    epilog="Exit status: 0 no problems, 1 problems, 2 usage error, 3 no devhost is running.",
 )
 @click.option(
     "--listen",
@@ -34,15 +33,15 @@ Json = dict[str, Any]
     show_default=True,
     metavar="ADDRESS",
     callback=lambda context, option, text: address(context, option, text or _DEFAULT),
-    help="Where the devhost to ask was told to listen.",
+    help="Address that devhost listens on.",
 )
 @options.output_option
 def command(listen: Address, output: str) -> None:
-    """Show a running devhost: resources, devices, health, registration, who holds what.
+    """Show the state of a running devhost: resources, devices, and the pods that have them.
 
-    It has to run with --listen.
+    devhost must run with --listen.
     """
-    shown = _asked(listen)
+    shown = _request(listen)
     if output == "json":
         printer.print_json(shown)
     else:
@@ -50,8 +49,8 @@ def command(listen: Address, output: str) -> None:
     sys.exit(1 if shown["troubles"] else 0)
 
 
-def _asked(address: Address) -> Json:
-    """Return the status, or end the process."""
+def _request(address: Address) -> Json:
+    """Return the status, or exit."""
     near = address.near
     connection = http.client.HTTPConnection(near.host, near.port, timeout=_PATIENCE_S)
     try:
@@ -60,23 +59,23 @@ def _asked(address: Address) -> Json:
         shown: Json = json.loads(answer.read())
         known = answer.status == http.HTTPStatus.OK and "resources" in shown
     except OSError as error:
-        _nobody(near, error.strerror or str(error))
+        _not_running(near, error.strerror or str(error))
     except (http.client.HTTPException, ValueError, TypeError):
         known = False
     finally:
         connection.close()
     if not known:
-        _nobody(near, "the answer is not devhost's")
+        _not_running(near, "the response is not from devhost")
     return shown
 
 
-def _nobody(address: Address, reason: str) -> NoReturn:
-    text = f"no devhost answers at {address}: {reason}; it has to run with --listen"
+def _not_running(address: Address, reason: str) -> NoReturn:
+    text = f"cannot reach devhost at {address}: {reason} (is it running with --listen?)"
     click.echo(f"devhost: {text}", err=True)
-    sys.exit(_NONE_IS_RUNNING)
+    sys.exit(_NOT_RUNNING)
 
 
-# ── for people ──
+# ── text output ──
 
 
 def _print(shown: Json) -> None:
@@ -86,20 +85,20 @@ def _print(shown: Json) -> None:
     )
     if config := shown["config"]:
         printer.echo(
-            f"configuration {config['file']}, in force since {config['appliedAt']} "
-            f"({config['reloads']} reloaded, {config['failures']} refused)"
+            f"configuration {config['file']}, applied {config['appliedAt']} "
+            f"({config['reloads']} reloaded, {config['failures']} rejected)"
         )
         for one in config["problems"]:
             where = f"{one['file']}:{one['line']}:{one['column']}: {one['severity']}: "
             place = f"{one['path']}: " if one["path"] else ""
             printer.echo("  " + printable(f"{where}{place}{one['message']}"))
     if (holders := shown["kubelet"]["podResources"]) != "known":
-        printer.echo(f"who holds what is not known: {printable(holders)}")
+        printer.echo(f"pod-resources unavailable: {printable(holders)}")
     for resource in shown["resources"]:
         printer.echo()
         _print_resource(resource)
     if shown["troubles"]:
-        printer.echo("\nnot well:")
+        printer.echo("\nproblems:")
         for trouble in shown["troubles"]:
             printer.echo(f"  {printable(trouble)}")
 
@@ -127,15 +126,15 @@ def _print_devices(devices: Sequence[Json], holders: Mapping[str, Sequence[str]]
         "CHECKED": [(device.get("checked") or {}).get("at", "") for device in devices],
         "HELD BY": [", ".join(_pods(device["id"], holders)) for device in devices],
         "PATHS": [", ".join(device["paths"]) or "-" for device in devices],
-        "REASON": [device["reason"] or _said(device.get("checked")) for device in devices],
+        "REASON": [device["reason"] or _last_check(device.get("checked")) for device in devices],
     }
     kept = {name: cells for name, cells in columns.items() if any(cells)}
     rows = zip(*kept.values(), strict=True)
     printer.print_table(list(kept), [[printable(cell) for cell in row] for row in rows])
 
 
-def _said(checked: Json | None) -> str:
-    """Return what the last round of checks said of a device that is healthy."""
+def _last_check(checked: Json | None) -> str:
+    """Return the result of the last checks of a device that is healthy all the same."""
     if checked is None:
         return ""
     if checked["unknown"]:
@@ -144,7 +143,7 @@ def _said(checked: Json | None) -> str:
 
 
 def _pods(device_id: str, holders: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the pods that hold a device or a share of it."""
+    """Return the pods that have a device or a share of it."""
     return sorted(
         {
             pod

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import listening, options, output
+from devhost.cli import listen_options, options, output
 
 if TYPE_CHECKING:
     from devhost.host.config.source import ConfigSource
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from devhost.observe.address import Address
 
 
-@click.command("try", epilog="Exit status: 0 well, 1 not, 2 usage.")
+@click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
-@click.option("--once", is_flag=True, help="Print what is registered, as JSON, and exit.")
+@click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.host_options
 def command(config: str, once: bool, **chosen: Any) -> None:
-    """Run the real host against an embedded stand-in kubelet in a temporary directory.
+    """Serve the resources to an embedded stand-in kubelet in a temporary directory.
 
-    Shows the resources whenever something changes, also in the configuration, until Ctrl-C.
+    Prints a line per resource when it changes, and follows the configuration, until Ctrl-C.
     """
     run(config, once=once, **chosen)
 
@@ -44,7 +44,7 @@ def run(
     log_level: str,
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
-    """Try the resources of a configuration, if there is one, and those in code."""
+    """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet."""
     from devhost.allocation.policy import Policy
     from devhost.discovery.candidates import HOLD_S
     from devhost.host.config.source import ConfigSource
@@ -63,16 +63,16 @@ def run(
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
             logs.fail(f"TMPDIR: {problem}")
-        files, place = HostFiles(options.real_root(root)), Path(directory)
-        endpoint = listening.endpoint(None if once else listen, devices=metrics_devices)
+        files, temporary = HostFiles(options.real_root(root)), Path(directory)
+        endpoint = listen_options.endpoint(None if once else listen, devices=metrics_devices)
         settings = Settings(
-            place,
+            temporary,
             node_name,
             files,
             policy,
-            state_dir=place / "state",
-            pod_resources=place / "pod-resources.sock",
-            cdi_dir=place / "cdi",
+            state_dir=temporary / "state",
+            pod_resources=temporary / "pod-resources.sock",
+            cdi_dir=temporary / "cdi",
             recorder=endpoint.recorder,
             hold_s=0.0 if once else HOLD_S,
         )
@@ -83,12 +83,12 @@ def run(
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
         if not trial.names:
             output.print_nothing(node_name)
-        work = endpoint.serve_while(trial.host, trial.live(output.echo))
+        work = endpoint.serve_during(trial.host, trial.live(output.echo))
         asyncio.run(until_signal(work, source.reload_soon if source else None))
 
 
 def _first(source: "ConfigSource | None") -> "Config":
-    """Return the configuration to begin with; exit 1 where it is invalid."""
+    """Return the first configuration; exit with status 1 if it is invalid."""
     from devhost.model.config import Config
 
     if source is None:

@@ -9,13 +9,13 @@ from devhost.cli import output as printer
 from devhost.memory import gc_frozen
 
 
-@click.command("validate", epilog="Exit status: 0 valid, 1 not valid, 2 usage.")
+@click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
     "--enforce",
     is_flag=True,
-    help="What needs --allow-path or --allow-exec is an error, as for `run`.",
+    help="Treat what needs --allow-path or --allow-exec as an error, as `run` does.",
 )
 @options.output_option
 @options.trust_options
@@ -27,9 +27,9 @@ def command(
     allow_paths: tuple[str, ...],
     allow_exec: bool,
 ) -> None:
-    """Check configurations ('-' is standard input) without touching the host.
+    """Check configuration files ('-' is standard input) without reading the host.
 
-    Prints every problem of every file: file:line:column: severity: path: message.
+    Prints one line per problem: file:line:column: severity: path: message.
     """
     with gc_frozen():
         from devhost.allocation.policy import Policy

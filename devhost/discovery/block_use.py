@@ -29,7 +29,7 @@ def use_of(number: Number, used: frozenset[Number], files: HostFiles) -> str | N
 
 
 def _sysfs(files: HostFiles, place: str) -> Path:
-    below = Path(files.here(f"/sys/{place}"))
+    below = Path(files.to_local(f"/sys/{place}"))
     return below if below.is_dir() else Path("/sys", place)
 
 
@@ -57,7 +57,7 @@ def _number(sysfs: Path) -> Number | None:
 def _mounted(files: HostFiles) -> Iterator[Number]:
     # This process's own view counts too: where the host's /proc is not mounted, the bind
     # mounts of a container still show the disks that they come from.
-    views = [(files.here("/proc/1/mountinfo"), files), ("/proc/self/mountinfo", HostFiles())]
+    views = [(files.to_local("/proc/1/mountinfo"), files), ("/proc/self/mountinfo", HostFiles())]
     for path, seen in views:
         for mount in mounts(path):
             yield mount.number
@@ -66,7 +66,7 @@ def _mounted(files: HostFiles) -> Iterator[Number]:
 
 
 def _swapped(files: HostFiles) -> Iterator[Number]:
-    for path, seen in [(files.here("/proc/swaps"), files), ("/proc/swaps", HostFiles())]:
+    for path, seen in [(files.to_local("/proc/swaps"), files), ("/proc/swaps", HostFiles())]:
         for name in swapped(path):
             yield from _node(name, seen)
 
@@ -80,6 +80,6 @@ def _joined(files: HostFiles) -> Iterator[Number]:
 
 def _node(path: str, files: HostFiles) -> Iterator[Number]:
     with contextlib.suppress(OSError):
-        state = files.look(path)
+        state = files.stat(path)
         if state and state.number:
             yield state.number

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from devhost.allocation.rendering import variables
+from devhost.allocation.variables import variables
 from devhost.discovery.survey import Survey
 from devhost.immutable import immutable
 from devhost.model import names

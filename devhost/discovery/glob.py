@@ -95,7 +95,7 @@ def _literal_prefix(text: str) -> str:
 
 def _expand(files: HostFiles, text: str) -> Iterator[str]:
     """Yield the paths that match; not by recursion: a tree may be deeper than that can go."""
-    prefix, looks = _literal_prefix(text), files.looks()
+    prefix, looks = _literal_prefix(text), files.cached()
     pending = [(prefix, text[len(prefix) + 1 :].split("/"))]
     while pending:
         base, (part, *rest) = pending.pop()

@@ -22,7 +22,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import mounts
 from devhost.model import names, pattern
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
-from devhost.model.device import Checked, Device
+from devhost.model.device import Checked, HostDevice
 from devhost.model.pattern import PatternError
 from devhost.model.template import Template
 
@@ -54,7 +54,7 @@ class _PrivateError(Exception):
 
 def check(
     checks: HealthChecks,
-    device: Device,
+    device: HostDevice,
     files: HostFiles,
     constants: Mapping[str, str],
     *,
@@ -96,7 +96,7 @@ class _Round:
 
     def __init__(
         self,
-        device: Device,
+        device: HostDevice,
         files: HostFiles,
         constants: Mapping[str, str],
         allow: Policy,
@@ -124,7 +124,7 @@ class _Round:
         for path in self._device.paths:
             here = path
             try:
-                here = self._files.here(self._files.located(path))
+                here = self._files.to_local(self._files.realpath(path))
                 _touch(here, _MODES[how])
             except OSError as error:
                 text = f"{path}: {_reason(error)}"
@@ -141,7 +141,7 @@ class _Round:
                 raise _FailedError(problem)
             realpath = path
             try:
-                realpath = self._files.located(path)
+                realpath = self._files.realpath(path)
                 content = _read(self._files.root, realpath, self._allow)
             except _PrivateError:
                 yield (
@@ -164,7 +164,7 @@ class _Round:
             "DEVHOST_RESOURCE": self._constants["resource"],
             "DEVHOST_DEVICE": self._device.id,
         }
-        for words in rendering.each(argv, self._device, self._constants, self._files.here):
+        for words in rendering.each(argv, self._device, self._constants, self._files.to_local):
             try:
                 end = command.run(words, environment, self._until - time.monotonic())
             except FileNotFoundError as error:

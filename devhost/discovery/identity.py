@@ -9,9 +9,9 @@ from typing import Final
 from devhost.discovery.candidates import Candidate, Moment, candidates, label
 from devhost.discovery.survey import DANGLING, Survey
 from devhost.model import names
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import MountSpec
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileState, Skipped, Snapshot
+from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
 NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
@@ -35,7 +35,7 @@ class Identified:
         unseen: Mounts of the devices whose host paths are not visible to this process.
     """
 
-    devices: dict[str, Device] = field(default_factory=dict)
+    devices: dict[str, HostDevice] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     held: dict[str, float] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def _seat(
             result.crowded = True
             result.skipped.append(Skipped(_label(candidate), reason))
         else:
-            result.devices[device_id] = Device(device_id, candidate.nodes)
+            result.devices[device_id] = HostDevice(device_id, candidate.nodes)
 
 
 def _id_problem(device_id: str | None) -> str | None:
@@ -103,7 +103,7 @@ def _label(candidate: Candidate) -> str:
 
 def vanished(
     resource: Resource, survey: Survey, previous: Snapshot, present: Identified, now: float
-) -> dict[str, Device]:
+) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
     A device of a source that could not be read is kept as it was known; one whose node is
@@ -116,7 +116,7 @@ def vanished(
     seen = {node.path or node.name for node in survey.nodes}
     seen |= {skipped.candidate for skipped in survey.skipped if skipped.reason != DANGLING}
     present_keys = frozenset(node.key for node in survey.nodes)
-    gone: dict[str, Device] = {}
+    gone: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
             continue
@@ -148,7 +148,7 @@ def vanished(
     return gone
 
 
-def remembered(resource: Resource, device: Device) -> float:
+def remembered(resource: Resource, device: HostDevice) -> float:
     """Return how long a device that is missing is known, in seconds.
 
     That of a device node at least as long as another one in its place would be unhealthy.
@@ -165,7 +165,7 @@ def file_of(state: FileState) -> File:
     return state.stamp if state.number else (*state.identity, state.modified)
 
 
-def files_of(device: Device) -> set[File]:
+def files_of(device: HostDevice) -> set[File]:
     """Return `file_of` each of a device's files."""
     return {file_of(node.state) for node in device.nodes if node.state}
 
@@ -190,11 +190,11 @@ def _moved(present: Identified, previous: Snapshot) -> set[File]:
     return moved
 
 
-def _orphan(device: Device) -> bool:
+def _orphan(device: HostDevice) -> bool:
     return any(node.source == NO_SOURCE for node in device.nodes)
 
 
-def _failure(survey: Survey, device: Device) -> str | None:
+def _failure(survey: Survey, device: HostDevice) -> str | None:
     """Return why a source of a device could not be read."""
     return next(
         (

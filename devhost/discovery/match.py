@@ -77,7 +77,7 @@ def absent(files: HostFiles, directory: str) -> str | None:
     """Say that a directory is not there, or return ``None``."""
     if files.entries(directory) is not None:
         return None
-    if files.look(directory) is not None:
+    if files.stat(directory) is not None:
         return f"{directory} is not a directory"
     if files.is_host:
         return f"{directory} does not exist yet"

@@ -19,7 +19,7 @@ from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import DANGLING, IN_USE, Judge, Survey, finder
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.device import Device, FileKind, Node, Skipped, Snapshot
+from devhost.model.device import FileKind, HostDevice, Node, Skipped, Snapshot
 
 NAMES_MAX: Final = 256  # more are no part any more
 
@@ -37,7 +37,7 @@ class Part:
 
     before: Snapshot
     after: Snapshot
-    devices: dict[str, Device]
+    devices: dict[str, HostDevice]
     gone: frozenset[str]
 
 
@@ -47,7 +47,7 @@ class _Known:
 
     roots: list[Root]
     ids: dict[str, str]  # by path
-    places: dict[rendering.Place, str]  # of names and container paths, who has them
+    places: dict[rendering.ContainerKey, str]  # of names and container paths, who has them
     passing: set[str]  # devices that change with time
 
 
@@ -127,7 +127,7 @@ def _known(scanner: Scanner, found: Survey, snapshot: Snapshot) -> _Known | None
     return known
 
 
-def _enter(scanner: Scanner, known: _Known, device: Device) -> bool:
+def _enter(scanner: Scanner, known: _Known, device: HostDevice) -> bool:
     """Index a device; false if it has a place of another one's."""
     for place in _places(scanner, device):
         if known.places.setdefault(place, device.id) != device.id:
@@ -138,7 +138,7 @@ def _enter(scanner: Scanner, known: _Known, device: Device) -> bool:
     return True
 
 
-def _drop(scanner: Scanner, known: _Known, device: Device) -> None:
+def _drop(scanner: Scanner, known: _Known, device: HostDevice) -> None:
     for place in _places(scanner, device):
         known.places.pop(place, None)
     for path in device.paths:
@@ -146,9 +146,9 @@ def _drop(scanner: Scanner, known: _Known, device: Device) -> None:
     known.passing.discard(device.id)
 
 
-def _places(scanner: Scanner, device: Device) -> Iterator[rendering.Place]:
-    if device.answer is not None:
-        yield from rendering.places(scanner.rules, device.answer)
+def _places(scanner: Scanner, device: HostDevice) -> Iterator[rendering.ContainerKey]:
+    if device.rendered is not None:
+        yield from rendering.exclusive_keys(scanner.rules, device.rendered)
 
 
 def _looked(
@@ -261,7 +261,7 @@ def _is_block(node: Node) -> bool:
     return node.state is not None and node.state.kind is FileKind.BLOCK
 
 
-def _alike(devices: Mapping[str, Device], before: Snapshot, ids: AbstractSet[str]) -> bool:
+def _alike(devices: Mapping[str, HostDevice], before: Snapshot, ids: AbstractSet[str]) -> bool:
     """Whether these devices are attached to NUMA nodes if, and only if, the others are."""
     other = next((one for device_id, one in before.devices.items() if device_id not in ids), None)
     return other is None or all(
@@ -270,10 +270,10 @@ def _alike(devices: Mapping[str, Device], before: Snapshot, ids: AbstractSet[str
 
 
 def _free(
-    scanner: Scanner, known: _Known, devices: Mapping[str, Device], ids: AbstractSet[str]
+    scanner: Scanner, known: _Known, devices: Mapping[str, HostDevice], ids: AbstractSet[str]
 ) -> bool:
     """Whether the devices' names and container paths are nobody else's."""
-    places: set[rendering.Place] = set()
+    places: set[rendering.ContainerKey] = set()
     for device in devices.values():
         for place in _places(scanner, device):
             holder = known.places.get(place, device.id)

@@ -28,7 +28,7 @@ def roots_of(scanner: Scanner) -> Iterator[Root]:
         found = finder(source.kind)
         for root in found.watch_roots():
             real = files.resolve(root.path)
-            shown = files.here(real).rstrip("/")
+            shown = files.to_local(real).rstrip("/")
             yield Root(shown, root.path.rstrip("/"), real.rstrip("/"), index, found)
 
 
@@ -70,7 +70,7 @@ def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
         and not any(
             one.reason == DANGLING
             or one.reason.startswith(IN_USE)
-            or os.path.islink(files.here(one.candidate))
+            or os.path.islink(files.to_local(one.candidate))
             for one in found.skipped
         )
         and not any(

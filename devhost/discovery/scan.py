@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from devhost.allocation import preference, rendering
-from devhost.allocation.answer import hand_out
+from devhost.allocation import rendering
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
@@ -18,9 +17,9 @@ from devhost.discovery.survey import Survey, survey, watch_roots
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
-from devhost.model.answer import Allocation, Answer, MountSpec
+from devhost.model.allocation import Allocation, MountSpec, Rendered
 from devhost.model.config import Resource
-from devhost.model.device import Device, Node, Skipped, Snapshot
+from devhost.model.device import HostDevice, Node, Skipped, Snapshot
 
 SKIPPED_MAX: Final = 1000  # that are kept: there may be as many as files in a directory
 
@@ -56,29 +55,6 @@ class Scanner(Declaration):
         """Look at the host. Blocks."""
         return survey(self.resource, self.files)
 
-    def hand_out(self, snapshot: Snapshot, advertised_ids: tuple[str, ...]) -> Allocation:
-        """Put together what a container receives, and look that it is all there. Blocks.
-
-        Raises:
-            AllocationError: A device is unknown, unhealthy, gone or refused; the text names it.
-        """
-        return hand_out(self, snapshot, advertised_ids)
-
-    def preferred(
-        self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
-    ) -> tuple[str, ...]:
-        """Return which of the available IDs a container should get; none to leave it open."""
-        resource = self.resource
-        return preference.preferred(
-            resource.prefer,
-            available,
-            must,
-            size,
-            replicas=resource.replicas,
-            max_per_container=resource.max_per_container,
-            numa_nodes={device.id: device.numa_nodes for device in snapshot.devices.values()},
-        )
-
     def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
         """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
         moment = Moment(previous, claimed, now, self.hold_s, self.constants)
@@ -95,39 +71,39 @@ class Scanner(Declaration):
             mixed=mixed,
         )
 
-    def judged(self, found: Survey, moment: Moment) -> tuple[Identified, dict[str, Device]]:
+    def judged(self, found: Survey, moment: Moment) -> tuple[Identified, dict[str, HostDevice]]:
         """Return who is there, and all devices that are known then, but for their NUMA nodes."""
         present = identity.identify(self.resource, found, moment)
         gone = identity.vanished(self.resource, found, moment.previous, present, moment.now)
         rendered = self._rendered(present, moment.previous)
         return present, {**gone, **dict(_swapped(rendered, moment.previous, moment.now))}
 
-    def _rendered(self, present: Identified, previous: Snapshot) -> dict[str, Device]:
-        devices: dict[str, Device] = {}
-        answers: dict[str, Answer] = {}
+    def _rendered(self, present: Identified, previous: Snapshot) -> dict[str, HostDevice]:
+        devices: dict[str, HostDevice] = {}
+        found: dict[str, Rendered] = {}
         alone: dict[str, Allocation] = {}
         for device_id, device in present.devices.items():
             try:
-                answer, allocated = rendering.render(self.rules, device_id, device.nodes)
+                rendered, allocated = rendering.render(self.rules, device_id, device.nodes)
             except AllocationError as error:
                 devices[device_id] = replace(device, reason=str(error))
             else:
-                answers[device_id], alone[device_id] = answer, allocated
-        offered = {key: value for key, value in answers.items() if key in previous.devices}
-        reasons = rendering.clashes(self.rules, offered | answers)
+                found[device_id], alone[device_id] = rendered, allocated
+        offered = {key: value for key, value in found.items() if key in previous.devices}
+        reasons = rendering.clashes(self.rules, offered | found)
         host_paths = HostPaths(self.files, self.policy)
-        for device_id, answer in answers.items():
+        for device_id, rendered in found.items():
             nodes = present.devices[device_id].nodes
             for node in nodes:
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
             reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
-            devices[device_id] = Device(device_id, nodes, reason, answer=answer)
+            devices[device_id] = HostDevice(device_id, nodes, reason, rendered=rendered)
             present.unseen += filter(host_paths.is_unseen, alone[device_id].mounts)
         return devices
 
     def again_at(
-        self, devices: Mapping[str, Device], present: Identified, now: float
+        self, devices: Mapping[str, HostDevice], present: Identified, now: float
     ) -> float | None:
         """Return when to look again even if nothing happens, by these devices."""
         seated = sum(1 for device in devices.values() if not device.replaced)
@@ -137,7 +113,7 @@ class Scanner(Declaration):
         times += [since + self.hold_s for since in present.held.values()]
         return min((time for time in times if time > now and time != float("inf")), default=None)
 
-    def times(self, device: Device) -> Iterator[float]:
+    def times(self, device: HostDevice) -> Iterator[float]:
         """Yield when a device changes even if nothing happens."""
         if device.missing_since is not None:
             yield device.missing_since + identity.remembered(self.resource, device)
@@ -176,8 +152,8 @@ def _unseen(mounts: Iterable[MountSpec], root: str) -> Iterator[str]:
 
 
 def _swapped(
-    devices: Mapping[str, Device], previous: Snapshot, now: float
-) -> Iterator[tuple[str, Device]]:
+    devices: Mapping[str, HostDevice], previous: Snapshot, now: float
+) -> Iterator[tuple[str, HostDevice]]:
     """Make a device unhealthy for a while that is another node than before.
 
     Whoever holds it has lost it, for containers are given numbers, and kubelet would hear

@@ -109,7 +109,7 @@ class Judge:
     def __init__(self, index: int, source: Source, files: HostFiles, *, uses: bool = True) -> None:
         kind = source.kind
         self._index, self._source, self._files = index, source, files
-        self._looks = files.looks()
+        self._looks = files.cached()
         self._types = None if isinstance(kind, Static) else kind.types
         self._in_use = isinstance(kind, Static) or kind.in_use
         self._used: frozenset[Number] | None = None
@@ -120,7 +120,7 @@ class Judge:
         problem, state = _unusable(match.path, match.name) or match.excluded, None
         if problem is None and match.path:
             try:
-                state = self._looks.look(match.path)
+                state = self._looks.stat(match.path)
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Literal
 
 from devhost.hostfs.files import HostFiles
-from devhost.model.device import Device, FileKind, FileState, Snapshot
+from devhost.model.device import FileKind, FileState, HostDevice, Snapshot
 
 
 def placed(
     choice: int | Literal["auto", "none"],
-    devices: Mapping[str, Device],
+    devices: Mapping[str, HostDevice],
     previous: Snapshot,
     files: HostFiles,
-) -> tuple[dict[str, Device], bool]:
+) -> tuple[dict[str, HostDevice], bool]:
     """Return the devices with their NUMA nodes: all of them have some, or none has. Blocks.
 
     A resource of which some devices have NUMA nodes and others have not cannot be aligned: the
@@ -46,7 +46,7 @@ def placed(
     return placed, mixed
 
 
-def _known(device: Device, previous: Snapshot) -> tuple[int, ...] | None:
+def _known(device: HostDevice, previous: Snapshot) -> tuple[int, ...] | None:
     """Return what was found before, if the device is not there now."""
     before = previous.devices.get(device.id)
     if before is None or device.missing_since is None or previous.mixed:
@@ -54,7 +54,7 @@ def _known(device: Device, previous: Snapshot) -> tuple[int, ...] | None:
     return before.numa_nodes
 
 
-def _nodes_of(device: Device, sysfs: "_Sysfs") -> tuple[int, ...]:
+def _nodes_of(device: HostDevice, sysfs: "_Sysfs") -> tuple[int, ...]:
     states = [node.state for node in device.nodes if node.state]
     return tuple(sorted({number for state in states for number in sysfs.numa_nodes(state)}))
 
@@ -72,7 +72,7 @@ class _Sysfs:
     """One look at sysfs; what is above several devices is read once."""
 
     def __init__(self, files: HostFiles) -> None:
-        below = files.here("/sys")
+        below = files.to_local("/sys")
         self._path = below if os.path.isdir(f"{below}/dev") else "/sys"
         self._virtual = f"{self._path}/devices/virtual"  # what is of the kernel alone is nowhere
         self._numbers: dict[str, int | None] = {}

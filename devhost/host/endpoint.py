@@ -12,8 +12,8 @@ from devhost.host.supervisor import Host
 from devhost.kubelet.servicer import RESULTS
 from devhost.observe import page
 from devhost.observe.address import Address
-from devhost.observe.http import HttpServer, Response, Route, sparing
-from devhost.observe.tally import Tally
+from devhost.observe.counters import Counters
+from devhost.observe.http import HttpServer, Response, Route, throttled
 
 _JSON: Final = "application/json"
 _LOG: Final = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ class Endpoint:
     def __init__(self, address: Address, *, devices: bool = False) -> None:
         self._socket = address.bind()
         self._devices = devices
-        self.recorder = Tally(RESULTS)
+        self.recorder = Counters(RESULTS)
 
-    async def serve_while(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
+    async def serve_during(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host while ``work`` runs."""
         with contextlib.closing(work):  # it never starts if the server is cancelled first
             async with HttpServer(self.routes(host)).serving(self._socket):
@@ -53,8 +53,8 @@ class Endpoint:
             "/": lambda: content,
             "/healthz": lambda: Response(b"ok\n"),
             "/readyz": lambda: _readyz(host),
-            "/status": sparing(lambda: _json(status(host))),
-            "/metrics": sparing(lambda: self._metrics(host)),
+            "/status": throttled(lambda: _json(status(host))),
+            "/metrics": throttled(lambda: self._metrics(host)),
         }
 
     def _metrics(self, host: Host) -> Response:

@@ -16,7 +16,7 @@ from devhost.discovery.health import check
 from devhost.discovery.scan import Scanner
 from devhost.immutable import immutable
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, Device, Snapshot
+from devhost.model.device import Checked, HostDevice, Snapshot
 from devhost.threads import BlockingCalls, NoAnswerError
 
 CONCURRENT: Final = 8
@@ -80,7 +80,7 @@ class HealthState:
 class _Watched:
     """A device that is being checked, as it was found last."""
 
-    device: Device
+    device: HostDevice
     state: HealthState
     due: asyncio.Event = field(default_factory=asyncio.Event)  # for a round now
     judged: asyncio.Event = field(default_factory=asyncio.Event)  # a round has ended
@@ -99,7 +99,7 @@ class HealthMonitor:
         self._name, self._on_change = name, on_change
         self._scanner: Scanner | None = None
         self._watched: dict[str, _Watched] = {}
-        self._trusted: Mapping[str, Device] = {}  # what is offered while there are no checks
+        self._trusted: Mapping[str, HostDevice] = {}  # what is offered while there are no checks
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CONCURRENT)
         self._calls = BlockingCalls(f"check {name}")
@@ -173,7 +173,7 @@ class HealthMonitor:
 
     # ── devices ──
 
-    def _begin(self, device: Device) -> None:
+    def _begin(self, device: HostDevice) -> None:
         former = self._trusted.get(device.id)
         trusted = (
             former is not None
@@ -186,7 +186,7 @@ class HealthMonitor:
         task.add_done_callback(self._tasks.discard)
 
     @staticmethod
-    def _go_on(watched: _Watched, device: Device, *, changed: bool) -> None:
+    def _go_on(watched: _Watched, device: HostDevice, *, changed: bool) -> None:
         former, watched.device = watched.device, device
         if _identity(former) != _identity(device):
             watched.state = HealthState()
@@ -260,7 +260,7 @@ class HealthMonitor:
             self._returned(device.id)
             return outcome
 
-    def _check(self, scanner: Scanner, checks: HealthChecks, device: Device) -> Checked:
+    def _check(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
         constants = {"resource": scanner.resource.name, "nodeName": scanner.node_name}
         try:
             return check(checks, device, scanner.files, constants, allow=scanner.policy)
@@ -279,11 +279,11 @@ class HealthMonitor:
         self._running.pop(device_id).set()
 
 
-def _can_be_checked(device: Device) -> bool:
+def _can_be_checked(device: HostDevice) -> bool:
     return bool(device.nodes) and device.reason is None and not device.replaced
 
 
-def _identity(device: Device) -> Identity:
+def _identity(device: HostDevice) -> Identity:
     """Return what tells its nodes from others; their change times are not part of it.
 
     They change with the permissions and the content, too.
@@ -294,7 +294,7 @@ def _identity(device: Device) -> Identity:
     )
 
 
-def _stamps(device: Device) -> tuple[object, ...]:
+def _stamps(device: HostDevice) -> tuple[object, ...]:
     return tuple(node.state and node.state.stamp for node in device.nodes)
 
 

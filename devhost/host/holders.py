@@ -8,7 +8,7 @@ from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.podresources import HeldBy, PodResources
-from devhost.model.device import without_share
+from devhost.model.names import without_share
 
 POLL_S: Final = 10.0
 AGAIN_S: Final = 3.0  # between two lists that agree, where something has just changed

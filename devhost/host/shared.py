@@ -14,7 +14,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 from devhost.observe.recorder import Recorder
 from devhost.watch.watcher import Watcher
 
@@ -71,7 +71,7 @@ class CodeResource(Protocol):
         """It is registered, for the first time or again."""
         ...
 
-    async def pre_start(self, devices: Iterable[Device], within: float) -> None:
+    async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
         """Prepare devices for a container in so many seconds; raise `PreStartError`."""
         ...
 

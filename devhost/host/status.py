@@ -12,10 +12,10 @@ from devhost.host.ownership.owners import WITHHELD
 from devhost.host.resource.runner import Runner
 from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
-from devhost.model.device import Device, Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.state import State
 from devhost.observe import logs
-from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
+from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
 from devhost.report import ResourceReport
 
 KNOWN: Final = "known"
@@ -59,14 +59,14 @@ def readiness(host: Host) -> Json:
     return {"ready": ready, "configured": host.configured, "resources": resources}
 
 
-def facts(host: Host, *, devices: bool = False) -> Facts:
+def facts(host: Host, *, devices: bool = False) -> HostMetrics:
     """Return what the metrics need.
 
     Args:
         host: The host.
         devices: Whether to include which pod holds which device: a series for each.
     """
-    return Facts(
+    return HostMetrics(
         __version__,
         tuple(_facts(runner, host.shared) for runner in host.runners),
         _config_facts(host.source.status) if host.source else None,
@@ -131,7 +131,7 @@ def _checked_last(runner: Runner) -> Snapshot:
     snapshot = runner.snapshot
     fresh = runner.health.with_health(snapshot).devices
 
-    def judged(device: Device) -> Device:
+    def judged(device: HostDevice) -> HostDevice:
         return replace(device, checked=fresh[device.id].checked)
 
     devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}
@@ -148,11 +148,11 @@ def _readiness(runner: Runner) -> Json:
     }
 
 
-def _facts(runner: Runner, shared: Shared) -> ResourceFacts:
+def _facts(runner: Runner, shared: Shared) -> ResourceMetrics:
     devices = runner.snapshot.devices.values()
     expectation, now = shared.expectations.of(runner.name), time.time()
     healthy = sum(device.healthy for device in devices)
-    return ResourceFacts(
+    return ResourceMetrics(
         runner.name,
         runner.status.state,
         _registered(runner),
@@ -165,17 +165,17 @@ def _facts(runner: Runner, shared: Shared) -> ResourceFacts:
     )
 
 
-def _config_facts(config: ConfigStatus) -> ConfigFacts:
+def _config_facts(config: ConfigStatus) -> ConfigMetrics:
     applied, usable = config.applied.timestamp(), not config.problems
-    return ConfigFacts(config.hash, applied, usable, config.reloads, config.failures)
+    return ConfigMetrics(config.hash, applied, usable, config.reloads, config.failures)
 
 
-def _held(host: Host) -> Iterator[Held]:
+def _held(host: Host) -> Iterator[DeviceHolder]:
     for runner in host.runners:
         for device_id, pods in host.shared.holders.of(runner.name).items():
             for pod in pods:
                 namespace, _, name = pod.partition("/")
-                yield Held(runner.name, device_id, namespace, name)
+                yield DeviceHolder(runner.name, device_id, namespace, name)
 
 
 # ── problems, as sentences ──

@@ -22,37 +22,39 @@ _KINDS: Final = {
     stat.S_IFSOCK: FileKind.SOCKET,
     stat.S_IFIFO: FileKind.FIFO,
 }
-# Links that a process has in a procfs: by their own names, and those of its open and mapped files.
+_NODES: Final = (FileKind.CHAR, FileKind.BLOCK)
+# Links of a process in a procfs: by their own names, and those of its open and mapped files.
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
-# The path leads nowhere: not there, or through something that is no directory.
+# The path leads nowhere: it does not exist, or a part of it is not a directory.
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def _is_of_proc(directory: str) -> bool:
     """Whether a directory is one of a procfs, wherever that is mounted."""
-    told = ctypes.create_string_buffer(_STATFS_MAX)
-    if _statfs(os.fsencode(directory), told) != 0:
+    found = ctypes.create_string_buffer(_STATFS_MAX)
+    if _statfs(os.fsencode(directory), found) != 0:
         return False
-    return int.from_bytes(told.raw[:4], sys.byteorder) == _PROC_SUPER_MAGIC
+    return int.from_bytes(found.raw[:4], sys.byteorder) == _PROC_SUPER_MAGIC
 
 
 def _state(realpath: str, found: os.stat_result) -> FileState | None:
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
     if kind is None:
         return None
-    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
-    modified = 0 if kind.is_node else found.st_mtime_ns
+    is_node = kind in _NODES
+    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_node else None
+    modified = 0 if is_node else found.st_mtime_ns
     stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
     return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified)
 
 
 @immutable
-class Entry:
-    """A directory entry; `is_directory` and `is_link` are of the entry itself."""
+class DirectoryEntry:
+    """An entry of a directory; `is_directory` and `is_link` are about the entry itself."""
 
     name: str
     is_directory: bool
@@ -74,23 +76,23 @@ class HostFiles:
         """Whether this process sees the host's files at their own paths."""
         return self.root == "/"
 
-    def here(self, path: str) -> str:
-        """Return where this process sees a host path (not following links)."""
+    def to_local(self, path: str) -> str:
+        """Return the path at which this process sees a host path, without following links."""
         return path if self.is_host else self.root.rstrip("/") + path
 
     def resolve(self, path: str) -> str:
-        """Return the host path with links and ``..`` resolved, as far as it exists."""
+        """Return what `realpath` does, or the path itself, normalized, where that fails."""
         try:
-            return self.located(path)
+            return self.realpath(path)
         except OSError:
             return os.path.realpath(path) if self.is_host else os.path.normpath(path)
 
-    def located(self, path: str) -> str:
-        """Return what `resolve` does, where that can be said.
+    def realpath(self, path: str) -> str:
+        """Return the host path with links and ``..`` resolved, as far as it exists.
 
         Raises:
-            OSError: Links lead in circles, or through a process's own view: what stands in
-                such a link (``/proc/1/root``, ``/proc/1/fd/3``) is not where the kernel goes.
+            OSError: Links form a loop, or lead through a process's own view: the text of such a
+                link (``/proc/1/root``, ``/proc/1/fd/3``) is not where the kernel goes.
         """
         pending = path.split("/")[::-1]
         done: list[str] = []
@@ -104,7 +106,7 @@ class HostFiles:
                 continue
             done.append(part)
             try:
-                target = os.readlink(self.here("/" + "/".join(done)))
+                target = os.readlink(self.to_local("/" + "/".join(done)))
             except OSError:
                 continue
             links += 1
@@ -120,52 +122,52 @@ class HostFiles:
     def _is_magic(self, link: list[str]) -> bool:
         """Whether a link (its path's parts) is one that the kernel does not follow by its text.
 
-        All links below /proc/PID are such (proc_pid_link_inode_operations and its like in Linux's
+        All links below /proc/PID are (proc_pid_link_inode_operations and the like in Linux's
         fs/proc/base.c and fd.c). There may be other procfs, as in a chroot, and parts of one
-        mounted elsewhere; all that has no name as in a procfs is none of them.
+        mounted elsewhere; their links are known by the names that only a procfs has.
         """
         *above, name = link
         if len(above) > 1 and above[0] == "proc" and above[1].isdecimal():
             return True
         if not _MAGIC.fullmatch(name) and not any(part.isdecimal() for part in above):
             return False
-        return _is_of_proc(self.here("/" + "/".join(above)))
+        return _is_of_proc(self.to_local("/" + "/".join(above)))
 
-    def look(self, path: str) -> FileState | None:
+    def stat(self, path: str) -> FileState | None:
         """Return what a path leads to; ``None`` where it leads nowhere.
 
         Raises:
-            OSError: The host could not say.
+            OSError: It cannot be read.
         """
         try:
-            realpath = self.located(path)
-            found = os.lstat(self.here(realpath))
+            realpath = self.realpath(path)
+            found = os.lstat(self.to_local(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
-        return _state(realpath, found)  # none for a link: to itself, or made this very moment
+        return _state(realpath, found)  # none for a link: to itself, or made just now
 
-    def looks(self) -> "Looks":
-        """Return what looks at many paths of one moment."""
-        return Looks(self)
+    def cached(self) -> "CachedFiles":
+        """Return a reader of many paths that resolves each directory once."""
+        return CachedFiles(self)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at a path, be it a link that leads nowhere."""
-        return os.path.lexists(self.here(path))
+        """Whether there is something at a path, also a dangling link."""
+        return os.path.lexists(self.to_local(path))
 
     def is_link(self, path: str) -> bool:
         """Whether the path itself is a symbolic link."""
         parent, _, name = path.rpartition("/")
-        return os.path.islink(self.here(self.resolve(parent or "/").rstrip("/") + "/" + name))
+        return os.path.islink(self.to_local(self.resolve(parent or "/").rstrip("/") + "/" + name))
 
-    def entries(self, path: str) -> list[Entry] | None:
+    def entries(self, path: str) -> list[DirectoryEntry] | None:
         """Return a directory's entries; ``None`` where there is no such directory.
 
         Raises:
             OSError: The directory is there but cannot be read.
         """
-        return Looks(self).entries(path)
+        return CachedFiles(self).entries(path)
 
     def walk(
         self, path: str, *, hidden: bool = False, leave_out: frozenset[str] = frozenset()
@@ -175,16 +177,16 @@ class HostFiles:
         Args:
             path: The host's directory.
             hidden: Whether names that begin with a dot count.
-            leave_out: Directories, relative to it, that are not looked into.
+            leave_out: Directories, relative to it, that are not entered.
 
         Raises:
             OSError: A directory cannot be read.
         """
-        looks = self.looks()
+        cached = self.cached()
         pending = [""]
         while pending:
             below = pending.pop()
-            for entry in looks.entries(f"{path}/{below}" if below else path, below=path) or ():
+            for entry in cached.entries(f"{path}/{below}" if below else path, below=path) or ():
                 if entry.name.startswith(".") and not hidden:
                     continue
                 name = f"{below}/{entry.name}" if below else entry.name
@@ -193,58 +195,57 @@ class HostFiles:
                     pending.append(name)
 
 
-class Looks:
-    """Many looks at one moment: where a directory is, is found out once."""
+class CachedFiles:
+    """Reads many paths; where a directory leads is found out once."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self._located: dict[str, str] = {}
+        self._realpaths: dict[str, str] = {}
 
-    def look(self, path: str) -> FileState | None:
-        """Return what `HostFiles.look` does."""
+    def stat(self, path: str) -> FileState | None:
+        """Return what `HostFiles.stat` does."""
         parent, _, name = path.rpartition("/")
         if name in _DOTS:
-            return self._files.look(path)
+            return self._files.stat(path)
         try:
             where = self._where(parent)
             realpath = path if where == parent else f"{where}/{name}"  # the same object
-            found = os.lstat(self._files.here(realpath))
+            found = os.lstat(self._files.to_local(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
         if stat.S_ISLNK(found.st_mode):
-            return self._files.look(path)
+            return self._files.stat(path)
         return _state(realpath, found)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at a path that was made of a directory's and a name.
+        """Whether there is something at a path made of a directory's and a name.
 
-        Be it a link that leads nowhere; a path that is too long for the kernel is not there.
+        A dangling link counts; a path that is too long for the kernel does not.
 
         Raises:
-            OSError: The host could not say.
+            OSError: It cannot be read.
         """
         parent, _, name = path.rpartition("/")
         try:
-            os.lstat(self._files.here(f"{self._where(parent)}/{name}"))
+            os.lstat(self._files.to_local(f"{self._where(parent)}/{name}"))
         except OSError as error:
             if error.errno in (*_ABSENT, errno.ENAMETOOLONG):
                 return False
             raise
         return True
 
-    def entries(self, path: str, *, below: str | None = None) -> list[Entry] | None:
+    def entries(self, path: str, *, below: str | None = None) -> list[DirectoryEntry] | None:
         """Return what `HostFiles.entries` does.
 
-        What is `below` another directory is as if it were not there if its path is too long for
-        the kernel: it is too deep.
+        What is `below` another directory counts as missing if its path is too long for the kernel.
         """
         try:
-            with os.scandir(self._files.here(self._where(path) or "/")) as scan:
+            with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
                 return [
-                    Entry(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
-                    for entry in scan
+                    DirectoryEntry(one.name, one.is_dir(follow_symlinks=False), one.is_symlink())
+                    for one in scan
                 ]
         except OSError as error:
             too_deep = error.errno == errno.ENAMETOOLONG and below not in (None, path)
@@ -253,17 +254,17 @@ class Looks:
             raise
 
     def _where(self, path: str) -> str:
-        """Return where a directory is, without a slash at its end."""
+        """Return a directory's real path, without a slash at its end."""
         below: list[str] = []
-        while (where := self._located.get(path)) is None:
+        while (where := self._realpaths.get(path)) is None:
             if path.rpartition("/")[2] in _DOTS:
-                where = self._located[path] = self._files.located(path).rstrip("/")
+                where = self._realpaths[path] = self._files.realpath(path).rstrip("/")
                 break
             below.append(path)
             path = path.rpartition("/")[0]
         for one in reversed(below):
             where += one[one.rindex("/") :]
-            if os.path.islink(self._files.here(where)):
-                where = self._files.located(one).rstrip("/")
-            self._located[one] = where
+            if os.path.islink(self._files.to_local(where)):
+                where = self._files.realpath(one).rstrip("/")
+            self._realpaths[one] = where
         return where

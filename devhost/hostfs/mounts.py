@@ -1,8 +1,8 @@
-"""What is mounted and swapped on, as the kernel tells it.
+"""What is mounted and swapped on, from the kernel's files in procfs.
 
-Its lines end with a line feed and have fields with a blank between them. These, tabs and
-backslashes are escaped in the fields, and nothing else is: any other character that Python
-takes for a blank or for the end of a line may be part of a name.
+Lines end with a line feed, fields are separated by a space. These, tabs and backslashes are
+escaped in the fields, and nothing else is: any other character that Python takes for white space
+or for the end of a line may be part of a name.
 """
 
 import re
@@ -19,7 +19,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def by_directory(path: str) -> dict[str, frozenset[str]]:
-    """Return what is mounted where, as a file such as ``/proc/self/mountinfo`` tells.
+    """Return what is mounted where, by a file such as ``/proc/self/mountinfo``.
 
     Returns:
         By directory: its entries on which something is mounted, each with the mount's number.
@@ -34,7 +34,7 @@ def by_directory(path: str) -> dict[str, frozenset[str]]:
 
 
 @immutable
-class Mount:
+class HostMount:
     """A mount.
 
     Attributes:
@@ -52,8 +52,8 @@ class Mount:
     options: tuple[str, ...]
 
 
-def mounts(path: str) -> Iterator[Mount]:
-    """Yield what a file such as ``/proc/self/mountinfo`` tells, if it is there."""
+def mounts(path: str) -> Iterator[HostMount]:
+    """Yield the mounts in a file such as ``/proc/self/mountinfo``, none if it does not exist."""
     for line in _lines(path):
         place, _, filesystem = line.partition(" - ")
         kind, source, options = [*filesystem.split(" ", 2), "", "", ""][:3]
@@ -61,11 +61,11 @@ def mounts(path: str) -> Iterator[Mount]:
             number, point = number_of(place.split(" ")[2]), _unescaped(place.split(" ")[4])
         except (IndexError, ValueError):
             continue
-        yield Mount(number, point, kind, _unescaped(source), tuple(options.split(",")))
+        yield HostMount(number, point, kind, _unescaped(source), tuple(options.split(",")))
 
 
 def swapped(path: str) -> Iterator[str]:
-    """Yield the paths that a file such as ``/proc/swaps`` tells, if it is there."""
+    """Yield the paths in a file such as ``/proc/swaps``, none if it does not exist."""
     for line in _lines(path)[1:]:
         if name := line.partition(" ")[0].partition("\t")[0]:
             yield _unescaped(name)
@@ -75,7 +75,7 @@ def number_of(text: str) -> Number:
     """Return a device's number.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a number.
     """
     major, _, minor = text.partition(":")
     return int(major), int(minor)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.names import printable
 
 LATE_S: Final = 2.0  # a call that takes longer is logged before it ends

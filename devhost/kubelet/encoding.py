@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.immutable import immutable
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 
 # How much longer "Unhealthy" is than "Healthy": two letters, and the length may need one byte more.
 _UNHEALTHY_EXTRA_BYTES: Final = 3

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
 from pathlib import Path
 from typing import Any, Final
@@ -33,9 +34,9 @@ class PluginServer:
 
     def __init__(self, backend: AllocationBackend, directory: Path, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.servicer = Servicer(backend, lambda: is_standby(self.path))
         self._directory = directory
         self.path = directory / self.endpoint
+        self.servicer = Servicer(backend, functools.partial(is_standby, self.path))
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", _RECEIVE_BYTES_MAX),

@@ -14,7 +14,7 @@ from devhost.kubelet import call_log
 from devhost.kubelet.device_list import Call, DeviceList
 from devhost.kubelet.encoding import container_response
 from devhost.kubelet.streams import Streams
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.names import printable
 
 # Kubelet sets no deadline, and waits in its main loop (k8s.io/kubernetes v1.37.1

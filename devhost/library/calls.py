@@ -1,4 +1,4 @@
-"""Calls an author's methods: what they raise, or that they hang, is said once, in one line."""
+"""Calls a plugin's methods, and logs exceptions and timeouts once."""
 
 import logging
 import threading
@@ -12,34 +12,34 @@ from devhost.model.names import printable
 
 T = TypeVar("T")
 
-UNRETURNED_MAX: Final = 8  # late calls of one method; each is a thread
+UNRETURNED_MAX: Final = 8  # timed-out calls of one method, each of which occupies a thread
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
 
 
 class CallError(DevhostError):
-    """A method raised, returned what it may not, or did not return; the text says which."""
+    """A method raised, returned an invalid result, or timed out; the message says which."""
 
 
 class Calls:
-    """The calls to one plugin's methods, each bounded; may be used from any thread."""
+    """The calls of one plugin's methods, with time limits; may be used from any thread."""
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
-        self._late: Counter[str] = Counter()  # those of them that nobody waits for any more
-        self._said: dict[str, str] = {}
+        self._late: Counter[str] = Counter()  # calls that have timed out and still run
+        self._logged: dict[str, str] = {}  # the last error, by method
 
     def running(self, method: str) -> bool:
-        """Whether a call has not returned yet."""
+        """Whether a call is still running."""
         return self._running[method] > 0
 
-    def here(self, method: str, work: Callable[[], T]) -> T:
-        """Call in this thread.
+    def call_here(self, method: str, work: Callable[[], T]) -> T:
+        """Call a method in this thread.
 
         Raises:
-            CallError: It raised; that is logged with its traceback, the first of equal ones.
+            CallError: It raised an exception, which is logged with its traceback, once.
         """
         with self._lock:
             self._running[method] += 1
@@ -48,35 +48,37 @@ class Calls:
         except CallError as error:
             self._log(method, str(error), None)
             raise
-        except BaseException as error:  # noqa: BLE001 (whatever it is, it ends here)
-            text = f"{method}() raised {said(error)}"
+        except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
+            text = f"{method}() raised {one_line(error)}"
             self._log(method, text, error)
             raise CallError(text) from None
         else:
-            self._said.pop(method, None)
+            self._logged.pop(method, None)
             return result
         finally:
             with self._lock:
                 self._running[method] -= 1
 
     def call(self, method: str, work: Callable[[], T], within: float) -> T:
-        """Call in a thread of its own, and wait.
+        """Call a method in a separate thread, and wait for it.
 
         Args:
-            method: Its name.
+            method: The name of the method.
             work: The call.
-            within: Seconds to wait; a call that takes longer goes on, for nobody.
+            within: The timeout in seconds; the call itself is not stopped.
 
         Raises:
-            CallError: As of `here`; it did not return in time, or too many late ones have not yet.
+            CallError: It raised or timed out, or too many calls have timed out and still run.
         """
         if self._late[method] >= UNRETURNED_MAX:
-            raise CallError(f"{method}() has not returned from the last {UNRETURNED_MAX} calls")
+            raise CallError(
+                f"{method}() not called: {UNRETURNED_MAX} earlier calls have not returned"
+            )
         answer: Future[T] = Future()
 
         def run() -> None:
             try:
-                answer.set_result(self.here(method, work))
+                answer.set_result(self.call_here(method, work))
             except CallError as error:
                 answer.set_exception(error)
 
@@ -88,7 +90,7 @@ class Calls:
             with self._lock:
                 self._late[method] += 1
             answer.add_done_callback(lambda _: self._returned(method))
-            text = f"{method}() did not return in {within:.3g} s"
+            text = f"{method}() did not return within {within:.3g} s"
             self._log(method, text, None)
             raise CallError(text) from None
 
@@ -97,23 +99,23 @@ class Calls:
             self._late[method] -= 1
 
     def _log(self, method: str, text: str, error: BaseException | None) -> None:
-        repeated = self._said.get(method) == text
-        self._said[method] = text
+        repeated = self._logged.get(method) == text
+        self._logged[method] = text
         fields = {"resource": self._resource, "reason": text}
         level = logging.DEBUG if repeated else logging.ERROR
-        _LOG.log(level, "the plugin's code failed", exc_info=error, extra={"fields": fields})
+        _LOG.log(level, "plugin failed", exc_info=error, extra={"fields": fields})
 
 
-def said(error: BaseException) -> str:
-    """Return an exception as one line of bearable length."""
+def one_line(error: BaseException) -> str:
+    """Return an exception as one line of limited length."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 (an author's class may do anything)
+    except Exception:  # noqa: BLE001 (a plugin's class may raise anything)
         text = ""
     name = type(error).__name__
     return brief(f"{name}: {text}" if text else name)
 
 
 def brief(text: str) -> str:
-    """Return any text as one line of bearable length."""
+    """Return a text as one line of limited length."""
     return printable(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…")

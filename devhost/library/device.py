@@ -1,4 +1,4 @@
-"""A device, as code declares it."""
+"""A device of a plugin."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -6,18 +6,17 @@ from dataclasses import KW_ONLY, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a plugin; may be subclassed to carry more.
+    """A device of a plugin; may be subclassed to add data.
 
-    What `DevicePlugin.devices` returned comes back as the same object in ``allocate`` and
-    ``pre_start``.
+    ``allocate`` and ``pre_start`` get the same objects that `DevicePlugin.devices` returned.
 
     Attributes:
-        id: Its ID: stable over reboot and replug, at most 63 characters, no ``::``.
-        paths: The host paths of its nodes; none for a token. One text is one path. It is
-            unhealthy while one of them is not there.
-        reason: Why it is unhealthy; ``None`` (or nothing) for a healthy one.
-        numa_nodes: The NUMA nodes that it is attached to; what sysfs says unless told. A
-            resource of which only some devices have NUMA nodes is advertised without.
+        id: Its ID: stable across reboot and replug, at most 63 characters, without ``::``.
+        paths: The host paths of its nodes; empty for a token. A string is a single path. The
+            device is unhealthy while one of them is missing.
+        reason: Why it is unhealthy; ``None`` or empty if it is healthy.
+        numa_nodes: The NUMA nodes that it is attached to; by default those in sysfs. If only some
+            devices of a resource have NUMA nodes, the resource is advertised without.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The options of a resource, as keywords: the same as in YAML, and checked by the same code."""
+"""The options of a resource as keywords: the same as in YAML, with the same checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict
@@ -11,15 +11,15 @@ from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.template import Template
 
-ID_VARIABLE: Final = "device.id"  # of a node: joins the nodes of a device
-# Of this kind a device has all variables that code can give; nothing is looked for there.
+ID_VARIABLE: Final = "device.id"  # of a node: the ID of its device
+# A source with all variables that a device in code has; it is not used to find devices.
 _PLACEHOLDER: Final = "/dev/*"
-# Code may do what it likes in the process; to forbid it to ask for something would be in vain.
+# Code in the process can do anything, so restricting its options would be pointless.
 TRUSTED: Final = Policy(("*",), allow_exec=True, enforced=False)
 
 
 class Options(TypedDict, total=False):
-    """What stands beside ``sources`` in YAML, in snake case, with values as YAML has them."""
+    """The options of a resource but ``sources``: in snake case, with the same values as in YAML."""
 
     allocate: Mapping[str, Any]
     inject: Literal["deviceSpecs", "cdi"]
@@ -37,24 +37,28 @@ class Options(TypedDict, total=False):
 
 
 def declared(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str, ...]]:
-    """Return the resource that is declared by a name and options, and warnings.
+    """Return the resource with a name and options, and warnings.
 
     Raises:
         TypeError: There is no such option.
-        ValueError: The name or a value is wrong; the text says what would be right.
+        ValueError: The name or a value is invalid; the message says what would be right.
     """
     known = Options.__annotations__
     for option in options:
         if option not in known:
-            raise TypeError(f"no option {option!r}; there are interval, {', '.join(known)}")
+            raise TypeError(
+                f"unknown option {option!r}; known options: interval, {', '.join(known)}"
+            )
     values = {to_camel(key): value for key, value in options.items() if value is not None}
     resource = {"name": name, "sources": [_PLACEHOLDER], **values}
     try:
         text = yaml.safe_dump({"version": "v1", "resources": [resource]}, sort_keys=False)
     except yaml.YAMLError as error:
-        raise ValueError(f"{name}: an option holds what YAML cannot: {error}") from None
+        raise ValueError(
+            f"{name}: an option has a value that YAML cannot represent: {error}"
+        ) from None
     loaded = loads(text, policy=TRUSTED)
-    said = {
+    messages = {
         severity: tuple(
             f"{name}: {_option(problem.path)}: {problem.message}"
             for problem in loaded.problems
@@ -63,12 +67,12 @@ def declared(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str
         for severity in ("error", "warning")
     }
     if loaded.config is None:
-        raise ValueError("\n".join(said["error"]))
+        raise ValueError("\n".join(messages["error"]))
     group = Template.parse(f"${{{ID_VARIABLE}}}")
-    return loaded.config.resources[0].model_copy(update={"group": group}), said["warning"]
+    return loaded.config.resources[0].model_copy(update={"group": group}), messages["warning"]
 
 
 def _option(path: str) -> str:
-    """Return a place in YAML as the option and what is below it."""
+    """Return a path in YAML as a path in the options."""
     option, dot, rest = path.removeprefix("resources[0].").partition(".")
     return to_snake(option) + dot + rest

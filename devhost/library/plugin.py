@@ -1,4 +1,4 @@
-"""The class to subclass: a resource whose devices and answers come from code."""
+"""The base class of plugins: a resource whose devices come from code."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Final, Unpack
 
 from devhost.library.device import Device
 from devhost.library.options import Options, declared
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 
 INTERVAL_S: Final = 30.0
 _INTERVAL_MIN_S: Final = 0.1
@@ -15,16 +15,17 @@ _INTERVAL_MIN_S: Final = 0.1
 class DevicePlugin:
     """One resource, served by `devhost.serve`.
 
-    Only ``devices`` must be overridden. All methods are called in threads, never in two at a
-    time for ``devices`` and ``refresh``; a method that raises or hangs hurts this resource alone.
+    Only ``devices`` must be overridden. All methods are called in threads; ``devices`` and
+    ``refresh`` are never called concurrently. A method that raises or hangs affects only this
+    resource.
 
     Attributes:
-        resource: The declaration, as YAML would have it.
-        interval: Seconds between two calls of ``devices``, if `changed` is not called before.
-        warnings: What is doubtful about the options.
-        root: Where the host's files are seen, as ``--root`` says; set when the plugin is served.
-            The paths of devices and answers are the host's own, without it.
-        on_changed: Set by whoever serves the plugin: what `changed` calls.
+        resource: The resource with its options.
+        interval: Seconds between calls of ``devices`` if `changed` is not called earlier.
+        warnings: Warnings about the options.
+        root: The directory where the host's files are mounted (``--root``); set when the plugin is
+            served. The paths of devices and allocations are the host's, without it.
+        on_changed: Called by `changed`; set when the plugin is served.
     """
 
     def __init__(
@@ -34,19 +35,20 @@ class DevicePlugin:
 
         Args:
             name: The extended resource name, such as ``example.com/disk``.
-            interval: Seconds between two calls of ``devices``, 0.1 to 30.
-            options: As beside ``sources`` in YAML, in snake case: ``max_per_container=1``.
+            interval: Seconds between calls of ``devices``, 0.1 to 30.
+            options: The options of a resource in YAML but ``sources``, in snake case, such as
+                ``max_per_container=1``.
 
         Raises:
             TypeError: There is no such option.
-            ValueError: The name or a value is wrong; the text says what would be right.
+            ValueError: The name or a value is invalid; the message says what would be right.
         """
         if not _INTERVAL_MIN_S <= interval <= INTERVAL_S:
             raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {interval}")
         self.interval = interval
         self.resource, self.warnings = declared(name, options)
         self.root = Path("/")
-        self.on_changed: Callable[[], None] = _nobody
+        self.on_changed: Callable[[], None] = _ignore
 
     @property
     def name(self) -> str:
@@ -54,27 +56,28 @@ class DevicePlugin:
         return self.resource.name
 
     def devices(self) -> Iterable[Device | str]:
-        """Return all devices that are there now, the unhealthy ones with their reason.
+        """Return all devices that are there now, unhealthy ones with a reason.
 
-        Called at the start, after each `changed` and each ``interval``; may take 10 s. While
-        it raises, the devices known so far are unhealthy.
+        Called at the start, after each `changed`, and every ``interval`` seconds; may take 10 s.
+        If it raises, the known devices are unhealthy until a later call succeeds.
 
         Returns:
-            Devices, or texts: the IDs of healthy tokens. One that is left out was unplugged.
+            Devices, or strings: the IDs of healthy tokens. A known device that is left out counts
+            as unplugged.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to define devices()")
+        raise NotImplementedError(f"{type(self).__name__} must define devices()")
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:  # noqa: ARG002
         """Return what a container receives for its devices; may take 4 s.
 
-        An exception fails the pod for good, with its text.
+        An exception fails the pod permanently, with its message.
 
         Args:
             devices: The container's distinct devices, in natural order of their IDs.
 
         Returns:
-            All that it receives; ``None`` for what is declared: each node under its own name,
-            and what the option ``allocate`` says.
+            Everything that it receives; ``None``: each node under its own name, and what the
+            option ``allocate`` declares.
         """
         return None
 
@@ -86,44 +89,43 @@ class DevicePlugin:
     ) -> Sequence[str] | None:
         """Return which of the free devices a container should get; may take 4 s.
 
-        An exception or a wrong answer leaves the choice to the kubelet.
+        After an exception or an invalid result kubelet chooses.
 
         Args:
-            available: Advertised IDs; with ``replicas`` they are of shares, such as ``a::0``.
-            must_include: Those that have to be in the answer.
-            size: How many it has to have.
+            available: Advertised IDs; with ``replicas`` those of shares, such as ``a::0``.
+            must_include: The IDs that the result must contain.
+            size: The number of IDs that the result must have.
 
         Returns:
-            The chosen IDs; ``None`` to choose by the option ``prefer``.
+            The chosen IDs; ``None``: by the option ``prefer``.
         """
         return None
 
     def pre_start(self, devices: Sequence[Device]) -> None:
-        """Prepare a container's devices before each of its starts; may take 28 s.
+        """Prepare a container's devices before each start of it; may take 28 s.
 
-        An exception keeps the container from starting, with its text; the kubelet tries again.
+        An exception prevents the start, with its message; kubelet tries again.
         """
 
     def refresh(self) -> None:
-        """Called when the plugin's server starts, and when it is registered again.
+        """Called before the first call of ``devices``, and again after each restart of kubelet.
 
-        That is before the first call of ``devices``, and after each restart of the kubelet, when
         ``devices`` is called next. Both together may take 10 s.
         """
 
     def destroy(self) -> None:
-        """Called once, when the plugin is served no longer; may take 5 s.
+        """Called once, when the plugin is no longer served; may take 5 s.
 
-        Not when the kubelet restarts: the devices stay, and only the registration is renewed.
+        Not called when kubelet restarts: only the registration is renewed then.
         """
 
     def changed(self) -> None:
-        """Have ``devices`` called again now; may be called from any thread, at any time."""
+        """Request a call of ``devices``; may be called from any thread at any time."""
         self.on_changed()
 
 
 class FunctionPlugin(DevicePlugin):
-    """A plugin of a function that returns the devices."""
+    """A plugin made of a function that returns the devices."""
 
     def __init__(
         self,
@@ -137,9 +139,9 @@ class FunctionPlugin(DevicePlugin):
         self._get_devices = get_devices
 
     def devices(self) -> Iterable[Device | str]:
-        """Return what the function returns."""
+        """Call the function."""
         return self._get_devices()
 
 
-def _nobody() -> None:
-    """Do nothing: the first look comes anyway."""
+def _ignore() -> None:
+    """Do nothing: the plugin is not served yet."""

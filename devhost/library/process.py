@@ -1,4 +1,4 @@
-"""``devhost.serve``: the process around plugins, with the options of ``devhost run``."""
+"""``devhost.serve``: a process that serves plugins, with the options of ``devhost run``."""
 
 import sys
 import threading
@@ -23,10 +23,10 @@ _REPLACED: Final = (
     "assume_free",
     "cdi_dir",
 )
-_HELP: Final = """Serve the device plugins of this program to the kubelet, until SIGTERM.
+_HELP: Final = """Serve the device plugins of this program to kubelet until SIGTERM.
 
-With CONFIG, also the resources of that file, as `devhost run` does: it is read again when it
-changes. Where both declare a resource, the program's counts.
+With CONFIG, also the resources of that file, like `devhost run`. If both have a resource of the
+same name, the program's is served.
 """
 
 
@@ -51,51 +51,53 @@ def serve(
 def serve(
     plugin: DevicePlugin | str, /, *more: Any, argv: Sequence[str] | None = None, **options: Any
 ) -> NoReturn:
-    """Serve plugins to the kubelet until SIGTERM or SIGINT, then end the process.
+    """Serve plugins to kubelet until SIGTERM or SIGINT, then exit.
 
     Either ``serve("example.com/port", get_devices, **options)``, with a function that returns
-    the devices and options as of `DevicePlugin`, or ``serve(MyPlugin(), *more_plugins)``.
+    the devices and the options of `DevicePlugin`, or ``serve(MyPlugin(), *more_plugins)``.
 
     Must be called in the main thread. The exit status is 0 after a signal, 1 after a failure,
-    2 for a wrong command line.
+    2 after a usage error.
 
     Args:
-        plugin: A resource's name, or a plugin.
+        plugin: The name of a resource, or a plugin.
         more: The function, or more plugins.
-        argv: The command line, without the program; `sys.argv` unless given.
-        options: Of the resource, where the first is its name.
+        argv: The command line without the program name; by default that of `sys.argv`.
+        options: The options of the resource, if the first argument is its name.
 
     Raises:
-        TypeError: An argument is of the wrong type, or there is no such option.
-        ValueError: A name or an option's value is wrong, or stands twice.
+        TypeError: An argument has the wrong type, or there is no such option.
+        ValueError: A name or the value of an option is invalid, or a name is used twice.
         RuntimeError: This is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("serve() takes the process over: call it in the main thread")
+        raise RuntimeError("serve() must be called in the main thread")
     if isinstance(plugin, str):
         if len(more) != 1 or not callable(more[0]):
-            raise TypeError("serve(name, get_devices): give it a function after the name")
+            raise TypeError("serve(name, get_devices): get_devices must be a function")
         plugins = served([FunctionPlugin(plugin, more[0], **options)])
     elif options:
-        raise TypeError(f"serve(plugin): {', '.join(options)}: options are the plugin's own")
+        raise TypeError(
+            f"serve(plugin): unexpected {', '.join(options)}; pass options to the plugin"
+        )
     else:
         plugins = served([plugin, *more])
     program = Path(sys.argv[0]).name
     arguments = sys.argv[1:] if argv is None else list(argv)
     _command(plugins).main(arguments, prog_name=program)
-    raise AssertionError("the command ends the process")
+    raise AssertionError("the command exits")
 
 
 def _command(plugins: Sequence[ServedPlugin]) -> click.Command:
-    @click.command(help=_HELP, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage.")
+    @click.command(help=_HELP, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
     @click.argument("config", required=False, envvar="DEVHOST_CONFIG", metavar="[CONFIG]")
     @click.option(
-        "--try", "tried", is_flag=True, help="Serve a stand-in kubelet: a dry run, without a node."
+        "--try", "tried", is_flag=True, help="Serve an embedded stand-in kubelet, without a node."
     )
     @cli.kubelet_options
     @cli.host_options
     def command(config: str | None, tried: bool, **chosen: Any) -> None:
-        if tried:  # it brings a plugin directory and so on of its own
+        if tried:  # it has its own plugin directory, sockets and state
             kept = {key: value for key, value in chosen.items() if key not in _REPLACED}
             try_command.run(config, once=False, plugins=plugins, **kept)
         else:

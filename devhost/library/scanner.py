@@ -1,9 +1,8 @@
-"""A scan of a resource in code: the plugin is asked instead of sources; the rest is the same."""
+"""The scanner of a plugin's resource: devices come from the plugin instead of sources."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from devhost.allocation.answer import looked_at
 from devhost.discovery import topology
 from devhost.discovery.candidates import Claimed
 from devhost.discovery.match import WatchRoot
@@ -11,24 +10,24 @@ from devhost.discovery.scan import Scanner
 from devhost.discovery.survey import Survey
 from devhost.errors import AllocationError
 from devhost.immutable import immutable
-from devhost.library.author import Author
 from devhost.library.calls import CallError
 from devhost.library.device import Device
 from devhost.library.options import ID_VARIABLE
-from devhost.library.returned import described
-from devhost.model import device as model
+from devhost.library.plugin_methods import PluginMethods
+from devhost.library.result_checks import described
 from devhost.model import names
-from devhost.model.answer import Allocation
-from devhost.model.device import FileState, Node, Skipped, Snapshot, distinct
+from devhost.model.allocation import Allocation
+from devhost.model.device import FileState, HostDevice, Node, Skipped, Snapshot
+from devhost.model.names import distinct
 
 
 @immutable
 class DeclaredNode(Node):
-    """A node, or token, that code declares.
+    """A node or token of a plugin's device.
 
     Attributes:
-        declared: The author's device.
-        problem: Why the node cannot be used now.
+        declared: The plugin's device.
+        problem: Why the node cannot be used.
     """
 
     declared: Device | None = field(default=None, compare=False)
@@ -37,33 +36,33 @@ class DeclaredNode(Node):
 
 @dataclass(frozen=True)  # no slots: they would break super()
 class CodeScanner(Scanner):
-    """A scanner that asks a plugin.
+    """A scanner that gets the devices from a plugin.
 
     Attributes:
-        author: Whose methods are called.
+        methods: The plugin's methods.
     """
 
-    author: Author = field(kw_only=True)
+    methods: PluginMethods = field(kw_only=True)
 
     @property
     def pre_start_required(self) -> bool:
-        """Whether there are steps, or the method is overridden."""
-        return bool(self.resource.pre_start) or self.author.prepares
+        """Whether there are preStart steps, or ``pre_start`` is overridden."""
+        return bool(self.resource.pre_start) or self.methods.prepares
 
     def watch_roots(self) -> frozenset[WatchRoot]:
-        """Nothing is watched: the code says when to look again."""
+        """Return nothing: the plugin reports changes itself."""
         return frozenset()
 
-    # ── what is there ──
+    # ── scan ──
 
     def survey(self) -> Survey:
-        """Ask the plugin, and look at the nodes of its devices. Blocks."""
+        """Get the devices from the plugin, and check their nodes. Blocks."""
         try:
-            items = self.author.devices()
+            items = self.methods.devices()
         except CallError as error:
             return Survey(failed={0: str(error)})
         found: dict[str, tuple[DeclaredNode, ...]] = {}
-        holders: dict[str, str] = {}  # by `Node.key`
+        owners: dict[str, str] = {}  # by `Node.key`
         skipped = []
         for item, problem in items:
             if not isinstance(item, Device) or problem is not None:
@@ -72,17 +71,17 @@ class CodeScanner(Scanner):
                 skipped.append(Skipped(names.printable(label), problem or ""))
                 continue
             if item.id in found:
-                skipped.append(Skipped(item.id, "its ID is that of a device before"))
+                skipped.append(Skipped(item.id, "duplicate ID"))
                 continue
             nodes = self._nodes(item)
-            taken = next((node for node in nodes if node.key in holders), None)
+            taken = next((node for node in nodes if node.key in owners), None)
             if taken is not None:
-                reason = f"its node {taken.path} is that of device {holders[taken.key]} too"
+                reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
                 skipped.append(Skipped(item.id, reason))
                 continue
             found[item.id] = nodes
-            holders |= dict.fromkeys((node.key for node in nodes), item.id)
-        unmatched = () if found or skipped else ("devices() returned none",)
+            owners |= dict.fromkeys((node.key for node in nodes), item.id)
+        unmatched = () if found or skipped else ("devices() returned no devices",)
         nodes = tuple(node for nodes in found.values() for node in nodes)
         return Survey(nodes, tuple(skipped), unmatched=unmatched)
 
@@ -93,7 +92,7 @@ class CodeScanner(Scanner):
         nodes = []
         for path in device.paths:
             state, problem = self._look(path)
-            # A node that is not there has its path for a name, which tells it from others.
+            # A missing node is identified by its path.
             name = device.id if state else path
             nodes.append(
                 DeclaredNode(path, state, 0, name, variables, declared=device, problem=problem)
@@ -102,25 +101,25 @@ class CodeScanner(Scanner):
 
     def _look(self, path: str) -> tuple[FileState | None, str | None]:
         try:
-            state = self.files.look(path)
+            state = self.files.stat(path)
         except OSError as error:
             return None, f"{path}: {error.strerror or error}"
         below = "" if self.files.is_host else f" (below {self.files.root})"
-        return state, None if state else f"{path} is not there{below}"
+        return state, None if state else f"{path} does not exist{below}"
 
     @property
     def by_path(self) -> bool:
-        """The code names devices, not paths."""
+        """Whether devices are known by their paths; a plugin's are known by their IDs."""
         return False
 
     def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
-        """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
+        """Return the next snapshot by a scan. Accesses host paths, so it blocks."""
         failure = self._failure(found)
         if failure is not None:
             found = Survey(failed={0: failure})
         snapshot = super().snapshot(found, previous, _taken(found, claimed).get, now)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
-        again_at = now + self.author.interval
+        again_at = now + self.methods.interval
         if snapshot.again_at is not None:
             again_at = min(again_at, snapshot.again_at)
         return replace(snapshot, devices=self._placed(devices, previous), again_at=again_at)
@@ -128,16 +127,16 @@ class CodeScanner(Scanner):
     def _failure(self, found: Survey) -> str | None:
         if not found.failed:
             return None
-        return self.author.waiting_for_devices or "; ".join(found.failed.values())
+        return self.methods.waiting_for_devices or "; ".join(found.failed.values())
 
     def _placed(
-        self, devices: Mapping[str, model.Device], previous: Snapshot
-    ) -> dict[str, model.Device]:
-        """Return the devices with the NUMA nodes that the code gives, if it gives any.
+        self, devices: Mapping[str, HostDevice], previous: Snapshot
+    ) -> dict[str, HostDevice]:
+        """Return the devices with their NUMA nodes: the plugin's, else those in sysfs.
 
-        Nodes that are not there have none, which counts for the others only if they are there.
+        Unhealthy devices without NUMA nodes do not count.
         """
-        given = {key: tuple(theirs(device).numa_nodes) for key, device in devices.items()}
+        given = {key: tuple(plugin_device(device).numa_nodes) for key, device in devices.items()}
         if self.resource.topology == "auto" and any(given.values()):
             together = all(given[key] for key, device in devices.items() if device.healthy)
             return {
@@ -148,56 +147,56 @@ class CodeScanner(Scanner):
         placed, _ = topology.placed(self.resource.topology, there, previous, self.files)
         return {**devices, **placed}
 
-    # ── what is asked ──
+    # ── kubelet's calls ──
 
-    def hand_out(self, snapshot: Snapshot, advertised_ids: tuple[str, ...]) -> Allocation:
-        """Put together what a container receives, and look that it is all there. Blocks.
+    def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
+        """Return what a container receives, after checking that all of it exists. Blocks.
 
         Raises:
-            AllocationError: A device is unknown, unhealthy or gone, or the code refuses.
+            AllocationError: A device is unknown, unhealthy or gone, or the plugin refuses.
         """
-        declared = super().hand_out(snapshot, advertised_ids)
+        declared = super().allocate(snapshot, advertised_ids)
         chosen = names.natural(distinct(advertised_ids))
         try:
-            answer = self.author.allocate([theirs(snapshot.devices[one]) for one in chosen])
+            answer = self.methods.allocate([plugin_device(snapshot.devices[one]) for one in chosen])
         except CallError as error:
             raise AllocationError(f"{self.resource.name}: {error}") from None
         if answer is None:
             return declared
-        return looked_at(self, replace(answer, device_ids=declared.device_ids))
+        return self.checked(replace(answer, device_ids=declared.device_ids))
 
     def preferred(
         self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Return which of the available IDs a container should get; none to leave it open."""
+        """Return which of the available IDs a container should get; empty: kubelet chooses."""
         try:
-            chosen = self.author.preferred(available, must, size)
+            chosen = self.methods.preferred(available, must, size)
         except CallError:
             return ()
         return super().preferred(snapshot, available, must, size) if chosen is None else chosen
 
 
-def theirs(device: model.Device) -> Device:
-    """Return the author's device of one of ours."""
+def plugin_device(device: HostDevice) -> Device:
+    """Return the plugin's device for a device of a snapshot."""
     declared = (node.declared for node in device.nodes if isinstance(node, DeclaredNode))
     return next((one for one in declared if one is not None), Device(device.id))
 
 
-def _problem(device: model.Device) -> str | None:
+def _problem(device: HostDevice) -> str | None:
     nodes = (node for node in device.nodes if isinstance(node, DeclaredNode))
     return next((node.problem for node in nodes if node.problem), None)
 
 
-def _judged(device: model.Device, failure: str | None) -> model.Device:
-    """Return a device with what the code says of its health, or why nothing is known of it."""
+def _judged(device: HostDevice, failure: str | None) -> HostDevice:
+    """Return a device with the health that the plugin reports, or the plugin's failure."""
     if device.missing_since is not None or device.replaced:
         return device
-    reason = failure or theirs(device).reason or _problem(device) or device.reason
+    reason = failure or plugin_device(device).reason or _problem(device) or device.reason
     return replace(device, reason=reason)
 
 
 def _taken(found: Survey, claimed: Claimed) -> dict[str, str]:
-    """Return who offers a node, or another node of the same device, by `Node.key`."""
+    """Return which resource owns a node, or another node of the same device, by `Node.key`."""
     devices: dict[str, list[str]] = {}
     for node in found.nodes:
         devices.setdefault(node.variables[ID_VARIABLE], []).append(node.key)

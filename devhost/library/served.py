@@ -1,4 +1,4 @@
-"""A plugin as the host knows it."""
+"""A plugin as a resource of the host."""
 
 import asyncio
 import contextlib
@@ -10,43 +10,43 @@ from typing import Final
 from devhost.allocation.rules import bound, rules_of
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
-from devhost.library.author import Author
 from devhost.library.calls import CallError
 from devhost.library.options import TRUSTED
 from devhost.library.plugin import DevicePlugin
-from devhost.library.scanner import CodeScanner, theirs
+from devhost.library.plugin_methods import PluginMethods
+from devhost.library.scanner import CodeScanner, plugin_device
 from devhost.model import names
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 from devhost.threads import in_own_thread
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 class ServedPlugin:
-    """Puts a plugin in the place of a resource of the configuration (a `CodeResource`)."""
+    """Serves a plugin like a resource of the configuration (a `CodeResource`)."""
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self.resource = plugin.resource
-        self._plugin, self._author = plugin, Author(plugin)
-        self._look_again: Callable[[], None] | None = None  # while it is served
+        self._plugin, self._methods = plugin, PluginMethods(plugin)
+        self._rescan: Callable[[], None] | None = None  # while it is served
         self._registered = False
 
     def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
-        """Compile the resource."""
+        """Return the scanner of the resource."""
         self._plugin.root = Path(files.root)
         rules = bound(rules_of(self.resource), self.resource.name, node_name)
         return CodeScanner(
-            self.resource, rules, files, TRUSTED, node_name, hold_s, author=self._author
+            self.resource, rules, files, TRUSTED, node_name, hold_s, methods=self._methods
         )
 
     def started(self, look_again: Callable[[], None]) -> None:
-        """The resource is served from now on; ``look_again`` is for this thread."""
-        self._look_again, self._registered = look_again, False
-        self._author.refresh_first()
+        """Called when serving begins; ``look_again`` may only be called on this thread."""
+        self._rescan, self._registered = look_again, False
+        self._methods.refresh_first()
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: it is served no more
+            with contextlib.suppress(RuntimeError):  # the loop has closed: it is no longer served
                 loop.call_soon_threadsafe(look_again)
 
         self._plugin.on_changed = changed
@@ -54,54 +54,56 @@ class ServedPlugin:
             _LOG.warning("%s", warning)
 
     def registered(self) -> None:
-        """The server is registered: if not for the first time, ``refresh`` is due."""
-        if self._registered and self._look_again is not None:
-            self._author.refresh_first()
-            self._look_again()
+        """Called after each registration: after the first, ``refresh`` has to be called again."""
+        if self._registered and self._rescan is not None:
+            self._methods.refresh_first()
+            self._rescan()
         self._registered = True
 
-    async def pre_start(self, devices: Iterable[Device], within: float) -> None:
-        """Have ``pre_start`` called, if it is overridden.
+    async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
+        """Call ``pre_start`` if it is overridden.
 
         Raises:
-            PreStartError: The container must not start; the text says why.
+            PreStartError: The container may not start; the message says why.
         """
-        if not self._author.prepares:
+        if not self._methods.prepares:
             return
-        by_id = {device.id: theirs(device) for device in devices}
+        by_id = {device.id: plugin_device(device) for device in devices}
         chosen = [by_id[one] for one in names.natural(by_id)]
         name = self.resource.name
         try:
-            await in_own_thread(f"pre_start {name}", lambda: self._author.pre_start(chosen, within))
+            await in_own_thread(
+                f"pre_start {name}", lambda: self._methods.pre_start(chosen, within)
+            )
         except CallError as error:
             raise PreStartError(f"{name}: {error}") from None
 
     async def ended(self) -> None:
-        """The server has stopped: have ``destroy`` called, if it was ever started."""
-        if self._look_again is None:
+        """Called when the server has stopped: calls ``destroy`` if it was started."""
+        if self._rescan is None:
             return
-        self._look_again = None
+        self._rescan = None
         with contextlib.suppress(CallError):  # logged
-            await in_own_thread(f"destroy {self.resource.name}", self._author.destroy)
+            await in_own_thread(f"destroy {self.resource.name}", self._methods.destroy)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
-    """Return plugins as a host takes them.
+    """Return plugins as resources of a host.
 
     Raises:
-        TypeError: One is no plugin, is not set up, or has no ``devices``.
+        TypeError: One is not a plugin, not initialized, or has no ``devices``.
         ValueError: Two have the same name.
     """
     found: dict[str, ServedPlugin] = {}
     for plugin in plugins:
         if not isinstance(plugin, DevicePlugin):
-            raise TypeError(f"{plugin!r} is not an object of a subclass of DevicePlugin")
+            raise TypeError(f"{plugin!r} is not an instance of a subclass of DevicePlugin")
         if not hasattr(plugin, "resource"):
             kind = type(plugin).__name__
-            raise TypeError(f"{kind}.__init__ has to call super().__init__(name)")
+            raise TypeError(f"{kind}.__init__ must call super().__init__(name)")
         if getattr(plugin.devices, "__func__", None) is DevicePlugin.devices:
-            raise TypeError(f"{type(plugin).__name__} has to define devices()")
+            raise TypeError(f"{type(plugin).__name__} must define devices()")
         if plugin.name in found:
-            raise ValueError(f"there are two plugins of the name {plugin.name}")
+            raise ValueError(f"duplicate plugin {plugin.name}")
         found[plugin.name] = ServedPlugin(plugin)
     return tuple(found.values())

@@ -1,29 +1,33 @@
-"""What takes more than one value to judge; each kind of check has a file of its own."""
+"""The checks that need more than one value; each kind has a module."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from devhost.allocation.policy import Policy
-from devhost.loading.cdi_checks import check_cdi
-from devhost.loading.collision_checks import check_between, check_collisions, check_trust, places
-from devhost.loading.finding import Finding
+from devhost.loading.collision_checks import (
+    check_between,
+    check_collisions,
+    check_trust,
+    entries_of,
+)
 from devhost.loading.source_checks import check_globs, check_patterns, check_sources
 from devhost.loading.step_checks import check_steps
-from devhost.loading.template_checks import check_templates
-from devhost.loading.yamltree import Path
+from devhost.loading.template_checks import check_cdi, check_templates
+from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Resource
 
 
 @dataclass(slots=True)
-class Declared:
-    """A resource of a file, whose shape is right.
+class ParsedResource:
+    """A resource of a file that has the right shape.
 
     Attributes:
-        path: Where it stands.
-        resource: What stands there.
-        text: The same, so that equal texts stand for equal resources; empty for one with mistakes.
-        clean: Nothing is to be said of it, unless it is for the sake of the others.
+        path: Where it is in the file.
+        resource: The resource.
+        text: Its source, by which an unchanged resource is recognized; empty if parts were left
+            out because of errors.
+        clean: Whether it has no problems of its own; it may still conflict with other resources.
     """
 
     path: Path
@@ -32,10 +36,10 @@ class Declared:
     clean: bool = False
 
 
-def check(resources: Sequence[Declared], policy: Policy) -> Iterator[Finding]:
-    """Yield what is wrong, or doubtful, with resources; note of which there is nothing to say.
+def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Finding]:
+    """Yield errors and warnings of resources, and mark the resources that have none as clean.
 
-    What is known to be clean already is not looked at by itself again.
+    Resources that are marked already are only checked against the others.
     """
     yield from _same_names(resources)
     if too_many := [*check_patterns((one.path, one.resource) for one in resources)]:
@@ -49,7 +53,7 @@ def check(resources: Sequence[Declared], policy: Policy) -> Iterator[Finding]:
             faulty.add(index)
             is_sound = is_sound and finding[0] != "error"
         if is_sound:
-            sound.append((index, one, [*places(one.path, one.resource)]))
+            sound.append((index, one, [*entries_of(one.path, one.resource)]))
     for index, one, entries in sound:
         if one.clean:
             continue
@@ -71,14 +75,14 @@ def _alone(path: Path, resource: Resource) -> Iterator[Finding]:
     yield from check_cdi(path, resource)
 
 
-def _same_names(resources: Iterable[Declared]) -> Iterator[Finding]:
+def _same_names(resources: Iterable[ParsedResource]) -> Iterator[Finding]:
     first: dict[str, Path] = {}
     for one in resources:
         path, resource = one.path, one.resource
         if resource.name in first:
             message = (
-                f"a resource of the name '{resource.name}' is declared already: "
-                f"resources[{first[resource.name][1]}]"
+                f"duplicate resource '{resource.name}' "
+                f"(first defined as resources[{first[resource.name][1]}])"
             )
             yield "error", (*path, "name"), message, False
         first.setdefault(resource.name, path)

@@ -1,22 +1,22 @@
-"""Entries that get in each other's way, and entries that need to be allowed."""
+"""Entries that conflict with each other, and entries that need a flag."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import CONTAINER_VARIABLES, Rule, rules_of
+from devhost.allocation.rules import Rule, rules_of
+from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
-from devhost.loading.finding import Finding
 from devhost.loading.source_checks import is_single
-from devhost.loading.yamltree import Path
+from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Probe, Resource
 from devhost.model.sources import Static
 from devhost.model.template import Template
 
-Places = Sequence[tuple[Path, Rule]]
+Entries = Sequence[tuple[Path, Rule]]
 
 
-def places(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
-    """Yield each rule with the place of its entry."""
+def entries_of(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
+    """Yield each rule with the path of its entry."""
     allocate, base = resource.allocate, (*path, "allocate")
     paths: list[Path] = [(*base, "env", name) for name in allocate.env]
     if allocate.devices is None:
@@ -28,23 +28,23 @@ def places(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
     yield from zip(paths, rules_of(resource), strict=True)
 
 
-def check_collisions(resource: Resource, places: Places) -> Iterator[Finding]:
-    """Find what stands twice in a container, and what would with two devices."""
+def check_collisions(resource: Resource, entries: Entries) -> Iterator[Finding]:
+    """Find container paths that are set twice, or would be with two devices."""
     taken: dict[Template, tuple[Path, Rule]] = {}
     one_device = resource.max_devices == 1 or is_single(resource)
-    for where, rule in places:
+    for where, rule in entries:
         if rule.target not in ("devices", "mounts") or rule.nodes_only:
             continue
         other = taken.setdefault(rule.key, (where, rule))
         if other[1] is not rule and _differ(other[1], rule):
-            place = f"allocate.{other[0][-2]}[{other[0][-1]}]"
-            message = f"two things at {rule.key} in the container: the other is {place}"
+            first = f"allocate.{other[0][-2]}[{other[0][-1]}]"
+            message = f"container path {rule.key} is set twice (first by {first})"
             yield "error", where, message, False
         constant_key = not rule.key.names - CONTAINER_VARIABLES
         if rule.per_device and constant_key and not one_device:
             message = (
-                f"a container with two devices would have two things at {rule.key}: "
-                "use ${index} in containerPath, unless each container asks for one"
+                f"two devices in one container would both set {rule.key}: "
+                "use ${index} in containerPath, or request one device per container"
             )
             yield "warning", where, message, False
 
@@ -56,11 +56,11 @@ def _differ(one: Rule, other: Rule) -> bool:
     return mine != theirs
 
 
-def check_between(resources: Iterable[tuple[str, Places]]) -> Iterator[Finding]:
-    """Warn of constant names that resources share: the kubelet picks one value at random."""
+def check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[Finding]:
+    """Warn of constant names that two resources set: kubelet picks one value at random."""
     taken: dict[tuple[str, Template], tuple[str, Rule]] = {}
-    for own, places in resources:
-        for where, rule in places:
+    for own, entries in resources:
+        for where, rule in entries:
             if rule.target == "cdi" or rule.nodes_only or rule.key.names - CONTAINER_VARIABLES:
                 continue
             if "resource" in rule.key.names:
@@ -69,8 +69,8 @@ def check_between(resources: Iterable[tuple[str, Places]]) -> Iterator[Finding]:
             name, other = taken.setdefault((space, rule.key), (own, rule))
             if name != own and (_differ(other, rule) or rule.per_device):
                 message = (
-                    f"{name} sets the {space} {rule.key} too: in a container that asks for both, "
-                    "kubelet picks one of the two at random"
+                    f"{name} also sets the {space} {rule.key}: if a container requests both "
+                    "resources, kubelet picks one of the values at random"
                 )
                 yield "warning", where, message, True
 
@@ -85,13 +85,13 @@ def _commands(path: Path, resource: Resource) -> Iterator[Path]:
 
 
 def check_trust(
-    path: Path, resource: Resource, places: Places, policy: Policy
+    path: Path, resource: Resource, entries: Entries, policy: Policy
 ) -> Iterator[Finding]:
-    """Find what the process would have to be allowed; the rest shows when devices are found."""
+    """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
     for where in () if policy.allow_exec else _commands(path, resource):
         yield severity, where, "running a command needs --allow-exec", True
-    for where, rule in places:
+    for where, rule in entries:
         if rule.nodes_only or rule.target not in ("devices", "mounts"):
             continue
         mount = rule.target == "mounts"
@@ -104,5 +104,5 @@ def check_trust(
     for index, source in enumerate(() if policy.allow_paths else resource.sources):
         kind = source.kind
         if not isinstance(kind, Static) and kind.types == ("block",):
-            message = "block devices need --allow-path '/dev/…'"
+            message = "block devices need --allow-path 'GLOB', such as '/dev/sd*'"
             yield severity, (*path, "sources", index), message, False

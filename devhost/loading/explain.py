@@ -1,4 +1,4 @@
-"""What is wrong with a value's shape, in words that say what would be right."""
+"""Messages for values of the wrong shape: what is wrong and what would be right."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from devhost.loading.syntax import TreeError
-from devhost.loading.yamltree import Path, Place, Tree
+from devhost.loading.yamltree import Path, Position, Tree
 from devhost.model import allocate, config, sources
 from devhost.model.mapping import Model
 from devhost.model.names import printable
@@ -15,13 +15,13 @@ from devhost.model.template import TemplateError
 
 Found = tuple[Path, str, tuple[int, int]]
 
-# A hint takes time that grows with both.
+# The time for a hint grows with both.
 _HINT_LENGTH_MAX: Final = 100
 _HINT_WORDS_MAX: Final = 100
-_KEY_MAX: Final = 400  # more than any key that is right has
+_KEY_MAX: Final = 400  # longer than any valid key
 _MESSAGE_MAX: Final = 1000
 
-# Which mapping stands below which key.
+# The model of the mapping below a key.
 _BELOW: Final[dict[str, type[Model]]] = {
     "sources": sources.Source,
     "directory": sources.Directory,
@@ -39,19 +39,33 @@ _BELOW: Final[dict[str, type[Model]]] = {
     "preStart": config.Step,
     "resources": config.Resource,
 }
-# Below which keys a template may stand.
+# The keys whose values may be templates.
 _TEMPLATES: Final = (
     *("id", "group", "value", "hostPath", "containerPath", "devices", "mounts", "cdi"),
     *("run", "exec", "waitFor"),
 )
-# What Kubernetes calls it.
-_OTHER_WORDS: Final = {"mountPath": "containerPath"}
+# What Kubernetes and other device plugins call an option: the keys of this language for it.
+_SYNONYMS: Final = {
+    "count": ("replicas",),
+    "limit": ("maxDevices",),
+    "mountPath": ("containerPath",),
+    "nodeSelector": ("nodeNames",),
+    "path": ("sources", "glob"),
+    "periodSeconds": ("interval",),
+    "readOnly": ("permissions",),
+    "resource": ("name",),
+    "resourceName": ("name",),
+}
 _PLANNED_KINDS: Final = ("usb", "pci", "sysfs", "exec")
+_LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
+_BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
 _EXPECTED: Final = {
     "bool_type": "true or false",
     "dict_type": "a mapping",
-    "int_type": "a whole number",
+    "int_type": "an integer",
     "model_type": "a mapping",
+    # A mode: the other patterns have messages of their own.
+    "string_pattern_mismatch": 'three or four octal digits, such as "0660"',
     "string_type": "a string",
     "tuple_type": "a list",
 }
@@ -70,7 +84,7 @@ def shown(path: Path) -> str:
 
 
 def brief(message: str) -> str:
-    """Return a message as one line of bearable length, whatever the file's texts in it hold."""
+    """Return a message as one printable line of limited length."""
     if len(message) > _MESSAGE_MAX:
         half = _MESSAGE_MAX // 2
         message = f"{message[:half]} … {message[-half:]}"
@@ -78,11 +92,11 @@ def brief(message: str) -> str:
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the word that is nearest, or nothing."""
+    """Return ``; did you mean 'x'?`` for the closest word, or an empty string."""
     words = list(words)
     if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
         return ""
-    import difflib  # noqa: PLC0415 (a file without mistakes needs no hints)
+    import difflib  # noqa: PLC0415 (only needed for a file with errors)
 
     words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
     near = difflib.get_close_matches(word, words, n=1)
@@ -90,15 +104,17 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def tree_problems(tree: Tree) -> Iterator[Found]:
-    """Yield what no configuration may hold anywhere: duplicate and odd keys, missing values."""
+    """Yield duplicate keys, keys that are not strings, and keys without a value."""
     for duplicate in tree.duplicates:
-        message = f"the key stands twice: first in line {duplicate.first_line}"
+        message = f"duplicate key (first defined on line {duplicate.first_line})"
         yield duplicate.path, message, (duplicate.line, duplicate.column)
-    for path, text, line, column in tree.odd_keys:
+    for path, text, line, column in tree.non_string_keys:
         if text == "?":
-            message = "a key must be a text; '{{ }}' is Helm's, a template here is \"${name}\""
+            message = (
+                "keys must be strings; write \"${name}\" for a template ('{{ }}' is Helm's syntax)"
+            )
         else:
-            message = f'YAML reads the key {text} as no text; quote it: "{text}"'
+            message = f'key {text} is not a string in YAML; quote it: "{text}"'
         yield path, message, (line, column)
     yield from _nulls(tree.data, (), tree)
 
@@ -107,8 +123,12 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
     if len(path) == 1 and str(path[0]).startswith("x-"):
         return
     if name := _bare_name(path, tree):
-        place = tree.place(path)
-        yield path, f"a template has a '$': write \"${{{name}}}\"", (place.line, place.column)
+        position = tree.position(path)
+        yield (
+            path,
+            f"missing '$' before a template; write \"${{{name}}}\"",
+            (position.line, position.column),
+        )
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield from _nulls(inner, (*path, key), tree)
@@ -117,93 +137,93 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
             yield from _nulls(inner, (*path, index), tree)
     elif value is None and path:
         key = str(path[-1])
-        message = "has no value: give it one, or remove it"
+        message = "has no value; set one or remove the key"
         if ":" in key:
-            message = f"has no value: write a space after the ':' of '{key.partition(':')[0]}:'"
-        yield path, message, tree.place(path).key
+            message = f"has no value; missing space after '{key.partition(':')[0]}:'"
+        yield path, message, tree.position(path).key
 
 
 def manifest_problem(tree: Tree) -> TreeError | None:
-    """Return what is wrong with a file that is a manifest: nothing of what it holds counts."""
+    """Return the error for a file that is a Kubernetes manifest."""
     if not isinstance(tree.data, dict) or not {"apiVersion", "kind"} <= tree.data.keys():
         return None
     message = (
-        "this is a Kubernetes manifest: the configuration is what stands below the key of a "
-        "ConfigMap's `data`, as a file of its own"
+        "this is a Kubernetes manifest, not a devhost configuration; of a ConfigMap, use the "
+        "value below `data` as the file (it begins with 'version: v1')"
     )
-    return TreeError(message, *tree.place(("apiVersion",)).key)
+    return TreeError(message, *tree.position(("apiVersion",)).key)
 
 
 def _bare_name(path: Path, tree: Tree) -> str:
-    """Return the name in ``{name}``, where a template may stand that lacks its ``$``."""
+    """Return the name in ``{name}`` where a template is allowed: its ``$`` is missing."""
     value, keys = tree.value(path), [part for part in path if isinstance(part, str)]
     if not isinstance(value, dict) or [*value.values()] != [None] or not keys:
         return ""
-    (name,), place = value, tree.place(path)
-    in_braces = (place.line, place.column) != tree.place((*path, name)).key
+    (name,), position = value, tree.position(path)
+    in_braces = (position.line, position.column) != tree.position((*path, name)).key
     template = keys[-1] in _TEMPLATES or keys[-2:-1] in (["env"], ["annotations"])
     named = name.isidentifier() and name not in _keys(_model_at((*path, name)))
     return name if in_braces and template and named else ""
 
 
 def shape_problems(
-    error: ValidationError, base: Path, tree: Tree, said: set[Path], around: set[Path]
+    error: ValidationError, base: Path, tree: Tree, reported: set[Path], around: set[Path]
 ) -> Iterator[Found]:
-    """Yield what a failed validation found.
+    """Yield the errors of a failed validation.
 
     Args:
-        error: What the validation says.
-        base: Where the value stands that was validated.
+        error: The validation error.
+        base: The path of the validated value.
         tree: The document.
-        said: Paths of which something has been said already: nothing is, again.
-        around: The paths that each of these is directly below: nothing is said of them, either.
+        reported: Paths that already have an error, and get no other.
+        around: The parents of these paths, which are not reported either.
     """
     for details in error.errors(include_url=False):
         path = known((*base, *details["loc"]), tree)
         if details["type"] == "extra_forbidden":
-            yield from _unknown_key((*base, *details["loc"]), tree, said)
+            yield from _unknown_key((*base, *details["loc"]), tree, reported)
         elif details["type"] == "too_short" and details["input"]:
-            continue  # what is in it failed, and is reported by itself
-        elif path not in said and path not in around:
-            place = tree.place(path)
-            offset = _template_offset(details, place)
-            yield path, _message(details, path, place), (place.line, place.column + offset)
+            continue  # its items have errors of their own
+        elif path not in reported and path not in around:
+            position = tree.position(path)
+            column = position.column + _template_offset(details, position)
+            yield path, _message(details, path, position), (position.line, column)
 
 
 def known(path: Path, tree: Tree) -> Path:
-    """Drop what stands in no file: a shorthand's option, and tags of unions."""
+    """Drop the parts of a path that are not in the file: shorthands' options and union tags."""
     kept: Path = ()
     for part in path:
-        if (*kept, part) in tree.places:
+        if (*kept, part) in tree.positions:
             kept = (*kept, part)
     return kept
 
 
-def _unknown_key(full: Path, tree: Tree, said: set[Path]) -> Iterator[Found]:
-    """Say what an unknown key may have meant; ``full`` is its path with shorthands written out."""
+def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]:
+    """Explain an unknown key; ``full`` is its path with shorthands expanded."""
     key, path = str(full[-1]), known(full, tree)
-    if (path in said and ":" in key) or _bare_name(path[:-1], tree):
+    if (path in reported and ":" in key) or _bare_name(path[:-1], tree):
         return
     model, present = _model_at(full), tree.value(path[:-1])
     keys = _keys(model)
     absent = [other for other in keys if other not in present]
     if model is sources.Source and key in _PLANNED_KINDS:
-        hint = ": a source of this kind is not supported by this version"
-    elif _OTHER_WORDS.get(key) in absent:
-        hint = f"; did you mean '{_OTHER_WORDS[key]}'?"
+        hint = ": this kind of source is not supported in this version"
+    elif synonym := next((one for one in _SYNONYMS.get(key, ()) if one in absent), None):
+        hint = f"; did you mean '{synonym}'?"
     else:
         near = [*filter(keys.__contains__, present), *keys]
         hint = (
             _belongs(key, near)
             or did_you_mean(key, absent)
             or _belongs(key, [other for other in _BELOW if other not in {*full, "file", "checks"}])
-            or f"; known are {', '.join(keys)}"
+            or f"; known keys: {', '.join(keys)}"
         )
-    yield path, f"unknown key '{key}'{hint}", tree.place(path).key
+    yield path, f"unknown key '{key}'{hint}", tree.position(path).key
 
 
 def _model_at(path: Path) -> type[Model]:
-    # "mapping" is a tag of the union of checks.
+    # "mapping" is a tag of the union of health checks.
     parents = [part for part in path[:-1] if isinstance(part, str) and part != "mapping"]
     if not parents:
         return config.Config
@@ -223,64 +243,86 @@ def _belongs(key: str, parents: Iterable[str]) -> str:
     return ""
 
 
-def _template_offset(details: ErrorDetails, place: Place) -> int:
+def _template_offset(details: ErrorDetails, position: Position) -> int:
     error = details.get("ctx", {}).get("error")
-    if not isinstance(error, TemplateError) or not place.verbatim:
+    if not isinstance(error, TemplateError) or not position.verbatim:
         return 0
-    return error.offset + (0 if place.plain else 1)
+    return error.offset + (0 if position.plain else 1)
 
 
-def _message(details: ErrorDetails, path: Path, place: Place) -> str:
+def _message(details: ErrorDetails, path: Path, position: Position) -> str:
     kind, given = details["type"], details["input"]
     message = details["msg"].removeprefix("Value error, ")
     if kind == "missing":
-        return f"needs '{details['loc'][-1]}'"
+        key = details["loc"][-1]
+        return f"needs '{key}: v1'" if key == "version" else f"needs '{key}'"
     if kind == "literal_error":
         expected = details["ctx"]["expected"]
         options = expected.replace("'", "").replace(" or ", ", ").split(", ")
         if not isinstance(given, str):
-            return f"should be {expected}{_instead(given, place)}"
+            return f"should be {expected}{_instead(given, position)}"
         return f"'{given}' should be {expected}{did_you_mean(given, options)}"
+    if kind in _LIMITS:
+        (limit,) = details["ctx"].values()
+        return f"should be {_LIMITS[kind]} {limit}, not {given}"
     if kind in _EXPECTED:
         message = f"should be {_EXPECTED[kind]}"
-        if path[-1:] in (("env",), ("annotations",)) and isinstance(given, list):
-            return f"{message}, not a list: write {_first_name(given)}: …"
-        if kind == "int_type" and isinstance(given, str) and given.isdecimal():
-            return f"{message}: remove the quotes of '{given}'"
+        if instead := _what_to_write(kind, given, path):
+            return message + instead
     if kind == "too_short":
-        return "needs at least one"
+        return "needs at least one item"
     if message == "should be a string" or kind == "string_type":
-        return message + _read_as(given, place)
+        return message + _read_as(given, position)
     if message.startswith("should be"):
-        return message + _instead(given, place)
+        return message + _instead(given, position)
     return message[0].lower() + message[1:] if kind != "value_error" else message
 
 
+def _what_to_write(kind: str, given: Any, path: Path) -> str:
+    """Return what to write instead of a value of the wrong type, where that is known."""
+    match kind, given:
+        case "int_type", str() if given.isdecimal():
+            return f"; remove the quotes of '{given}'"
+        case "bool_type", str() if given in _BOOLEANS:
+            return f"; remove the quotes of '{given}'"
+        case "tuple_type", str():
+            return f", not a string; write {_as_list(path, given)}"
+        case "tuple_type", dict():
+            return ", not a mapping; begin each item with '- '"
+        case _, list() if not path:
+            return " with 'version: v1' and 'resources:', not a list"
+        case _, list() if path[-1:] in (("env",), ("annotations",)):
+            return f", not a list; write {_first_name(given)}: …"
+    return ""
+
+
+def _as_list(path: Path, text: str) -> str:
+    """Return a string as the list to write instead; a command is split into its arguments."""
+    command = path[-1:] in (("run",), ("exec",))
+    return f"[{', '.join(text.split()) if command else text}]"
+
+
 def _first_name(items: list[Any]) -> str:
-    """Return the name in Kubernetes' form of a list: ``- name: A``."""
+    """Return the name in a list in the form that Kubernetes uses: ``- name: A``."""
     name = items[0].get("name") if items and isinstance(items[0], dict) else None
     return name if isinstance(name, str) else "NAME"
 
 
-def _instead(given: Any, place: Place) -> str:
+def _instead(given: Any, position: Position) -> str:
     if isinstance(given, dict):
         return ", not a mapping"
     if isinstance(given, list):
         return ", not a list"
-    return f", not '{given if place.text is None else place.text}'"
+    return f", not '{given if position.text is None else position.text}'"
 
 
-def _read_as(given: Any, place: Place) -> str:
-    """Say what YAML made of a plain text, and how to keep it a text."""
-    if isinstance(given, dict | list) or place.text is None or not place.plain:
-        return _instead(given, place)
-    what = {"bool": "the truth value", "int": "the number", "float": "the number"}.get(
-        type(given).__name__, "the date"
-    )
+def _read_as(given: Any, position: Position) -> str:
+    """Explain what YAML reads an unquoted string as, and how to write it as a string."""
+    if isinstance(given, dict | list) or position.text is None or not position.plain:
+        return _instead(given, position)
+    what = {"bool": "boolean", "int": "number", "float": "number"}.get(type(given).__name__, "date")
     value = str(given).lower() if isinstance(given, bool) else given
     if isinstance(given, float) and given.is_integer():
         value = int(given)
-    same = "" if str(value) == place.text else f" {value}"
-    if same:
-        return f': YAML reads {place.text} as {what}{same}; quote it: "{place.text}"'
-    return f': {place.text} is {what} {value} to YAML; quote it: "{place.text}"'
+    read = f"a {what}" if str(value) == position.text else f"the {what} {value}"
+    return f': YAML reads {position.text} as {read}; quote it: "{position.text}"'

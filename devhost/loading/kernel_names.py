@@ -1,4 +1,4 @@
-"""What patterns and globs find of the names that the kernel gives to devices."""
+"""Which of the kernel's device names patterns and globs match."""
 
 import fnmatch
 import re
@@ -8,8 +8,8 @@ from typing import Final
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 
-# Names that the kernel counts up in the order of discovery: another device's after a reboot.
-# Of each the first few, so that a pattern that leaves one out is known by another.
+# Names that the kernel numbers in the order of discovery, so that a reboot may assign them to other
+# devices. The first few of each, for patterns that match only some.
 _COUNTED: Final = tuple(
     name.format(number)
     for name in (
@@ -22,7 +22,7 @@ _COUNTED: Final = tuple(
 ) + tuple(chain.from_iterable((f"sd{letter}", f"sd{letter}1") for letter in "abcdefghij"))
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/_-]*")
-# What begins with a backslash, or is a set of characters; else what looks like a glob.
+# Escapes and character sets; else what looks like a glob.
 _LOOKS: Final = re.compile(
     r"\\Q.*?(?:\\E|\Z)|\\[pP]?.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]"
     r"|(?P<before>[A-Za-z0-9/_-])(?P<mark>[*?])",
@@ -32,7 +32,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9/_.-]*[A-Za-z0-9/_-][*?][A-Za-z0-9/_.*?-]*
 
 
 def counted_by_pattern(text: str) -> str | None:
-    """Return a counted name that a pattern on the path below /dev matches."""
+    """Return a numbered name that a pattern for the path below /dev matches."""
     beginning = _PLAIN.match(text)
     prefix = beginning[0][:-1] if beginning and "|" not in text else ""
     names = (name for name in _COUNTED if name.startswith(prefix))
@@ -40,7 +40,7 @@ def counted_by_pattern(text: str) -> str | None:
 
 
 def counted_by_glob(text: str) -> str | None:
-    """Return a counted name whose path a glob matches."""
+    """Return a numbered name whose path a glob matches."""
     prefix = re.split(r"[*?[]", text, maxsplit=1)[0]
     parts = text.split("/")
     for name in _COUNTED:
@@ -58,10 +58,7 @@ def counted_by_glob(text: str) -> str | None:
 
 
 def glob_problem(text: str) -> str | None:
-    """Say what a pattern matches that looks like a glob: a letter that is repeated or left out.
-
-    Only where it does not match what the glob would.
-    """
+    """Explain what a pattern that looks like a glob matches, if not the same as the glob."""
     if not any(look["mark"] for look in _LOOKS.finditer(text)) or not (word := _WORD.search(text)):
         return None
     regex = _rewritten(text, {"*": ".*", "?": "."})
@@ -74,7 +71,7 @@ def glob_problem(text: str) -> str | None:
     found = [name for name in (fewer, more) if name and _matches(text, name)]
     found += ["…"] if "*" in word[0] else []
     return (
-        f"matches {', '.join(found)} but not {meant}: this is a regular expression, not a glob; "
+        f"matches {', '.join(found)} but not {meant}: a regular expression, not a glob; "
         f"write {regex}"
     )
 
@@ -82,7 +79,7 @@ def glob_problem(text: str) -> str | None:
 def _matches(text: str, name: str) -> bool:
     try:
         return pattern.fullmatch(text, name) is not None
-    except PatternError:  # which is reported by itself
+    except PatternError:  # reported by another check
         return False
 
 

@@ -1,4 +1,4 @@
-"""A configuration file to a `Config`, or every problem that it has, each with its place."""
+"""Loads a configuration file: a `Config`, or every problem with its position."""
 
 import copy
 import errno
@@ -13,24 +13,24 @@ from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.immutable import immutable
 from devhost.loading import checks, explain, syntax, yamltree
-from devhost.loading.checks import Declared
+from devhost.loading.checks import ParsedResource
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
 
-SIZE_MAX: Final = 1 << 20  # a ConfigMap holds no more (1 MiB, Kubernetes)
-PROBLEMS_MAX: Final = 1000  # errors, and as many warnings
+SIZE_MAX: Final = 1 << 20  # the limit of a ConfigMap (1 MiB, Kubernetes)
+PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
 _Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
 
 
 @immutable
 class Loaded:
-    """What a file held.
+    """The content of a file.
 
     Attributes:
-        config: The configuration; ``None`` where any problem is an error.
+        config: The configuration; ``None`` if any problem is an error.
         problems: Errors and warnings in the order of the file.
     """
 
@@ -41,7 +41,7 @@ class Loaded:
         """Return the configuration.
 
         Raises:
-            ConfigError: There is none; it carries every problem.
+            ConfigError: The file has errors; it carries every problem.
         """
         if self.config is None:
             raise ConfigError(self.problems)
@@ -53,8 +53,8 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
 
     Args:
         file: The path, as the user gave it.
-        policy: What the configuration may ask for. Asking for more is a warning, or an error
-            where the policy is enforced.
+        policy: What the configuration may use. Anything else is a warning, or an error if the
+            policy is enforced.
     """
     try:
         raw = read(file)
@@ -69,28 +69,28 @@ def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
-    """Check a configuration's text; ``file`` is the name that its problems bear."""
+    """Check a configuration's text; ``file`` is the name in its problems."""
     return Loader(policy).loads(text, file)
 
 
 class Loader:
-    """Checks configurations one after the other, and looks anew only at what has changed.
+    """Checks successive configurations, and reuses resources that have not changed.
 
-    Of a resource of which nothing was to be said the last time, and which stands in the file
-    as it did, the value is that of the last time. What is found is the same either way.
+    A resource that had no problems and has the same text keeps its value. The result is the
+    same either way.
 
     Args:
-        policy: What the configurations may ask for.
+        policy: What the configurations may use.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy or Policy()
-        self._clean: dict[str, Resource] = {}  # by their texts
+        self._clean: dict[str, Resource] = {}  # by their text
 
     def load_bytes(self, raw: bytes, file: str) -> Loaded:
         """Check what `read` returned."""
         if len(raw) > SIZE_MAX:
-            return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, more than a ConfigMap holds")
+            return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -99,7 +99,7 @@ class Loader:
         return self.loads(text, file)
 
     def loads(self, text: str, file: str) -> Loaded:
-        """Check a configuration's text; ``file`` is the name that its problems bear."""
+        """Check a configuration's text; ``file`` is the name in its problems."""
         with gc_paused():
             try:
                 tree = yamltree.parse(text)
@@ -107,36 +107,37 @@ class Loader:
                     raise problem
             except TreeError as error:
                 return unusable(file, str(error), error.line, error.column)
-            resources: list[Declared] = []
+            resources: list[ParsedResource] = []
             found = self._found(tree, resources)
             loaded = _loaded(file, found, lambda: [one.resource for one in resources])
             self._clean = {one.text: one.resource for one in resources if one.clean}
             return loaded
 
-    def _found(self, tree: Tree, resources: list[Declared]) -> Iterator[_Found]:
-        """Yield each problem, and collect the resources whose shape is right."""
-        said = set()
+    def _found(self, tree: Tree, resources: list[ParsedResource]) -> Iterator[_Found]:
+        """Yield each problem, and collect the resources that have the right shape."""
+        reported = set()
         for path, message, at in explain.tree_problems(tree):
-            said.add(path)
+            reported.add(path)
             yield "error", path, message, at
-        around = {path[:-1] for path in said}
-        for declared_or_not in _shapes(tree, self._clean):
-            if isinstance(declared_or_not, Declared):
-                resources.append(declared_or_not)
+        around = {path[:-1] for path in reported}
+        for parsed_or_error in _shapes(tree, self._clean):
+            if isinstance(parsed_or_error, ParsedResource):
+                resources.append(parsed_or_error)
                 continue
-            base, error = declared_or_not
-            for where, message, at in explain.shape_problems(error, base, tree, said, around):
+            base, error = parsed_or_error
+            for where, message, at in explain.shape_problems(error, base, tree, reported, around):
                 yield "error", where, message, at
         for severity, full, message, on_key in checks.check(resources, self._policy):
             path = explain.known(full, tree)
-            place = tree.place(path)
-            yield severity, path, message, place.key if on_key else (place.line, place.column)
+            position = tree.position(path)
+            shown_at = position.key if on_key else (position.line, position.column)
+            yield severity, path, message, shown_at
 
 
 def _loaded(
     file: str, found: Iterable[_Found], resources: Callable[[], Iterable[Resource]]
 ) -> Loaded:
-    """Return what a file held, by what is found of it: of very much, not all."""
+    """Return the content of a file with its problems, up to `PROBLEMS_MAX` of each severity."""
     kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
     more: list[Problem] = []
     for severity, path, message, at in found:
@@ -145,7 +146,7 @@ def _loaded(
             kept[severity].append(Problem(severity, file, *at, *shown))
             continue
         if not any(problem.severity == severity for problem in more):
-            end = f"more than {PROBLEMS_MAX} {severity}s: the others are not shown"
+            end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
             more.append(Problem(severity, file, *at, "", end))
         if severity == "error":
             break
@@ -158,12 +159,12 @@ def _loaded(
 
 def _shapes(
     tree: Tree, clean: Mapping[str, Resource]
-) -> Iterator[Declared | tuple[yamltree.Path, ValidationError]]:
-    """Validate the top level and each resource on its own, so that one hides no other.
+) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
+    """Validate the top level and each resource separately, so that all errors are found.
 
     Args:
         tree: The document.
-        clean: Resources that need no validation, by their texts.
+        clean: Resources that need no validation, by their text.
     """
     data: Any = tree.data
     items: list[Any] = []
@@ -177,22 +178,21 @@ def _shapes(
     except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):
-        path, text = ("resources", index), repr(item)  # which tells 1 from True, as == does not
+        path, text = ("resources", index), repr(item)  # repr: 1 == True
         try:
             known = clean.get(text)
             resource = known or Resource.model_validate(item)
-            yield Declared(path, resource, text, clean=known is not None)
+            yield ParsedResource(path, resource, text, clean=known is not None)
         except ValidationError as error:
             yield path, error
             if (rest := _without_mistakes(item, error, index)) is not None:
-                yield Declared(path, rest)
+                yield ParsedResource(path, rest)
 
 
 def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource | None:
-    """Return what is left of a resource without its misshapen parts, to be checked further.
+    """Return a resource without its invalid parts, so that the rest is checked as well.
 
-    Nothing where that would make checks see mistakes that are none: a variable is known only
-    with all of the sources.
+    ``None`` if that would cause false errors: variables are known only with all sources.
     """
     paths = [details["loc"] for details in error.errors(include_url=False)]
     if not isinstance(item, dict) or any(path[:1] in ((), ("sources",)) for path in paths):
@@ -206,7 +206,7 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
         and "checks" not in checked
         and any(path[0] == "health" for path in paths)
     ):
-        del rest["health"]  # what it checks has mistakes, which is not to check nothing
+        del rest["health"]  # else it would seem to have no checks
     rest.setdefault("name", f"invalid.example/r{index}")
     try:
         return Resource.model_validate(rest)
@@ -215,9 +215,9 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
 
 
 def _remove(data: Any, path: tuple[str | int, ...]) -> None:
-    """Remove what stands at ``path``, or the shorthand above it.
+    """Remove the value at ``path``, or the shorthand above it.
 
-    Of a list nothing is removed but the whole: the places of the other items would shift.
+    A list is removed as a whole: without one item, the indexes of the others would change.
     """
     owner, key = data, path[0]
     for depth, part in enumerate(path):
@@ -238,15 +238,15 @@ def _has(data: Any, part: str | int) -> bool:
 
 
 def read(file: str) -> bytes:
-    """Read a file, or standard input for ``-``; not much more than a configuration may have.
+    """Read a file, or standard input for ``-``, up to one byte more than `SIZE_MAX`.
 
     Raises:
         OSError: It cannot be read.
     """
     if not file:
-        raise FileNotFoundError(errno.ENOENT, "the name of the file is empty")
+        raise FileNotFoundError(errno.ENOENT, "the file name is empty")
     if "\0" in file:
-        raise FileNotFoundError(errno.ENOENT, "no file's name has a NUL in it")
+        raise FileNotFoundError(errno.ENOENT, "the file name contains a NUL")
     if file == "-":
         if sys.stdin is None:
             raise OSError(errno.EBADF, "standard input is closed")
@@ -256,26 +256,26 @@ def read(file: str) -> bytes:
 
 
 def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[str, str]]) -> Loaded:
-    """Return what a file held as one that cannot be used.
+    """Return a file's content as an invalid one.
 
     Args:
-        loaded: What it held, a configuration.
-        raw: Its content.
+        loaded: The content, which is valid by itself.
+        raw: The bytes of the file.
         file: Its name.
-        reasons: By resource, the key that is to blame, and the message.
+        reasons: The key and the message of an error, by resource.
     """
     tree = yamltree.parse(raw.decode("utf-8-sig"))
     problems = []
     for index, resource in enumerate(loaded.require().resources):
         if (found := reasons.get(resource.name)) is not None:
             path: yamltree.Path = ("resources", index, found[0])
-            at = tree.place(path)
+            at = tree.position(path)
             shown = explain.shown(explain.known(path, tree))
             problems.append(Problem("error", file, at.line, at.column, shown, found[1]))
     return Loaded(None, (*problems, *loaded.problems))
 
 
 def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
-    """Return the one problem of a file of which nothing can be used."""
+    """Return the result for a file with a single error that makes it unusable."""
     message = explain.brief(message)
     return Loaded(None, (Problem("error", file or "''", line, column, "", message),))

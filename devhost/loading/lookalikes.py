@@ -1,6 +1,6 @@
-"""Texts in the language of another tool: regular expressions or braces in globs, docker's forms.
+"""Strings in another tool's syntax: regular expressions or braces in globs, docker's forms.
 
-They would be legal and match nothing, or name a path that does not exist; each function returns
+They would be valid, but match nothing or name a path that does not exist. Each function returns
 what to write instead.
 """
 
@@ -9,18 +9,18 @@ from typing import Final
 
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 
-# A set of characters as `fnmatch` reads it, or the '[' of one that is not closed.
+# A set of characters as `fnmatch` reads it, or an unclosed '['.
 _SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
 _VARIABLE: Final = re.compile(r"\$\{[A-Za-z_]")
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
-# Where sets are written '[]': what has a meaning in regular expressions only. udev writes a blank
-# in a label as '\x20', so not each backslash is one.
+# What is special in regular expressions only; sets have been replaced by '[]'. udev writes a space
+# in a label as '\x20', so not every backslash counts.
 _REGEX: Final = re.compile(
     r"(?:\[\]|[).])(?P<repeat>[+])|(?:\[\]|[).])(?P<count>\{[0-9]+,?[0-9]*\})"
     r"|(?P<escape>\\[dwsDWS.*?+(\[{])|(?P<group>\()(?:[^()|]*\||\?)"
     r"|(?<=[-_])(?P<any>\.)[*+]|(?P<end>\$)\Z"
 )
-# From a regular expression to a glob, where that is simple.
+# Simple replacements from a regular expression to a glob.
 _AS_GLOB: Final = (
     (re.compile(r"\\d"), "[0-9]"),
     (re.compile(r"\\\."), "."),
@@ -35,26 +35,26 @@ _DOCKER: Final = re.compile(
 
 
 def variable_mistake(text: str) -> str | None:
-    """Say that a text of a source has a variable."""
+    """Explain that a source cannot contain variables."""
     if _VARIABLE.search(text):
-        return "variables are not replaced in sources: write what is on the host"
+        return "variables are not expanded in sources; write the name on the host"
     return None
 
 
 def directory_mistake(path: str) -> str | None:
-    """Say that the path of a directory is a glob, or has a variable."""
+    """Explain that the path of a directory cannot be a glob or contain a variable."""
     if any(character in path for character in "*?["):
-        return f"a directory cannot be a glob: write the source as {path.rstrip('/')}/*"
+        return f"a directory cannot be a glob; write the source as {path.rstrip('/')}/*"
     return variable_mistake(path) or _braces_mistake(path)
 
 
 def glob_mistake(text: str) -> str | None:
-    """Say what is no part of a glob."""
+    """Explain what is not valid in a glob."""
     for found in _SET.finditer(text):
         if found[0] == "[":
-            return "'[' is not closed; for the character itself write '[[]'"
+            return "unclosed '['; write '[[]' for the character itself"
         if found[0].startswith("[^"):
-            return f"a glob excludes characters by '!': write [!{found[0][2:]}"
+            return f"a glob negates a set with '!'; write [!{found[0][2:]}"
     return variable_mistake(text) or _regex_mistake(text) or _braces_mistake(text)
 
 
@@ -72,7 +72,7 @@ def _regex_mistake(text: str) -> str | None:
     if below != text and not glob_problem(below):
         better.append(f"dev: {below}")
     hint = f"; write {' or '.join(better)}" if better else ""
-    return f"a glob, not a regular expression: '{mark}' stands for itself{hint}"
+    return f"a glob, not a regular expression: '{mark}' matches only itself{hint}"
 
 
 def _braces_mistake(text: str) -> str | None:
@@ -83,11 +83,11 @@ def _braces_mistake(text: str) -> str | None:
     start, end = pairs[0].span()
     each = [f"{text[:start]}{part}{text[end:]}" for part in text[start + 1 : end - 1].split(",")]
     simple = len(pairs) == 1 and len(each) > 1
-    return f"braces are not expanded: list {', '.join(each) if simple else 'each path'} instead"
+    return f"braces are not expanded; list {', '.join(each) if simple else 'each path'} instead"
 
 
 def docker_mistake(text: str, *, mount: bool) -> str | None:
-    """Say how a device or mount in docker's form is written.
+    """Explain how to write a device or mount that is in docker's form.
 
     Source: https://docs.docker.com/reference/cli/docker/container/run (--device, --volume).
     """
@@ -101,7 +101,7 @@ def docker_mistake(text: str, *, mount: bool) -> str | None:
     elif mode:
         entry["permissions"] = mode
     shown = (f"{key}: {_quoted(value)}" for key, value in entry.items() if value)
-    return f"looks like docker's HOST:CONTAINER:MODE: write {{{', '.join(shown)}}}"
+    return f"looks like docker's HOST:CONTAINER:MODE; write {{{', '.join(shown)}}}"
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What YAML makes of a scalar: its type, and its value of that type."""
+"""The type and value that YAML gives to a scalar."""
 
 import re
 from functools import lru_cache
@@ -10,7 +10,7 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 STRING: Final = "tag:yaml.org,2002:str"
 _DEFAULT: Final = "tag:yaml.org,2002:value"
 
-# No number or date is longer; sexagesimal numbers take quadratic time.
+# No valid number or date is longer, and sexagesimal numbers take quadratic time.
 LENGTH_MAX: Final = 1000
 
 _PREFIX: Final = "tag:yaml.org,2002:"
@@ -23,17 +23,15 @@ _RESOLVER: Final = yaml.resolver.Resolver()
 
 
 def tag(given: str | None, text: str, implicit: tuple[bool, bool]) -> str:
-    """Return the type of a scalar: that which it bears, else what its text looks like.
+    """Return the type of a scalar: its explicit tag, else the one that its text implies.
 
     Raises:
-        ValueError: It bears one that is not YAML's own.
+        ValueError: The explicit tag is not one of YAML's own.
     """
     if given == "!":
         return STRING
     if given and not given.startswith(_PREFIX):
-        raise ValueError(
-            f"the tag {given!r} is not supported; a text that begins with '!' must be quoted"
-        )
+        raise ValueError(f"unsupported tag {given!r}; quote a string that begins with '!'")
     if given or not implicit[0]:
         return given or STRING
     return _looks_like(text) if len(text) > _KEPT_LENGTH else _looks_like_kept(text)
@@ -50,15 +48,15 @@ _looks_like_kept: Final = lru_cache(maxsize=512)(_looks_like)
 
 
 def value(tag: str, text: str) -> Any:
-    """Return what a scalar stands for.
+    """Return the value of a scalar.
 
-    A whole number that YAML 1.2, and so many an editor, reads as another one or as a text (010,
-    1:30, 1_000, 0b1) is a float, which is nowhere right.
+    An integer that YAML 1.2 reads as another number or as a string (010, 1:30, 1_000, 0b1) becomes
+    a float, which no option accepts: editors that use YAML 1.2 would show something else.
 
     Raises:
-        ValueError: The text is none of its type, or there is no such type.
+        ValueError: The text is not valid for the type, or there is no such type.
     """
-    if tag in (STRING, MERGE, _DEFAULT):  # the latter two, "<<" and "=", mean more as a key
+    if tag in (STRING, MERGE, _DEFAULT):  # "<<" and "=" are special only as keys
         return text
     if tag in _READ and len(text) <= LENGTH_MAX:
         try:
@@ -66,7 +64,7 @@ def value(tag: str, text: str) -> Any:
             found = yaml.constructor.SafeConstructor().construct_object(node)
             return float(found) if tag == _INT and not _PLAIN.fullmatch(text) else found
         except (ArithmeticError, ValueError, LookupError, AttributeError, TypeError):
-            pass  # a forced type (!!int b) fails in as many ways as PyYAML has constructors
+            pass  # PyYAML's constructors raise all of these for an explicit tag (!!int b)
         except yaml.YAMLError:
             pass
-    raise ValueError(f"{text!r} cannot be read; quote it")
+    raise ValueError(f"{text!r} is not a valid {tag.removeprefix(_PREFIX)}; quote it")

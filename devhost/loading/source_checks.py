@@ -1,21 +1,20 @@
-"""What is wrong, or doubtful, with a resource's sources."""
+"""Errors and warnings of a resource's sources."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
-from devhost.loading.finding import Finding
+from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.lookalikes import directory_mistake, glob_mistake, variable_mistake
-from devhost.loading.yamltree import Path
+from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.config import Resource
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 from devhost.model.values import SHARES_MAX
 
-# Of all patterns of a file: how many, and their characters.
+# Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
 _GLOB_MAX: Final = 1000
@@ -26,7 +25,7 @@ _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Yield what is wrong with patterns, tokens and IDs."""
+    """Yield errors and warnings of patterns, tokens and IDs."""
     for index, source in enumerate(resource.sources):
         yield from _source(source, (*path, "sources", index))
     yield from _nodes(path, resource)
@@ -35,7 +34,7 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
 
 
 def check_patterns(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
-    """Refuse more patterns than can be compiled in bearable time and memory."""
+    """Refuse more patterns than can be compiled in reasonable time and memory."""
     seen: set[str] = set()
     for path, resource in resources:
         for index, source in enumerate(resource.sources):
@@ -46,8 +45,8 @@ def check_patterns(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Findi
                     seen.update((text,), exclude)
             if len(seen) > _PATTERNS_MAX or sum(map(len, seen)) > _PATTERN_TEXT_MAX:
                 message = (
-                    f"with this source, the patterns of the file are more than {_PATTERNS_MAX}, "
-                    f"or have more than {_PATTERN_TEXT_MAX} characters"
+                    f"with this source, the file has more than {_PATTERNS_MAX} patterns, or more "
+                    f"than {_PATTERN_TEXT_MAX} characters in them"
                 )
                 yield "error", (*path, "sources", index), message, False
                 return
@@ -67,7 +66,7 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
             yield from _patterns((kind.pattern,), (*base, "pattern"), single=True)
             yield from _patterns(kind.exclude, (*base, "exclude"))
             if kind.pattern.startswith("/"):
-                message = "a dev pattern matches the path below /dev: leave out the leading '/dev/'"
+                message = "a dev pattern matches the path below /dev; remove the leading '/dev/'"
                 yield "error", (*base, "pattern"), message, False
         case Static():
             yield from _static_ids(kind, (*path, "static", "ids"))
@@ -78,24 +77,24 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 
 
 def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs that mean nothing, or are too long: Python needs quadratic time for them."""
+    """Refuse globs with mistakes, and long ones: Python takes quadratic time for them."""
     for index, text in enumerate(texts):
         if len(text) > _GLOB_MAX:
-            message = f"a glob of {len(text)} characters: at most {_GLOB_MAX} are allowed"
+            message = f"glob of {len(text)} characters; at most {_GLOB_MAX} are allowed"
             yield "error", (*path, index), message, False
         elif problem := glob_mistake(text):
             yield "error", (*path, index), problem, False
 
 
 def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs that would look at the same directories again and again."""
+    """Refuse globs that would read the same directories many times."""
     for index, text in enumerate(globs):
         parts = text.split("/")
         if len(parts) > _PARTS_MAX:
-            message = f"a path of {len(parts)} parts: at most {_PARTS_MAX} are allowed"
+            message = f"path of {len(parts)} parts; at most {_PARTS_MAX} are allowed"
             yield "error", (*path, index), message, False
         elif parts.count("**") > _ANY_DEPTHS_MAX:
-            message = f"'**' stands more than {_ANY_DEPTHS_MAX} times in the path"
+            message = f"more than {_ANY_DEPTHS_MAX} '**' in the path"
             yield "error", (*path, index), message, False
 
 
@@ -109,7 +108,7 @@ def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iter
             continue
         for group in groups:
             if group in BUILT_IN_VARIABLES:
-                message = f"the group '{group}' bears the name of a built-in variable: rename it"
+                message = f"the group '{group}' has the name of a built-in variable; rename it"
                 yield "error", where, message, False
         if problem := variable_mistake(text):
             yield "error", where, problem, False
@@ -122,35 +121,35 @@ def _static_ids(static: Static, path: Path) -> Iterator[Finding]:
     for index, device_id in enumerate(static.ids or ()):
         problem = names.text_problem(device_id)
         if not device_id:
-            problem = "a device ID cannot be empty"
+            problem = "a device ID must not be empty"
         elif "::" in device_id:
             problem = f"{device_id!r}: '::' is reserved for the shares of a device"
         elif device_id in seen:
-            problem = f"the ID {device_id!r} stands twice"
+            problem = f"duplicate ID {device_id!r}"
         if problem:
             yield "error", (*path, index), problem, False
         seen.add(device_id)
 
 
 def _nodes(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Check what is said of the nodes of devices that have several."""
+    """Check the options of sources for devices that have several nodes."""
     roles: set[str] = set()
     for index, source in enumerate(resource.sources):
         where = (*path, "sources", index)
         if source.optional and resource.group is None:
-            message = "only a device of several nodes can lack one: say `group`, too"
+            message = "only devices with several nodes can lack one; set `group` as well"
             yield "error", (*where, "optional"), message, True
         if source.role is None:
             continue
         if not _ROLE.fullmatch(source.role):
-            message = f"{source.role!r} should be letters, digits and '_', and begin with a letter"
+            message = f"{source.role!r} should be letters, digits and '_', beginning with a letter"
             yield "error", (*where, "as"), message, False
         elif source.role in roles:
-            message = f"another source's node is called {source.role!r} already"
+            message = f"duplicate name {source.role!r}: another source has the same `as`"
             yield "error", (*where, "as"), message, False
         roles.add(source.role)
     if resource.group is not None and all(source.optional for source in resource.sources):
-        message = "one source at least must not be optional"
+        message = "at least one source must not be optional"
         yield "error", (*path, "sources"), message, True
 
 
@@ -161,11 +160,11 @@ def _shares(path: Path, resource: Resource) -> Iterator[Finding]:
         if isinstance(kind := source.kind, Static)
     )
     if max(tokens, 1) * resource.replicas > SHARES_MAX:
-        message = f"more than {SHARES_MAX} device IDs, which is more than kubelet takes"
+        message = f"more than {SHARES_MAX} device IDs, the most that kubelet accepts"
         yield "error", (*path, "replicas" if resource.replicas > 1 else "sources"), message, True
     most, least = resource.max_devices, resource.min_devices
     if most is not None and least is not None and least > most:
-        message = f"minDevices {least} is more than maxDevices {most}: some would always be missing"
+        message = f"minDevices {least} is more than maxDevices {most}; some would always be missing"
         yield "error", (*path, "minDevices"), message, False
 
 
@@ -183,14 +182,14 @@ def _stable_ids(path: Path, resource: Resource) -> Iterator[Finding]:
                 continue
         if name is not None:
             message = (
-                f"IDs such as '{name}' follow the order in which devices were found, and change "
-                "over reboots: prefer the links below /dev/*/by-id or by-path, or set `id`"
+                f"IDs such as '{name}' depend on the order of discovery and may change; "
+                "use the links below /dev/*/by-id or by-path, or set `id`"
             )
             yield "warning", (*path, "sources", index), message, False
 
 
 def is_single(resource: Resource) -> bool:
-    """Say whether the sources can find one device at most."""
+    """Whether the sources can find at most one device."""
     if resource.group is not None:
         return not resource.group.names - CONTAINER_VARIABLES
     if len(resource.sources) != 1:

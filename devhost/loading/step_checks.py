@@ -1,22 +1,21 @@
-"""Whether health checks and steps before a start can be done at all."""
+"""Errors and warnings of health checks and preStart steps."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.loading.finding import Finding
 from devhost.loading.template_checks import check_path, check_template, variables_of
-from devhost.loading.yamltree import Path
+from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import HealthChecks, Probe, Resource, Step
 from devhost.model.pattern import PatternError
 from devhost.model.template import Template
 
-PRE_START_MAX_S: Final = 28.0  # the kubelet gives up at 30 s (pkg/kubelet/cm/devicemanager)
+PRE_START_MAX_S: Final = 28.0  # kubelet's timeout is 30 s (pkg/kubelet/cm/devicemanager)
 _INTERVAL_MIN_S: Final = 0.1
 
 
 def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Yield what is wrong with ``health`` and ``preStart``."""
+    """Yield errors and warnings of ``health`` and ``preStart``."""
     if resource.health is None and not resource.pre_start:
         return
     known = variables_of(resource)
@@ -30,15 +29,15 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
         shared = resource.replicas > 1 or resource.overlap == "allow"
         if step.run and step.every == "holder" and shared:
             message = (
-                "a device that is shared (replicas, overlap) may be in use by another pod when "
-                "this one starts: say `every: start` of what does no harm then"
+                "another pod may be using a shared device (replicas, overlap) when this one "
+                "starts; set `every: start` if the step does no harm then"
             )
             yield "error", (*path, "preStart", index), message, True
         total += step.timeout if "timeout" in step.model_fields_set else 0.0
     if total > PRE_START_MAX_S:
         message = (
-            f"the steps' timeouts are {total:g}s together, but kubelet gives a start 30s: "
-            f"devhost ends it after {PRE_START_MAX_S:g}s"
+            f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
+            f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)"
         )
         yield "warning", (*path, "preStart"), message, True
 
@@ -47,7 +46,7 @@ def _health(
     path: Path, health: HealthChecks, allowed: frozenset[str], known: frozenset[str]
 ) -> Iterator[Finding]:
     if not health.checks:
-        yield "error", path, "names no checks: readable, writable, file or exec", True
+        yield "error", path, "needs at least one check: readable, writable, file or exec", True
     if health.interval < _INTERVAL_MIN_S:
         yield "error", (*path, "interval"), "should be at least 100ms", False
     if health.timeout <= 0:
@@ -69,7 +68,7 @@ def _health(
 
 def _step(path: Path, step: Step, known: frozenset[str]) -> Iterator[Finding]:
     if not 0 < step.timeout <= PRE_START_MAX_S:
-        message = f"should be at most {PRE_START_MAX_S:g}s: kubelet gives up after 30s"
+        message = f"should be at most {PRE_START_MAX_S:g}s, and not 0 (kubelet's limit is 30s)"
         yield "error", (*path, "timeout"), message, False
     yield from _arguments((*path, "run"), step.run or (), known, known)
     if step.wait_for is not None:
@@ -83,4 +82,4 @@ def _arguments(
     for index, text in enumerate(texts):
         yield from check_template((*path, index), text, allowed, known)
     if texts and not texts[0].parts:
-        yield "error", (*path, 0), "the command has no name", False
+        yield "error", (*path, 0), "the command is empty", False

@@ -1,4 +1,4 @@
-"""What a YAML syntax error means, naming the usual mistakes as such."""
+"""YAML syntax errors, with the common mistakes explained."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import yaml
 
-# What ends a line: for editors the first three, for YAML 1.1 all.
+# Line breaks: editors know the first three, YAML 1.1 knows all.
 _BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 _ITEMS: Final = r" *(?:- +)*"
 _KEY: Final = re.compile(_ITEMS + r"""(?P<key>"[^"]*"|'[^']*'|[^\s"'#:{[-][^:#]*):(?=\s|$)""")
-_NO_BLANK: Final = re.compile(_ITEMS + r"[A-Za-z_][\w./-]*:(?!//)(?=\S)")
-# What the two parsers say of a thing that no block goes on with.
+_NO_SPACE: Final = re.compile(_ITEMS + r"[A-Za-z_][\w./-]*:(?!//)(?=\S)")
+# What PyYAML's two parsers report for a line that does not fit into its block.
 _BLOCK_PROBLEMS: Final = (
     "did not find expected key",
     "did not find expected '-' indicator",
@@ -23,7 +23,7 @@ _BLOCK_PROBLEMS: Final = (
 
 
 class TreeError(Exception):
-    """The text is not YAML, or not YAML of a kind that a configuration may use.
+    """The text is not YAML, or uses YAML that a configuration may not use.
 
     Attributes:
         line: Counted from 1.
@@ -37,29 +37,29 @@ class TreeError(Exception):
 
 
 def error_at(message: str, event: Any) -> TreeError:
-    """Return an error at the place of a parser's event."""
+    """Return an error at the position of a parser event."""
     mark = event.start_mark
     return TreeError(message, mark.line + 1, mark.column + 1)
 
 
 def position_after(text: str) -> tuple[int, int]:
-    """Return line and column, counted from 1, of what follows a text."""
+    """Return the line and column, counted from 1, of what follows a text."""
     lines = _BREAK.split(text)
     return len(lines), len(lines[-1]) + 1
 
 
 def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
-    """Return what a syntax error is, at its place, naming the usual mistakes as such."""
+    """Return a syntax error with its position, and with common mistakes explained."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = _BREAK.split(text)
     around = lines[line] if line < len(lines) else ""
-    before, problem = around[:column], error.problem or error.context or "not YAML"
+    before, problem = around[:column], error.problem or error.context or "invalid YAML"
     if "${" in around and ("{" in before.replace("${", "") or "[" in before):
-        message = 'inside { } and [ ] a template must be quoted: write "${…}"'
+        message = 'inside { } and [ ] quote a template: "${…}"'
         return TreeError(message, line + 1, column + 1)
     if "\t" in around[: column + 1] and not around[: column + 1].strip():
-        return TreeError("indented with a tab: YAML wants spaces", line + 1, column + 1)
+        return TreeError("indented with a tab; use spaces", line + 1, column + 1)
     return (
         _quoted(error, problem, around, column)
         or _bracket(error, lines)
@@ -71,43 +71,43 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
 def _named(error: yaml.MarkedYAMLError, problem: str, around: str, column: int) -> str:
     for character in around[max(0, column - 1) : column + 1]:
         if character in "%@`*&!|>":
-            return f"a text that begins with {character!r} must be quoted ({problem})"
+            return f"quote a string that begins with {character!r} ({problem})"
     if "mapping values are not allowed" in problem:
-        return f"{problem}: a text with ': ' in it must be quoted"
+        return f"{problem}; quote a string that contains ': '"
     if around[:column].rstrip().endswith(("'", '"')) and problem.startswith(_BLOCK_PROBLEMS):
-        return "something stands behind a closing quote: quote the whole, or close an earlier quote"
+        return "text after a closing quote; quote the whole value, or close an earlier quote"
     if "unexpected ':'" in problem or (error.context and "flow" in error.context):
         where = f", {error.context}" if error.context else ""
-        return f"{problem}{where}: quote texts with {{ }} [ ] or , in them"
-    return f"not YAML: {problem}"
+        return f"{problem}{where}; quote strings that contain {{ }} [ ] or ,"
+    return f"invalid YAML: {problem}"
 
 
 def _quoted(
     error: yaml.MarkedYAMLError, problem: str, around: str, column: int
 ) -> TreeError | None:
-    """Explain a quote that is not closed, or a backslash that double quotes do not know."""
+    """Explain a quote that is not closed, or an invalid escape in double quotes."""
     opening = error.context_mark
     if opening is None or "quoted" not in (error.context or ""):
         return None
     if "end of stream" in problem:
-        return TreeError("the quote is not closed", opening.line + 1, opening.column + 1)
+        return TreeError("unclosed quote", opening.line + 1, opening.column + 1)
     if "unknown escape" in problem and error.problem_mark is not None:
-        # Of the two parsers one points at the backslash, the other behind it.
+        # One of PyYAML's parsers points at the backslash, the other after it.
         at = column if around[column : column + 1] == "\\" else max(column - 1, 0)
         escape = around[at + 1 : at + 2]
-        message = f"in double quotes write '\\\\{escape}', or use single quotes"
+        message = f"invalid escape '\\{escape}'; write '\\\\{escape}' or use single quotes"
         return TreeError(message, error.problem_mark.line + 1, at + 1)
     return None
 
 
 def _bracket(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> TreeError | None:
-    """Explain what goes on behind a bracket: a text that begins with one."""
+    """Explain text after a closing bracket: a string that begins with a bracket."""
     context = error.context or ""
     mark = error.context_mark if context.startswith("while scanning") else error.problem_mark
     if mark is None or mark.line >= len(lines):
         return None
     before = lines[mark.line][: mark.column]
-    if "flow" not in context:  # there, what a blank parts may lack its comma
+    if "flow" not in context:  # in a flow collection, what follows a space may lack its comma
         before = before.rstrip()
     if not before.endswith(("]", "}")):
         return None
@@ -115,53 +115,53 @@ def _bracket(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> TreeError | N
     for column in range(len(before) - 1, -1, -1):
         depth += (before[column] in "]}") - (before[column] in "[{")
         if depth == 0:
-            message = f"a text that begins with {before[column]!r} must be quoted"
+            message = f"quote a string that begins with {before[column]!r}"
             return TreeError(message, mark.line + 1, column + 1)
     return None
 
 
 def _key(error: yaml.MarkedYAMLError, problem: str, lines: Sequence[str]) -> TreeError | None:
-    """Explain a key that is not where it should be, or not written as one."""
+    """Explain a key that is misplaced or misspelt."""
     mark, opening = error.problem_mark, error.context_mark
     if opening is not None and "find expected ':'" in problem and opening.line < len(lines):
-        return _no_blank(lines, opening.line) or TreeError(
-            "a key needs a ':' behind it", opening.line + 1, opening.column + 1
+        return _no_space(lines, opening.line) or TreeError(
+            "missing ':' after a key", opening.line + 1, opening.column + 1
         )
     if mark is None or mark.line >= len(lines):
         return None
     if "mapping values are not allowed" in problem:
-        return _text_goes_on(lines, mark.line, mark.column)
+        return _continued_string(lines, mark.line, mark.column)
     if problem.startswith(_BLOCK_PROBLEMS) and not lines[mark.line][: mark.column].strip():
         return _misplaced(lines, mark.line, opening.line if opening is not None else 0)
     return None
 
 
-def _no_blank(lines: Sequence[str], line: int) -> TreeError | None:
-    """Find a ``key:value`` on a line, which is one text to YAML."""
-    if _KEY.match(lines[line]) or not (found := _NO_BLANK.match(lines[line])):
+def _no_space(lines: Sequence[str], line: int) -> TreeError | None:
+    """Find a ``key:value`` on a line, which YAML reads as one string."""
+    if _KEY.match(lines[line]) or not (found := _NO_SPACE.match(lines[line])):
         return None
-    return TreeError("a blank is missing after ':'", line + 1, found.end())
+    return TreeError("missing space after ':'", line + 1, found.end())
 
 
-def _text_goes_on(lines: Sequence[str], line: int, column: int) -> TreeError | None:
-    """Explain a key that to YAML is part of the text that begins on a line above it."""
+def _continued_string(lines: Sequence[str], line: int, column: int) -> TreeError | None:
+    """Explain a key that YAML reads as the continuation of a string above it."""
     own = _KEY.match(lines[line])
     if own is None or own.end() != column + 1:
         return None
     for above in range(line - 1, -1, -1):
-        if found := _no_blank(lines, above):
+        if found := _no_space(lines, above):
             return found
         if key := _KEY.match(lines[above]):
-            message = f"indented differently from `{key['key']}` in line {above + 1}"
+            message = f"indentation differs from '{key['key']}' on line {above + 1}"
             return TreeError(message, line + 1, own.start("key") + 1)
         if lines[above].lstrip().startswith("- "):
-            message = f"no key can follow the text in line {above + 1}: is a ':' missing there?"
+            message = f"unexpected key after a string on line {above + 1}; missing ':' there?"
             return TreeError(message, line + 1, own.start("key") + 1)
     return None
 
 
 def _misplaced(lines: Sequence[str], line: int, first: int) -> TreeError | None:
-    """Explain a key or list item that is in no column of those above it, from line ``first``."""
+    """Explain a key or list item that is not aligned with those above it."""
     column = len(lines[line]) - len(lines[line].lstrip(" "))
     is_item = lines[line][column : column + 2].rstrip() == "-"
     if not is_item and not _KEY.match(lines[line]):
@@ -172,15 +172,15 @@ def _misplaced(lines: Sequence[str], line: int, first: int) -> TreeError | None:
             distance = abs(other - column)
             if 0 < distance <= nearest:
                 nearest = distance
-                message = f"indented differently from {name} in line {above + 1}"
+                message = f"indentation differs from {name} on line {above + 1}"
     return TreeError(message, line + 1, column + 1) if message else None
 
 
 def _beginnings(line: str, *, items: bool) -> Iterator[tuple[int, str]]:
-    """Yield the columns, counted from 0, where list items of a line begin, or its key."""
+    """Yield the columns, counted from 0, where the list items of a line, or its key, begin."""
     if items:
         for column in range(len(line) - len(line.lstrip(" -"))):
             if line[column] == "-" and line[column + 1 : column + 2] in ("", " "):
                 yield column, "the '-'"
     elif key := _KEY.match(line):
-        yield key.start("key"), f"`{key['key']}`"
+        yield key.start("key"), f"'{key['key']}'"

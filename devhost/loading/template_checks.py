@@ -1,13 +1,19 @@
-"""Whether templates mention only what there is, and come to legal results."""
+"""Errors and warnings of templates: unknown variables and invalid results."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.rules import BUILT_IN_VARIABLES, CONTAINER_VARIABLES, NODE_VARIABLES, Rule
+from devhost.allocation.rules import Rule
+from devhost.allocation.variables import (
+    BUILT_IN_VARIABLES,
+    CONTAINER_VARIABLES,
+    FILE_VARIABLES,
+    LATE_VARIABLES,
+    NODE_VARIABLES,
+)
 from devhost.loading.explain import did_you_mean
-from devhost.loading.finding import Finding
 from devhost.loading.lookalikes import docker_mistake
-from devhost.loading.yamltree import Path
+from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
@@ -15,18 +21,18 @@ from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
 from devhost.model.template import Template, TemplateError, Variable
 
-Place = tuple[Path, Template]
-_LATER: Final = frozenset({"id", "index", "count"})  # known when the device has its ID
+PathTemplate = tuple[Path, Template]
+_LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
 
 def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Yield unknown variables and results that no container can hold."""
+    """Yield unknown variables, and results that are invalid in a container."""
     given = _by_source(resource)
-    if given is None:  # a bad pattern is reported by its own check; its groups are not known
+    if given is None:  # an invalid pattern is reported by another check
         return
     known, some = _everywhere(resource, given), frozenset.union(*given)
     if resource.group is not None:
-        plain = {name for name in known - _LATER if "." not in name}  # a node's own
+        plain = {name for name in known - _LATER if "." not in name}  # those of the node itself
         yield from check_template((*path, "group"), resource.group, frozenset(plain), known)
         given = [known]
     yield from _ids((*path, "id"), resource.id or (), given, some)
@@ -56,27 +62,27 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
 def _ids(
     path: Path, templates: Sequence[Template], given: Sequence[frozenset[str]], some: frozenset[str]
 ) -> Iterator[Finding]:
-    """Check the templates of device IDs: of several, each source needs one that it can fill in."""
+    """Check the templates of device IDs: each source needs one whose variables it has."""
     known = frozenset.intersection(*given)
     allowed = (some if len(templates) > 1 else known) - _LATER
     for index, template in enumerate(templates):
         yield from check_template((*path, index), template, allowed, known)
         if not template.names - CONTAINER_VARIABLES:
-            message = "gives every device the same ID: mention a variable of the device"
+            message = "every device would have the same ID; use a variable of the device"
             yield "error", (*path, index), message, False
     if any(template.names - allowed for template in templates):
         return
     for index, one in enumerate(given):
         if templates and not any(template.names <= one for template in templates):
             whose = f"devices of sources[{index}]" if len(given) > 1 else "some devices"
-            message = f"no entry has a value for {whose}: end the list with ${{name}}"
+            message = f"no entry has a value for {whose}; end the list with ${{name}}"
             yield "error", path, message, False
 
 
 def variables_of(resource: Resource) -> frozenset[str] | None:
-    """Return the variables that every device can give; ``None`` where a pattern is bad.
+    """Return the variables that every device has; ``None`` if a pattern is invalid.
 
-    Those that every source gives and, of devices of several nodes, those of the named nodes.
+    These are the variables of every source and, with ``group``, those of the named nodes.
     """
     given = _by_source(resource)
     return None if given is None else _everywhere(resource, given)
@@ -90,13 +96,13 @@ def _everywhere(resource: Resource, given: Sequence[frozenset[str]]) -> frozense
 
 
 def _by_source(resource: Resource) -> list[frozenset[str]] | None:
-    """Return the variables that each source gives; ``None`` where a pattern is bad."""
+    """Return the variables of each source; ``None`` if a pattern is invalid."""
     known: list[frozenset[str]] = []
     for source in resource.sources:
         given = NODE_VARIABLES
         match source.kind:
             case Static():
-                given -= {"path", "realpath"}
+                given -= FILE_VARIABLES
             case Dev(pattern=text):
                 try:
                     given |= frozenset(pattern.group_names(text))
@@ -108,7 +114,7 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
 
 
 def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:
-    """Warn of entries that make a device unhealthy because an optional node is not there."""
+    """Warn of entries that make a device unhealthy if an optional node is missing."""
     roles = {source.role for source in resource.sources if source.optional and source.role}
     allocate = resource.allocate
     entries = [
@@ -126,14 +132,14 @@ def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:
         for name in sorted(template.names):
             if not optional and name.partition(".")[0] in roles:
                 message = (
-                    f"${{{name}}} has no value where the optional node is not there, which makes "
-                    "the device unhealthy: say `optional: true` here, too"
+                    f"${{{name}}} has no value if the optional node is missing, and the device is "
+                    "then unhealthy; set `optional: true` here as well"
                 )
                 yield "warning", where, message, False
 
 
 def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
-    """Warn of variables that name a link where the container has the node under its own name."""
+    """Warn of variables with the path of a link that the container does not have."""
     if resource.allocate.devices is not None or not any(
         _finds_links(source.kind) for source in resource.sources
     ):
@@ -142,14 +148,14 @@ def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
         for name in sorted(name for name in text.value.names if f".{name}".endswith(".path")):
             own = f"{name.removesuffix('path')}realpath"
             message = (
-                f"${{{name}}} may be a link, and the container has the node under its own name: "
-                f'use ${{{own}}}, or say `devices: ["${{{name}}}"]`'
+                f"${{{name}}} may be a link, but the container gets the node under its real path; "
+                f'use ${{{own}}}, or set `devices: ["${{{name}}}"]`'
             )
             yield "warning", (*base, "env", key), message, False
 
 
 def _finds_links(kind: Kind) -> bool:
-    """Whether a source looks in directories of links, by udev's names for them."""
+    """Whether a source finds links, judging by the names that udev gives their directories."""
     match kind:
         case Directory(path=path):
             return "/by-" in path
@@ -161,19 +167,39 @@ def _finds_links(kind: Kind) -> bool:
             return False
 
 
+def check_cdi(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Yield what the way in which devices are injected does not support."""
+    base = (*path, "allocate")
+    if resource.inject == "cdi":
+        for where, template in path_templates(base, resource):
+            for name in sorted(LATE_VARIABLES & template.names):
+                message = (
+                    f"${{{name}}} is not known yet when the CDI spec is written; "
+                    "use a variable of the device, or `inject: deviceSpecs`"
+                )
+                yield "error", where, message, False
+        return
+    for index, node in enumerate(resource.allocate.devices or ()):
+        for option, value in (("uid", node.uid), ("gid", node.gid), ("mode", node.mode)):
+            if value is not None:
+                message = "only takes effect with `inject: cdi`: kubelet passes the node unchanged"
+                yield "error", (*base, "devices", index, option), message, True
+
+
 def check_template(
     path: Path, template: Template, allowed: frozenset[str], known: frozenset[str]
 ) -> Iterator[Finding]:
-    """Yield the variables that are not allowed; of those some are known elsewhere."""
+    """Yield the variables that are not allowed; some may be known in other places."""
     for name in sorted(template.names - allowed):
         if name in known:
-            message = f"${{{name}}} is not known yet at this point"
+            message = f"${{{name}}} is not available here"
         elif name in BUILT_IN_VARIABLES:
-            message = f"${{{name}}} is not given by every source of the resource (a token has none)"
+            message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
         else:
+            near = [other for other in allowed if ("." in other) == ("." in name)]
             message = (
-                f"unknown variable ${{{name}}}{did_you_mean(name, allowed)}"
-                f" (known are {', '.join(sorted(allowed))})"
+                f"unknown variable ${{{name}}}{did_you_mean(name, near)}"
+                f" (known: {', '.join(sorted(allowed))})"
             )
         yield "error", path, message, False
 
@@ -198,39 +224,39 @@ def _text(
     joined = Rule("env", key, text.value).joined
     if joined and text.separator and any(text.separator in part for part in literals):
         message = (
-            f"the value contains the separator {text.separator!r} that will stand between "
-            "devices: set another `separator`"
+            f"the value contains {text.separator!r}, which separates the values of devices; "
+            "set another `separator`"
         )
         yield "error", path, message, False
 
 
 def path_entries(base: Path, resource: Resource) -> Iterator[tuple[Path, DeviceNode | Mount]]:
-    """Yield the entries of ``devices`` and ``mounts`` with their places."""
+    """Yield the entries of ``devices`` and ``mounts`` with their paths."""
     for index, node in enumerate(resource.allocate.devices or ()):
         yield (*base, "devices", index), node
     for index, mount in enumerate(resource.allocate.mounts):
         yield (*base, "mounts", index), mount
 
 
-def path_templates(base: Path, resource: Resource) -> Iterator[Place]:
-    """Yield the host paths and container paths of an answer with their places."""
+def path_templates(base: Path, resource: Resource) -> Iterator[PathTemplate]:
+    """Yield the host paths and container paths of an answer with their paths in the file."""
     for where, entry in path_entries(base, resource):
         yield from _templates_of(where, entry)
 
 
-def _templates_of(where: Path, entry: DeviceNode | Mount) -> Iterator[Place]:
+def _templates_of(where: Path, entry: DeviceNode | Mount) -> Iterator[PathTemplate]:
     yield (*where, "hostPath"), entry.host_path
     if entry.container_path is not None:
         yield (*where, "containerPath"), entry.container_path
 
 
 def _sample(template: Template) -> str:
-    """Render with a harmless letter for each variable."""
+    """Render with the letter x for each variable."""
     return template.render(dict.fromkeys(template.names, "x"))
 
 
 def check_path(where: Path, template: Template) -> Iterator[Finding]:
-    """Check a path; one that begins with a variable may turn out absolute."""
+    """Check a path; one that begins with a variable may be absolute."""
     starts_open = bool(template.parts) and isinstance(template.parts[0], Variable)
     if problem := names.path_problem(("/" if starts_open else "") + _sample(template)):
         yield "error", where, problem, False

@@ -1,4 +1,4 @@
-"""YAML text to plain data, with the place of everything in it.
+"""YAML text to plain data, with the position of everything in it.
 
 The tree is built from the parser's events, not by PyYAML's loader: that way depth, size and
 aliases are bounded while reading, duplicate keys are seen, and each value keeps its position
@@ -10,26 +10,29 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from devhost.errors import Severity
 from devhost.immutable import immutable
 from devhost.loading import scalars, syntax
-from devhost.loading.nodes import DEPTH_MAX, NODES_MAX, Node, Reader
 from devhost.loading.syntax import TreeError, error_at
+from devhost.loading.yamlnodes import DEPTH_MAX, NODES_MAX, Reader, YamlNode
 
 Path = tuple[str | int, ...]
+# What a check found: how bad, where, the message, and whether to point at the key or the value.
+Finding = tuple[Severity, Path, str, bool]
 
 TEXT_MAX: Final = 4 << 20  # characters, where aliases repeat them
 
 
-class Place(NamedTuple):
-    """Where a value stands, and its key.
+class Position(NamedTuple):
+    """Where a value is in the text, and its key.
 
     Attributes:
         line: The value's line, counted from 1.
         column: The value's column, counted from 1.
-        key: Line and column of its key; of the value where it has none.
-        text: A scalar as it is written, without quotes; ``None`` for collections.
-        plain: A scalar without quotes.
-        verbatim: The file has ``text`` as it is, on one line, at this place.
+        key: Line and column of its key, or of the value itself if it has no key.
+        text: A scalar as written, without quotes; ``None`` for collections.
+        plain: Whether the value is a scalar without quotes.
+        verbatim: Whether the file has exactly ``text`` here, on one line.
     """
 
     line: int
@@ -42,7 +45,7 @@ class Place(NamedTuple):
 
 @immutable
 class Duplicate:
-    """A key that a mapping has twice."""
+    """A second definition of a key in one mapping."""
 
     path: Path
     line: int
@@ -52,28 +55,28 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Tree:
-    """A document: its data, and the places of its values by path.
+    """A document: its data, and the positions of its values by path.
 
     Attributes:
         data: Mappings, lists and scalars.
-        places: The place of each value; the root has the empty path.
-        duplicates: Keys that stand twice in one mapping; the first value counts.
-        odd_keys: Keys that are not strings, with the path of their mapping.
+        positions: The position of each value; the root has the empty path.
+        duplicates: Keys that are defined again in one mapping; the first value is used.
+        non_string_keys: Keys that are not strings, with the path of their mapping.
     """
 
     data: Any = None
-    places: dict[Path, Place] = field(default_factory=dict)
+    positions: dict[Path, Position] = field(default_factory=dict)
     duplicates: list[Duplicate] = field(default_factory=list)
-    odd_keys: list[tuple[Path, str, int, int]] = field(default_factory=list)
+    non_string_keys: list[tuple[Path, str, int, int]] = field(default_factory=list)
 
-    def place(self, path: Path) -> Place:
-        """Return the place of ``path``, or of the nearest value around it."""
-        while path not in self.places and path:
+    def position(self, path: Path) -> Position:
+        """Return the position of ``path``, or of the nearest value that contains it."""
+        while path not in self.positions and path:
             path = path[:-1]
-        return self.places.get(path, Place(1, 1, (1, 1)))
+        return self.positions.get(path, Position(1, 1, (1, 1)))
 
     def value(self, path: Path) -> Any:
-        """Return what stands at ``path``, which is there."""
+        """Return the value at ``path``, which must exist."""
         value = self.data
         for part in path:
             value = value[part]
@@ -84,30 +87,29 @@ def parse(text: str) -> Tree:
     """Read one YAML document.
 
     Raises:
-        TreeError: The text is not one document of plain YAML, or too large or too deep.
+        TreeError: The text is not a single document of plain YAML, or is too large or too deep.
     """
     try:
         text.encode()
         return _Builder(text).document()
     except UnicodeEncodeError as error:
-        place = syntax.position_after(text[: error.start])
-        raise TreeError("not UTF-8", *place) from None
+        position = syntax.position_after(text[: error.start])
+        raise TreeError("not UTF-8", *position) from None
     except yaml.MarkedYAMLError as error:
         raise syntax.explained(error, text) from None
     except yaml.reader.ReaderError as error:
-        # Its position counts bytes or characters, depending on the parser.
+        # error.position counts bytes or characters, depending on the parser.
         character = chr(error.character)
-        place = syntax.position_after(text[: max(text.find(character), 0)])
-        raise TreeError(f"{error.reason}: {character!r}", *place) from None
+        position = syntax.position_after(text[: max(text.find(character), 0)])
+        raise TreeError(f"{error.reason}: {character!r}", *position) from None
 
 
-def _place(scalar: Any, key: tuple[int, int]) -> Place:
-    """Return the place of a scalar."""
+def _scalar_position(scalar: Any, key: tuple[int, int]) -> Position:
     start, end, text = scalar.start_mark, scalar.end_mark, scalar.value
     plain = bool(scalar.implicit[0])
     written = len(text) if plain else len(text) + 2  # the quotes
     verbatim = start.line == end.line and end.column - start.column == written
-    return Place(start.line + 1, start.column + 1, key, text, plain, verbatim)
+    return Position(start.line + 1, start.column + 1, key, text, plain, verbatim)
 
 
 class _Builder:
@@ -121,15 +123,15 @@ class _Builder:
         self._tree.data = self._value(self._root, (), self._root.at)
         return self._tree
 
-    def _value(self, node: Node, path: Path, key: tuple[int, int]) -> Any:
+    def _value(self, node: YamlNode, path: Path, key: tuple[int, int]) -> Any:
         self._count(node, len(path))
         if node.open:
-            raise error_at("an alias refers to a value that it is part of", node.event)
+            raise error_at("alias refers to a value that contains it", node.event)
         line, column = node.at
         if isinstance(node.event, yaml.ScalarEvent):
-            self._tree.places[path] = _place(node.event, key)
+            self._tree.positions[path] = _scalar_position(node.event, key)
             return self._scalar(node.tag, node.event)
-        self._tree.places[path] = Place(line, column, key)
+        self._tree.positions[path] = Position(line, column, key)
         node.open = True
         if isinstance(node.event, yaml.SequenceStartEvent):
             data: Any = [
@@ -140,20 +142,20 @@ class _Builder:
         node.open = False
         return data
 
-    def _count(self, node: Node, depth: int, values: int = 1) -> None:
-        """Bound what aliases and merges can make of a small text."""
+    def _count(self, node: YamlNode, depth: int, values: int = 1) -> None:
+        """Limit how far aliases and merges can expand a small text."""
         self._nodes += values
         if self._nodes > NODES_MAX:
-            raise error_at(f"more than {NODES_MAX} values, aliases counted", node.event)
+            raise error_at(f"more than {NODES_MAX} values, including aliases", node.event)
         if depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", node.event)
 
     def _count_text(self, event: Any) -> str:
-        """Return a scalar's text, which aliases must not repeat beyond measure either."""
+        """Return a scalar's text; limits how much text aliases can repeat."""
         text: str = event.value
         self._text += len(text)
         if self._text > TEXT_MAX:
-            raise error_at(f"more than {TEXT_MAX} characters, aliases counted", event)
+            raise error_at(f"more than {TEXT_MAX} characters, including aliases", event)
         return text
 
     def _scalar(self, tag: str, event: Any) -> Any:
@@ -162,16 +164,16 @@ class _Builder:
         except ValueError as error:
             raise error_at(str(error), event) from None
 
-    def _mapping(self, node: Node, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: YamlNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
         first: dict[str, int] = {}
-        merged: list[Node] = []
+        merged: list[YamlNode] = []
         for key, value in node.pairs:
             if key.tag == scalars.MERGE:
                 merged.append(value)
                 continue
             if key.tag != scalars.STRING:
-                self._odd(key, path)
+                self._non_string(key, path)
                 continue
             name = self._count_text(key.event)
             if name in data:
@@ -182,30 +184,32 @@ class _Builder:
         self._merge_all(merged, path, data, len(path))
         return data
 
-    def _odd(self, key: Node, path: Path) -> None:
+    def _non_string(self, key: YamlNode, path: Path) -> None:
         shown = key.event.value if isinstance(key.event, yaml.ScalarEvent) else "?"
-        self._tree.odd_keys.append((path, shown, *key.at))
+        self._tree.non_string_keys.append((path, shown, *key.at))
 
-    def _merge_all(self, values: list[Node], path: Path, data: dict[str, Any], depth: int) -> None:
-        """Merge the values of a mapping's ``<<``: mappings, or lists of them."""
+    def _merge_all(
+        self, values: list[YamlNode], path: Path, data: dict[str, Any], depth: int
+    ) -> None:
+        """Merge the values of a mapping's ``<<`` keys: mappings, or lists of mappings."""
         for value in values:
             several = isinstance(value.event, yaml.SequenceStartEvent)
             for source in value.items if several else [value]:
                 self._merge(source, path, data, depth)
 
-    def _merge(self, source: Node, path: Path, data: dict[str, Any], depth: int) -> None:
-        """Add the pairs of ``source`` that ``data`` does not have: earlier keys win."""
+    def _merge(self, source: YamlNode, path: Path, data: dict[str, Any], depth: int) -> None:
+        """Add the pairs of ``source`` whose keys ``data`` does not have yet."""
         if not isinstance(source.event, yaml.MappingStartEvent) or source.open:
-            raise error_at("'<<' needs a mapping, or a list of them", source.event)
+            raise error_at("'<<' needs a mapping or a list of mappings", source.event)
         self._count(source, depth, 1 + len(source.pairs))
         source.open = True
         first: dict[str, int] = {}
-        nested: list[Node] = []
+        nested: list[YamlNode] = []
         for key, value in source.pairs:
             if key.tag == scalars.MERGE:
                 nested.append(value)
             elif key.tag != scalars.STRING:
-                self._odd(key, path)
+                self._non_string(key, path)
             elif (name := self._count_text(key.event)) in first:
                 self._tree.duplicates.append(Duplicate((*path, name), *key.at, first[name]))
             else:

@@ -1,54 +1,54 @@
-"""What a container receives: the mapping ``allocate``."""
+"""The mapping ``allocate``: what a container receives."""
 
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, StrictStr
 
 from devhost.model.mapping import Model
-from devhost.model.values import AsTuple, Mode, Owner, Permissions, TemplateText, main_option
+from devhost.model.values import AsTuple, Mode, OwnerId, Permissions, TemplateText, main_option
 
 
 class Text(Model):
     """The value of an environment variable or annotation."""
 
     value: TemplateText
-    """A value that mentions a device variable is joined over the devices."""
+    """The value; with a device variable, the values of all devices, joined."""
     separator: StrictStr = ","
-    """What stands between the devices' values."""
+    """The separator between the devices' values."""
     optional: bool = False
-    """Leave it out, rather than the device, where a variable has no value."""
+    """If a variable has no value: omit the entry instead of making the device unhealthy."""
 
 
 class DeviceNode(Model):
     """A device node that the container receives."""
 
     host_path: TemplateText
-    """The node on the host."""
+    """The path of the node on the host."""
     container_path: TemplateText | None = None
-    """Where it is in the container; the same path unless told."""
+    """The path in the container; default: the same path."""
     permissions: Permissions = "rw"
-    """Of r (read), w (write) and m (mknod)."""
+    """Any of r (read), w (write) and m (mknod)."""
     optional: bool = False
-    """Leave it out where the host does not have it."""
-    uid: Owner | None = None
-    """With CDI: the node's user in the container; the container's own unless told."""
-    gid: Owner | None = None
-    """With CDI: the node's group in the container; the container's own unless told."""
+    """Omit the entry if the path does not exist on the host."""
+    uid: OwnerId | None = None
+    """With CDI: the owner of the node in the container; default: the container's user."""
+    gid: OwnerId | None = None
+    """With CDI: the group of the node in the container; default: the container's group."""
     mode: Mode | None = None
-    """With CDI: the node's permission bits in the container, in octal; the host's unless told."""
+    """With CDI: the mode of the node in the container, in octal; default: as on the host."""
 
 
 class Mount(Model):
-    """A path of the host that is mounted into the container."""
+    """A host path that is mounted into the container."""
 
     host_path: TemplateText
     """The path on the host."""
     container_path: TemplateText | None = None
-    """Where it is in the container; the same path unless told."""
+    """The path in the container; default: the same path."""
     read_only: bool = True
-    """Mounted without write access."""
+    """Whether to mount it read-only."""
     optional: bool = False
-    """Leave it out where the host does not have it."""
+    """Omit the entry if the path does not exist on the host."""
 
 
 TextEntry = Annotated[
@@ -64,15 +64,15 @@ MountEntry = Annotated[
 
 
 class Allocate(Model):
-    """What a container receives for the devices that it is given."""
+    """What a container receives with its devices."""
 
     env: dict[StrictStr, TextEntry] = Field(default_factory=dict)
-    """Environment variables: name to value."""
+    """Environment variables, by name."""
     devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
-    """Device nodes; left out: every node of the devices, under its own name."""
+    """Device nodes; default: every node of the devices, under its own name."""
     mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
-    """Mounts of host paths."""
+    """Host paths to mount."""
     annotations: dict[StrictStr, TextEntry] = Field(default_factory=dict)
-    """Annotations for the container runtime."""
+    """Annotations for the container runtime, by key."""
     cdi: Annotated[tuple[TemplateText, ...], AsTuple] = ()
     """Fully qualified CDI device names."""

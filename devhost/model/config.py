@@ -1,12 +1,11 @@
 """The configuration as values: one class for each mapping of the YAML file.
 
-What is checked here is the *shape*: keys, types, and what one value alone must look like.
-The JSON Schema says the same, because both come from these classes. What takes more than
-one value to judge is in `devhost.loading.checks`.
+These classes check the *shape*: keys, types and single values. The JSON Schema is generated from
+them. Checks that need several values are in `devhost.loading.checks`.
 
-A scalar or list where a mapping is expected stands for its main option. The validators that
-carry this shorthand name what they accept, so that the schema accepts it too. Nulls are
-refused by the loader, so ``None`` here always means "left out".
+A scalar or list in place of a mapping sets its main option. The validators of this shorthand
+declare what they accept, so that the schema accepts it as well. The loader rejects nulls, so
+``None`` always means that a key is absent.
 """
 
 import fnmatch
@@ -35,21 +34,21 @@ from devhost.model.values import (
 
 
 class FileCheck(Model):
-    """A health check that reads a file."""
+    """A health check by the content of a file."""
 
     path: TemplateText
-    """The file on the host."""
+    """The path of the file on the host."""
     matches: StrictStr
-    """An RE2 pattern that matches the whole content, without the last newline."""
+    """An RE2 pattern that must match the whole content without the last newline."""
 
 
 class Probe(Model):
-    """A health check with options: exactly one of them."""
+    """A health check with options: exactly one of file, exec."""
 
     file: FileCheck | None = None
-    """The content of a file."""
+    """A file whose content must match."""
     exec: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
-    """A command that exits 0."""
+    """A command that must exit with status 0."""
 
     @model_validator(mode="after")
     def _one_probe(self) -> Self:
@@ -66,7 +65,7 @@ Check = Annotated[
 
 
 def _checks(value: object) -> object:
-    """Read a check alone as a list of one."""
+    """Return a single check as a list."""
     return [value] if isinstance(value, str | dict) else value
 
 
@@ -77,22 +76,22 @@ def _health(value: object) -> object:
 
 
 class HealthChecks(Model):
-    """How a device's health is found out, beside that it exists."""
+    """Health checks of devices, in addition to their existence."""
 
     checks: Annotated[
         tuple[Check, ...],
         AsTuple,
         BeforeValidator(_checks, json_schema_input_type=Word | list[Check] | Probe),
     ] = ()
-    """All must pass."""
+    """The checks; all must pass."""
     interval: Duration = 30.0
-    """Between two rounds."""
+    """The time between two rounds of checks."""
     timeout: Duration = 5.0
-    """For one round of all checks of a device."""
+    """The time limit for one round of checks of a device."""
     failures: Positive = 1
-    """So many failed rounds make a device unhealthy."""
+    """The number of consecutive failed rounds that make a device unhealthy."""
     recoveries: Positive = 1
-    """So many good rounds make it healthy again."""
+    """The number of consecutive successful rounds that make it healthy again."""
 
 
 class Step(Model):
@@ -101,13 +100,13 @@ class Step(Model):
     run: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
     """A command, as a list of arguments."""
     mode: Mode | None = None
-    """The permission bits of the device's nodes, in octal."""
+    """The mode to set on the device's nodes, in octal."""
     wait_for: TemplateText | None = None
-    """A host path that has to appear."""
+    """A host path to wait for."""
     timeout: Duration = 10.0
-    """For this step; at most 28s."""
+    """The time limit of this step, at most 28s."""
     every: Literal["start", "holder"] = "holder"
-    """Run at each container start, or once per holder (a pod)."""
+    """start: at every container start; holder: once per pod that has the device."""
 
     @model_validator(mode="after")
     def _one_action(self) -> Self:
@@ -117,36 +116,36 @@ class Step(Model):
 
 
 class Resource(Model):
-    """One extended resource: where its devices come from and what a container receives."""
+    """An extended resource: where its devices come from and what a container receives."""
 
     name: ResourceName
     """The extended resource name, such as example.com/serial."""
     sources: Annotated[tuple[SourceEntry, ...], NotEmpty]
-    """Where devices come from."""
+    """Where the devices come from."""
     id: Templates | None = None
-    """A device's ID; of a list, the first whose variables all have a value."""
+    """The ID of a device; of a list, the first whose variables all have a value."""
     group: TemplateText | None = None
-    """Joins candidates of equal key into one device."""
+    """The key by which several nodes become one device."""
     allocate: Allocate = Allocate()
     """What a container receives."""
     inject: Literal["deviceSpecs", "cdi"] = "deviceSpecs"
-    """How device nodes and mounts reach a container: by kubelet, or by a CDI spec."""
+    """How containers get device nodes and mounts: from kubelet, or by a CDI spec."""
     max_devices: Positive | None = None
-    """Offer at most so many devices; 10000 of those that are found on the host, if left out."""
+    """The maximum number of devices; default: 10000 for devices found on the host."""
     min_devices: Count | None = None
-    """Report fewer devices as missing; as many as in the last 24 hours, if left out."""
+    """The expected number of devices; default: the maximum of the last 24 hours."""
     overlap: Literal["allow", "deny"] = "deny"
-    """Whether to offer nodes that an earlier resource offers."""
+    """Whether to offer nodes that an earlier resource also offers."""
     replicas: Positive = 1
-    """Advertise each device so many times."""
+    """How many times each device is advertised."""
     max_per_container: Positive | None = None
-    """Hand out at most so many shares of one device to a container."""
+    """The maximum number of shares of one device for a container."""
     prefer: Literal["packed", "spread", "numa", "none"] = "none"
-    """Which of the free devices a container gets; none: kubelet's choice, with replicas spread."""
+    """Which free devices a container gets; none: kubelet chooses (with replicas: spread)."""
     topology: TopologyChoice = "auto"
-    """The NUMA node of the devices: from the host, none, or a number."""
+    """The NUMA node of the devices: from sysfs (auto), none, or a number."""
     remove_missing_after: Removal = 300.0
-    """How long a vanished device stays in the list, as unhealthy."""
+    """How long a vanished device stays in the list as unhealthy."""
     health: (
         Annotated[
             HealthChecks,
@@ -156,15 +155,15 @@ class Resource(Model):
         ]
         | None
     ) = None
-    """Checks of the devices' health."""
+    """Health checks of the devices."""
     pre_start: Annotated[tuple[Step, ...], AsTuple] = ()
     """Steps before a container starts."""
     node_names: Strings | None = None
-    """Globs; the resource is served only on nodes with such a name."""
+    """Globs of node names; the resource is served only on these nodes."""
 
     @property
     def limit(self) -> int | None:
-        """How many devices are offered at most; ``None`` for tokens without ``maxDevices``."""
+        """The maximum number of devices; ``None`` for tokens without ``maxDevices``."""
         if self.max_devices is None and any(
             not isinstance(source.kind, Static) for source in self.sources
         ):
@@ -172,7 +171,7 @@ class Resource(Model):
         return self.max_devices
 
     def applies_to(self, node_name: str) -> bool:
-        """Whether the resource is for this node."""
+        """Whether the resource is served on a node."""
         globs = self.node_names
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 
@@ -181,6 +180,6 @@ class Config(Model):
     """A configuration file."""
 
     version: Literal["v1"]
-    """The version of the language."""
+    """The version of the configuration language."""
     resources: Annotated[tuple[Resource, ...], AsTuple]
-    """The resources that this host serves."""
+    """The resources to serve."""

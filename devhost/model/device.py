@@ -1,13 +1,12 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
-from typing import Final
 
 from devhost.immutable import immutable
-from devhost.model.answer import Answer
+from devhost.model.allocation import Rendered
 
 
 class FileKind(Enum):
@@ -28,7 +27,7 @@ class FileKind(Enum):
 
 @immutable
 class FileState:
-    """A path of the host, as it was when looked at.
+    """What a path of the host led to when it was read.
 
     Attributes:
         realpath: The host path with links resolved.
@@ -36,7 +35,7 @@ class FileState:
         number: A device node's major and minor.
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
-        modified: When what it holds was changed (ns); 0 for a device node, where it tells its use.
+        modified: When its content was changed (ns); 0 for a device node, where it tells its use.
     """
 
     realpath: str
@@ -54,7 +53,7 @@ class FileState:
 
 @immutable
 class Node:
-    """One file of a device; tokens have none.
+    """One file of a device, or a token, which has none.
 
     Attributes:
         path: The host path as matched.
@@ -94,18 +93,18 @@ class Checked:
 
 
 @immutable
-class Device:
+class HostDevice:
     """One distinct device of a resource.
 
     Attributes:
         id: Stable over reboot and replug; without the suffix of a share.
         nodes: Its files in the order of the sources; one, unless sources are grouped.
         reason: Why it is unhealthy; ``None`` for a healthy one.
-        missing_since: Seconds on the host's clock since it is not found any more.
-        replaced: It is there but not offered any more, or under another ID: it has to go.
-        remaining: Of one that lacks a node, those that are there (`Node.key`).
+        missing_since: Since when it is no longer found (seconds on the host's clock).
+        replaced: It exists but is no longer offered, or under another ID: it has to leave the list.
+        remaining: The nodes that are left (`Node.key`) of a device that lacks one.
         swapped_at: When (on the host's clock) another device node was found in its place.
-        answer: What a container receives for it; ``None`` where that could not be rendered.
+        rendered: What it brings into a container; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.
         checked: The last round of its health checks.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
@@ -118,7 +117,7 @@ class Device:
     replaced: bool = False
     remaining: frozenset[str] = frozenset()
     swapped_at: float | None = None
-    answer: Answer | None = None
+    rendered: Rendered | None = None
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None
@@ -151,20 +150,20 @@ class Skipped:
 
 @immutable
 class Snapshot:
-    """All that is known of a resource's devices at one moment.
+    """All that is known of a resource's devices at a time.
 
     Attributes:
         devices: By ID, in natural order.
         skipped: What was found but is not offered.
         error: Why a source could not be read; its devices are kept, as unhealthy.
-        notes: States that are no failure, such as a directory that is not there yet.
-        unmatched: Why there are no devices, where nothing of that kind and no failure explains it.
+        notes: States that are not failures, such as a directory that does not exist yet.
+        unmatched: Why there are no devices, where no failure and nothing skipped explains it.
         held: First sight (seconds on the host's clock) of nodes held back, by `Node.key`.
-        again_at: When to look again even if nothing happens, on the host's clock.
+        again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
     """
 
-    devices: Mapping[str, Device] = field(default_factory=dict)
+    devices: Mapping[str, HostDevice] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     error: str | None = None
     notes: tuple[str, ...] = ()
@@ -172,23 +171,3 @@ class Snapshot:
     held: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     mixed: bool = False
-
-
-_SHARE: Final = "::"
-
-
-def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
-    """Return the IDs under which a device is advertised: itself, or one for each share."""
-    if replicas == 1:
-        return (device_id,)
-    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
-
-
-def without_share(advertised_id: str) -> str:
-    """Return the device ID of an advertised one; the suffix is cut from the right."""
-    return advertised_id.rpartition(_SHARE)[0] if _SHARE in advertised_id else advertised_id
-
-
-def distinct(advertised_ids: Iterable[str]) -> set[str]:
-    """Return the distinct device IDs behind advertised ones."""
-    return {without_share(advertised_id) for advertised_id in advertised_ids}

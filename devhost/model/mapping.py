@@ -1,15 +1,14 @@
-"""What every mapping of the configuration has in common."""
+"""The base class of the configuration's mappings."""
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
-    """A mapping of the file: immutable, camelCase keys, unknown keys refused.
+    """A mapping of the file: immutable, with camelCase keys, without unknown keys.
 
-    Built when it is used first: of most, the building is done within that of `Resource`. What
-    the texts below the fields say is for `devhost.model.schema`, which reads them itself: here
-    they would cost each start a look at the source code.
+    Validators are built on first use, most of them together with `Resource`. The docstrings of
+    the fields are read by `devhost.model.schema`: pydantic would parse the source at every start.
     """
 
     model_config = ConfigDict(

@@ -1,8 +1,8 @@
-"""The name rules of Kubernetes, the container runtimes and CDI, as pure checks.
+"""The name rules of Kubernetes, the container runtimes and CDI; device IDs and their order; pure.
 
-Every ``*_problem`` function returns ``None`` for a legal value, else a sentence that says
-what is wrong and what would be right. The kubelet checks only the resource name; all the
-rest would surface as a container that does not start.
+Every ``*_problem`` function returns ``None`` for a valid value, else what is wrong and what would
+be right. Kubelet checks only resource names; other invalid values would be noticed only when a
+container does not start.
 """
 
 import functools
@@ -59,7 +59,7 @@ _ID_HASH_LENGTH: Final = 10
 
 
 def resource_name_problem(name: str) -> str | None:
-    """Check an extended resource name by the kubelet's own grammar.
+    """Check an extended resource name by kubelet's own rules.
 
     Source: IsExtendedResourceName, k8s.io/kubernetes v1.37.1
     pkg/apis/core/v1/helper/helpers.go.
@@ -68,22 +68,22 @@ def resource_name_problem(name: str) -> str | None:
         return None
     prefix, slash, suffix = name.partition("/")
     if not slash or not prefix:
-        return f"{name!r} has no domain: write it as example.com/{suffix or prefix or 'name'}"
+        return f"{name!r} has no domain; write example.com/{suffix or prefix or 'name'}"
     if "/" in suffix:
-        return f"{name!r} has more than one '/': a resource name is domain/name"
+        return f"{name!r} has more than one '/'; a resource name is domain/name"
     if "kubernetes.io/" in name:
-        return f"{name!r} is in the kubernetes.io domain, which is reserved: use a domain of yours"
+        return f"{name!r} is in the reserved kubernetes.io domain; use a domain of your own"
     if name.startswith("requests."):
         return f"{name!r} begins with 'requests.', which is reserved for quota"
     if len(prefix) > _PREFIX_MAX:
-        return f"the domain has {len(prefix)} characters, at most {_PREFIX_MAX} are allowed"
+        return f"the domain has {len(prefix)} characters; at most {_PREFIX_MAX} are allowed"
     if not _PREFIX.fullmatch(prefix):
         return (
             f"the domain {prefix!r} must be lower-case letters, digits, '-' and '.', "
             "with a letter or digit at each end of every part"
         )
     if len(suffix) > _SUFFIX_MAX:
-        return f"the name after '/' has {len(suffix)} characters, at most {_SUFFIX_MAX} are allowed"
+        return f"the name after '/' has {len(suffix)} characters; at most {_SUFFIX_MAX} are allowed"
     return (
         f"the name {suffix!r} after '/' must be letters, digits, '-', '_' and '.', "
         "with a letter or digit at each end"
@@ -98,23 +98,25 @@ def env_name_problem(name: str) -> str | None:
     if not suggestion or suggestion[0].isdigit():
         suggestion = f"_{suggestion}"
     return (
-        f"{name!r} is not the name of an environment variable: letters, digits and '_', "
-        f"not a digit first, such as {suggestion!r}"
+        f"{name!r} is not a valid name of an environment variable: use letters, digits and '_', "
+        f"not beginning with a digit, such as {suggestion!r}"
     )
 
 
 def annotation_key_problem(key: str) -> str | None:
-    """Check an annotation's key, and refuse those that steer the runtime."""
+    """Check an annotation's key, and refuse those that control the runtime."""
     for reserved in _RESERVED_ANNOTATIONS:
         if key.startswith(reserved):
-            return f"{key!r}: annotations below {reserved!r} steer the runtime and are refused"
+            return f"{key!r}: {reserved!r} annotations control the runtime and are not allowed"
     if key == _RESERVED_ANNOTATION:
-        return f"{key!r}: this annotation steers the runtime and is refused"
+        return f"{key!r}: this annotation controls the runtime and is not allowed"
     prefix, slash, name = key.rpartition("/")
     if slash and not _PREFIX.fullmatch(prefix):
         return f"{key!r}: the part before '/' must be a domain in lower case"
     if len(name) > _SUFFIX_MAX or not _ANNOTATION_NAME.fullmatch(name):
-        return f"{key!r} is not an annotation key: [domain/]name, a name of at most 63 characters"
+        return (
+            f"{key!r} is not an annotation key: [domain/]name, with a name of at most 63 characters"
+        )
     return None
 
 
@@ -122,27 +124,27 @@ def cdi_name_problem(name: str) -> str | None:
     """Check a fully qualified CDI device name, ``vendor/class=device``."""
     if _CDI_NAME.fullmatch(name):
         return None
-    return f"{name!r} is not a fully qualified CDI name: vendor.com/class=device"
+    return f"{name!r} is not a fully qualified CDI name, such as vendor.com/class=device"
 
 
 def path_problem(path: str) -> str | None:
-    """Check a path on the host or in the container: absolute, no ``..``, nothing unprintable."""
+    """Check a path on the host or in the container: absolute, printable, without ``..``."""
     if not path.startswith("/"):
-        return f"{path!r} is not an absolute path: begin it with '/'"
+        return f"{path!r} is not an absolute path (beginning with '/')"
     if ".." in path.split("/"):
-        return f"{path!r} has a '..' in it: write the path that is meant"
+        return f"{path!r} contains '..'; write the path without it"
     if "\t" in path or "\n" in path:
         return f"{path!r} contains a control character"
     return text_problem(path)
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text is printable ASCII, as nearly all are; told in no time."""
+    """Whether a string is printable ASCII, as nearly all are; a fast check."""
     return text.isascii() and text.isprintable()
 
 
 def text_problem(text: str) -> str | None:
-    """Refuse what no environment variable, path or annotation can hold."""
+    """Check a string for what environment variables, paths and annotations cannot contain."""
     if is_plain(text):
         return None
     found = _UNFIT.search(text)
@@ -156,8 +158,8 @@ def text_problem(text: str) -> str | None:
 def device_id(name: str) -> str:
     """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash.
 
-    The 63 characters are the device plugin API's own word (k8s.io/kubelet v0.37.0
-    pkg/apis/deviceplugin/v1beta1/api.proto); the kubelet does not enforce them.
+    The limit of 63 is from the device plugin API (k8s.io/kubelet v0.37.0
+    pkg/apis/deviceplugin/v1beta1/api.proto); kubelet does not enforce it.
     """
     if len(name) <= DEVICE_ID_MAX:
         return name
@@ -165,10 +167,30 @@ def device_id(name: str) -> str:
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
 
 
+_SHARE: Final = "::"
+
+
+def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
+    """Return the IDs under which a device is advertised: itself, or one for each share."""
+    if replicas == 1:
+        return (device_id,)
+    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
+
+
+def without_share(advertised_id: str) -> str:
+    """Return the device ID of an advertised one; the suffix is cut from the right."""
+    return advertised_id.rpartition(_SHARE)[0] if _SHARE in advertised_id else advertised_id
+
+
+def distinct(advertised_ids: Iterable[str]) -> set[str]:
+    """Return the distinct device IDs behind advertised ones."""
+    return {without_share(advertised_id) for advertised_id in advertised_ids}
+
+
 NaturalKey = tuple[str | tuple[int, str], ...]
 
 
-@functools.lru_cache(maxsize=512)  # a look sorts the same few names several times
+@functools.lru_cache(maxsize=512)  # a scan sorts the same few names several times
 def natural_key(text: str) -> NaturalKey:
     """Return a sort key by which ``c9`` comes before ``c10``."""
     parts: list[str | tuple[int, str]] = [*_NUMBERS.split(text)]  # texts and digits in turn
@@ -197,7 +219,7 @@ def natural(texts: Iterable[str]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Return a text that any terminal and any UTF-8 stream can take."""
+    """Return a string with everything escaped that a terminal or UTF-8 stream cannot show."""
     if is_plain(text):
         return text
     escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")

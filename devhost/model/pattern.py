@@ -1,4 +1,4 @@
-"""Patterns: RE2 regular expressions, linear in time, so that no pattern can stop the process."""
+"""Patterns: RE2 regular expressions, which take linear time, so that none can block the process."""
 
 import re
 from collections import Counter
@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-LENGTH_MAX: Final = 1000  # before it is compiled, a pattern may take far more memory than that
+LENGTH_MAX: Final = 1000  # compiling a pattern may take far more memory than its length
 
-# What may hold "(?P<name>" as a text, and the beginning of a named group.
+# What may contain "(?P<name>" literally, and the start of a named group.
 _GROUPS: Final = re.compile(
     r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]|\(\?P?<([^>]*)>", re.DOTALL
 )
 
 
 class PatternError(ValueError):
-    """A text that is no RE2 pattern."""
+    """A string that is not a valid RE2 pattern."""
 
 
 @lru_cache(maxsize=4096)
 def _compiled_or_problem(text: str) -> Any:
     if len(text) > LENGTH_MAX:
         return PatternError(
-            f"a pattern of {len(text)} characters: at most {LENGTH_MAX} are allowed; "
-            "several patterns may be shorter than one"
+            f"pattern of {len(text)} characters; at most {LENGTH_MAX} are allowed, "
+            "split it into several patterns"
         )
     import re2  # noqa: PLC0415 (2.5 MiB, and most configurations have no patterns)
 
     options = re2.Options()
-    options.log_errors = False  # or the library writes its own lines to stderr
-    options.max_mem = 1 << 20  # for one pattern, which also bounds how long compiling it takes
+    options.log_errors = False  # otherwise the library writes to stderr
+    options.max_mem = 1 << 20  # per pattern; also limits the time to compile it
     try:
         compiled = re2.compile(text, options=options)
     except re2.error as error:
@@ -39,7 +39,7 @@ def _compiled_or_problem(text: str) -> Any:
     names = Counter(match[1] for match in _GROUPS.finditer(text) if match[1] is not None)
     for name, count in names.items():
         if count > 1 and name in compiled.groupindex:
-            return PatternError(f"{text!r} has several groups of the name {name!r}: rename them")
+            return PatternError(f"{text!r} has several groups named {name!r}; rename them")
     return compiled
 
 
@@ -50,16 +50,11 @@ def _compiled(text: str) -> Any:
     return compiled
 
 
-def check(text: str) -> None:
-    """Raise `PatternError` unless ``text`` is a pattern."""
-    _compiled(text)
-
-
 def group_names(text: str) -> tuple[str, ...]:
     """Return the names of the pattern's groups, in order.
 
     Raises:
-        PatternError: ``text`` is no pattern.
+        PatternError: ``text`` is not a valid pattern.
     """
     names: Mapping[str, int] = _compiled(text).groupindex
     return tuple(sorted(names, key=lambda name: names[name]))
@@ -69,7 +64,7 @@ def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     """Match the whole of ``subject``; return the named groups that took part, else ``None``."""
     try:
         match = _compiled(text).fullmatch(subject)
-    except UnicodeEncodeError:  # a file's name that is not UTF-8
+    except UnicodeEncodeError:  # a file name that is not UTF-8
         return None
     if match is None:
         return None
@@ -83,7 +78,7 @@ def _explain(text: str, error: Exception) -> str:
     hint = ""
     if text.startswith(("*", "?")):
         regex = text.replace(".", "\\.").replace("*", ".*").replace("?", ".")
-        hint = f"; this is a regular expression, not a glob: write {regex}"
+        hint = f"; this is a regular expression, not a glob, write {regex}"
     elif any(look in text for look in ("(?=", "(?!", "(?<=", "(?<!")):
-        hint = "; RE2 has no look-around: use `exclude` for what must not match"
+        hint = "; RE2 has no lookaround, use `exclude` for what must not match"
     return f"{text!r} is not an RE2 pattern: {reason}{hint}"

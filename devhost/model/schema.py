@@ -1,4 +1,4 @@
-"""The configuration's JSON Schema: what the loader's shape check accepts, for editors."""
+"""The JSON Schema of the configuration, generated from the model, for editors."""
 
 import ast
 import inspect
@@ -15,18 +15,18 @@ from devhost.model.sources import KINDS
 
 class _Generator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Describe each option by the text below its field."""
+        """Add the docstrings of the fields as descriptions."""
         shown = super().model_schema(schema)
         for key, text in _descriptions(schema["cls"]).items():
             shown["properties"][key]["description"] = text
         return shown
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """Leave null out: in the file, an option without a value is an error."""
+        """Leave out null: in the file, a key without a value is an error."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Leave defaults out that a file cannot hold: parsed values, and null."""
+        """Leave out defaults, which are parsed values that a file cannot contain."""
         return self.generate_inner(schema["schema"])
 
 
@@ -35,7 +35,7 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema(schema_generator=_Generator, mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "devhost configuration"
-    # A place for YAML anchors.
+    # For YAML anchors.
     schema["patternProperties"] = {"^x-": {}}
     definitions = schema["$defs"]
     definitions["Source"]["oneOf"] = _one_of(*KINDS)
@@ -46,9 +46,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def _descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text below each field of a model, by the field's key in the file."""
+    """Return the docstrings of a model's fields, by the fields' keys in the file."""
     (declared,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(declared, ast.ClassDef)  # noqa: S101 (the source of a class)
+    assert isinstance(declared, ast.ClassDef)  # noqa: S101 (it is a class)
     found = {}
     for field, below in pairwise(declared.body):
         match field, below:

@@ -1,4 +1,4 @@
-"""Where devices come from: one class for each kind of source."""
+"""Sources of devices: one class for each kind."""
 
 from typing import Annotated, Final, Self
 
@@ -28,52 +28,52 @@ class Directory(Model):
     """Each entry of a directory is a device."""
 
     path: HostPath
-    """The directory on the host."""
+    """The path of the directory on the host."""
     recursive: bool = False
-    """Look below it too; a device's ID is then the path below the directory."""
+    """Include subdirectories; the ID of a device is then the path below the directory."""
     types: FileTypes = ("file",)
-    """What counts as a device, judged through links."""
+    """The file types that count as devices; links are resolved."""
     include: Strings | None = None
-    """RE2 patterns; only names that match one of them as a whole."""
+    """RE2 patterns; only names that one of them matches as a whole."""
     exclude: Strings = ()
-    """RE2 patterns; no names that match one of them as a whole."""
+    """RE2 patterns; no names that one of them matches as a whole."""
     in_use: bool = False
-    """Offer block devices that are mounted, swapped on or held."""
+    """Include block devices that are mounted, used for swap or part of another device."""
 
 
 class Glob(Model):
     """Each path that matches is a device."""
 
     paths: Paths
-    """Glob patterns on host paths; `**` stands for any directories."""
+    """Globs of host paths; `**` matches any directories."""
     exclude: Strings = ()
-    """Glob patterns on the whole path, or on the name where they have no '/'."""
+    """Globs of whole paths, or of names if they contain no '/'."""
     types: FileTypes | None = None
-    """What counts as a device, judged through links; left out: all but directories."""
+    """The file types that count as devices; links are resolved. Default: all but directories."""
     in_use: bool = False
-    """Offer block devices that are mounted, swapped on or held."""
+    """Include block devices that are mounted, used for swap or part of another device."""
 
 
 class Dev(Model):
-    """Each device node below /dev whose path there matches is a device."""
+    """Each device node whose path below /dev matches is a device."""
 
     pattern: StrictStr
-    """An RE2 pattern that matches the whole path below /dev; named groups become variables."""
+    """An RE2 pattern for the whole path below /dev; named groups become variables."""
     exclude: Strings = ()
-    """RE2 patterns on the whole path below /dev."""
+    """RE2 patterns for the whole path below /dev."""
     types: FileTypes = ("char", "block")
-    """What counts as a device, judged through links."""
+    """The file types that count as devices; links are resolved."""
     in_use: bool = False
-    """Offer block devices that are mounted, swapped on or held."""
+    """Include block devices that are mounted, used for swap or part of another device."""
 
 
 class Static(Model):
-    """Nothing physical: tokens, slots."""
+    """Tokens: devices without anything on the host."""
 
     count: Count | None = None
-    """So many devices, with the IDs 0, 1, and so on."""
+    """The number of devices; their IDs are 0, 1, and so on."""
     ids: Annotated[tuple[StrictStr, ...], AsTuple] | None = None
-    """The devices' IDs."""
+    """The IDs of the devices."""
 
     @model_validator(mode="after")
     def _one_option(self) -> Self:
@@ -87,7 +87,7 @@ KINDS: Final = ("directory", "glob", "dev", "static")
 
 
 class Source(Model):
-    """Where devices come from: exactly one kind, and what is said of its node."""
+    """A source of devices: exactly one kind, and the options of its node."""
 
     directory: (
         Annotated[
@@ -96,7 +96,7 @@ class Source(Model):
         ]
         | None
     ) = None
-    """Each entry of a directory."""
+    """The entries of a directory."""
     glob: (
         Annotated[
             Glob,
@@ -106,12 +106,12 @@ class Source(Model):
         ]
         | None
     ) = None
-    """Each path that matches."""
+    """The paths that match."""
     dev: (
         Annotated[Dev, BeforeValidator(main_option("pattern"), json_schema_input_type=str | Dev)]
         | None
     ) = None
-    """Each device node below /dev that matches."""
+    """The device nodes below /dev that match."""
     static: (
         Annotated[
             Static,
@@ -124,11 +124,11 @@ class Source(Model):
         ]
         | None
     ) = None
-    """Nothing physical."""
+    """Tokens, without anything on the host."""
     role: StrictStr | None = Field(default=None, alias="as")
-    """The name of this source's node in a device of several nodes."""
+    """The name of this source's node in devices with several nodes."""
     optional: bool = False
-    """A device of several nodes is complete without this one."""
+    """Whether devices with several nodes are complete without this one."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -140,7 +140,7 @@ class Source(Model):
 
     @property
     def kind(self) -> Kind:
-        """The one kind that the source names."""
+        """The kind of the source."""
         kind = self.directory or self.glob or self.dev or self.static
         assert kind is not None, "validated"  # noqa: S101
         return kind
@@ -150,8 +150,11 @@ def _source(value: object) -> object:
     if isinstance(value, str):
         if value.startswith("/"):
             return {"glob": value}
+        kind, _, rest = value.partition(" ")
+        if kind in KINDS and rest:
+            raise ValueError(f"{value!r} is not a source; missing ':' after {kind!r}")
         raise ValueError(
-            f"{value!r} is no source: a path begins with '/', any other source names its kind, "
+            f"{value!r} is not a source; write a path that begins with '/', or the kind of source, "
             "such as 'dev: kvm'"
         )
     return value

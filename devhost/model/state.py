@@ -1,4 +1,4 @@
-"""What a resource is doing at the moment, for logs, status and probes."""
+"""The states of a resource, for logs, status and probes."""
 
 from dataclasses import field
 from datetime import UTC, datetime
@@ -8,29 +8,29 @@ from devhost.immutable import immutable
 
 
 class State(StrEnum):
-    """The states of a resource's life."""
+    """The state of a resource."""
 
     PENDING = "Pending"
-    """Not begun."""
+    """Not started yet."""
     DISCOVERING = "Discovering"
-    """Its sources are looked at for the first time; nothing is served yet."""
+    """The first scan is running; nothing is served yet."""
     SERVING = "Serving"
-    """Its socket is served and about to be registered."""
+    """Its socket is served, and the registration is running."""
     REGISTERED = "Registered"
-    """The kubelet has it, and an open stream."""
+    """Registered with kubelet, with an open stream."""
     WAITING = "Waiting"
-    """For a kubelet, or because a newer instance of devhost serves it."""
+    """Waiting for kubelet, or for a newer instance that serves the resource."""
     BACKING_OFF = "BackingOff"
-    """Something failed; it is tried again soon."""
+    """Failed; a retry follows."""
     DRAINING = "Draining"
-    """Removed from the configuration; its devices are leaving the kubelet's list."""
+    """Removed from the configuration; its devices are leaving kubelet's list."""
     STOPPED = "Stopped"
     """Ended."""
 
 
 @immutable
 class Status:
-    """A state, why, and since when."""
+    """A state, its reason, and its start."""
 
     state: State = State.PENDING
     reason: str | None = None

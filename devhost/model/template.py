@@ -1,8 +1,8 @@
 """Templates: ``${name}`` and nothing else, parsed at load, rendered without IO.
 
 The grammar is that of Python's `string.Template` with the braces required. Any other ``$``
-is an error that says ``$$``. There are no expressions: a template that parses can only fail
-for a variable that has no value.
+is an error. There are no expressions: a template that parses can only fail because a variable
+has no value.
 """
 
 import re
@@ -17,10 +17,10 @@ TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
 
 class TemplateError(ValueError):
-    """A text that is no template.
+    """A string that is not a valid template.
 
     Attributes:
-        offset: Where in the text, counted from 0.
+        offset: The position in the string, counted from 0.
     """
 
     def __init__(self, message: str, offset: int) -> None:
@@ -53,7 +53,7 @@ class Variable:
     name: str
 
 
-Part = str | Variable
+TemplatePart = str | Variable
 
 
 _NO_NAMES: Final[frozenset[str]] = frozenset()
@@ -61,24 +61,24 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 @immutable
 class Template:
-    """A parsed text; equal parts make equal templates.
+    """A parsed template.
 
     Attributes:
-        parts: Literal texts and variables in order; no two literals are neighbours.
+        parts: Literals and variables in order; no two literals are adjacent.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TemplatePart, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``text``.
 
         Raises:
-            TemplateError: It holds a ``$`` that is neither ``${name}`` nor ``$$``.
+            TemplateError: It contains a ``$`` that is not part of ``${name}`` or ``$$``.
         """
-        if "$" not in text:  # most texts
+        if "$" not in text:  # most strings
             return cls((text,) if text else ())
-        parts: list[Part] = []
+        parts: list[TemplatePart] = []
         end = 0
         for match in _Grammar.pattern.finditer(text):
             parts.append(text[end : match.start()])
@@ -93,22 +93,22 @@ class Template:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the variables that the template mentions."""
-        if self.is_literal:  # most that are rendered
+        """The names of the template's variables."""
+        if self.is_literal:  # most templates
             return _NO_NAMES
         return frozenset(part.name for part in self.parts if isinstance(part, Variable))
 
     @property
     def is_literal(self) -> bool:
-        """Whether it mentions no variable."""
+        """Whether it has no variables."""
         parts = self.parts
         return not parts or (len(parts) == 1 and isinstance(parts[0], str))
 
     def bind(self, values: Mapping[str, str]) -> "Template":
-        """Fill in what ``values`` knows and leave the other variables in place."""
+        """Replace the variables in ``values`` and leave the others in place."""
         if self.is_literal:
             return self
-        parts: list[Part] = []
+        parts: list[TemplatePart] = []
         known = False
         for part in self.parts:
             value = values.get(part.name) if isinstance(part, Variable) else None
@@ -120,7 +120,7 @@ class Template:
         """Return the text.
 
         Raises:
-            MissingVariableError: ``values`` lacks a variable of the template.
+            MissingVariableError: ``values`` does not have a variable of the template.
         """
         if self.is_literal:
             return str(self.parts[0]) if self.parts else ""
@@ -141,12 +141,12 @@ class Template:
         )
 
 
-def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Merge neighbouring literals and drop empty ones."""
+def _joined(parts: Sequence[TemplatePart]) -> tuple[TemplatePart, ...]:
+    """Merge adjacent literals and drop empty ones."""
     if len(parts) == 1:
         return tuple(filter(None, parts))
-    merged: list[Part] = []
-    literals: list[str] = []  # joined at once: adding one by one takes quadratic time
+    merged: list[TemplatePart] = []
+    literals: list[str] = []  # joined in one step: repeated concatenation takes quadratic time
     for part in parts:
         if isinstance(part, str):
             literals.append(part)
@@ -160,16 +160,16 @@ def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
 def _explain(text: str, offset: int) -> str:
     rest = text[offset + 1 :]
     if rest.startswith("("):
-        return "a template is written ${name}; for a literal '$(' write '$$('"
+        return "invalid template; write ${name}, or '$$(' for a literal '$('"
     if rest.startswith("{"):
         name = rest[1:].partition("}")[0]
         if "}" not in rest:
-            return "'${' is not closed: write ${name}, or '$$' for a literal '$'"
+            return "unclosed '${'; write ${name}, or '$$' for a literal '$'"
         return (
-            f"'${{{name}}}' is not a variable: a name is letters, digits, '_' and '.', "
-            "with no expressions; for a literal '$' write '$$'"
+            f"'${{{name}}}' is not a variable: names are letters, digits, '_' and '.', without "
+            "expressions; write '$$' for a literal '$'"
         )
     word = rest[: len(rest) - len(rest.lstrip(string.ascii_letters + string.digits + "_"))]
     if word:
-        return f"'${word}' lacks its braces: write ${{{word}}}, or '$${word}' for the text itself"
-    return "a literal '$' is written '$$'"
+        return f"missing braces in '${word}'; write ${{{word}}}, or '$${word}' for the literal text"
+    return "write '$$' for a literal '$'"

@@ -1,4 +1,4 @@
-"""Single values of the configuration: what one text or number alone must look like."""
+"""Single values of the configuration: the rules for one string or number."""
 
 import math
 import re
@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictSt
 from devhost.model import names
 from devhost.model.template import TEMPLATE_PATTERN, Template
 
-# Of one resource that looks for its devices, by default: setting the list of more would hold up
-# the kubelet's calls for other resources for longer than a quarter of a second.
+# The default limit of a resource that finds devices on the host: encoding the list of more would
+# delay kubelet's calls for other resources by more than a quarter of a second.
 DEVICES_MAX: Final = 10_000
-SHARES_MAX: Final = 100_000  # devices times replicas; a list of the kubelet holds 4 MiB
+SHARES_MAX: Final = 100_000  # devices times replicas; kubelet accepts lists up to 4 MiB
 
 _NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
 
@@ -27,7 +27,7 @@ _PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
 
 
 def _text(check: Callable[[str], str | None]) -> PlainValidator:
-    """Validate a string by a function that returns what is wrong with it."""
+    """Validate a string with a function that returns what is wrong with it."""
 
     def validate(value: object) -> str:
         text = _string(value)
@@ -51,13 +51,13 @@ def _template(value: object) -> Template:
 def _duration(value: object) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError("should be a duration, such as 500ms, 30s or 5m")
+        raise ValueError("should be a duration with a unit (ms, s, m or h), such as 30s")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def _whole(value: object) -> object:
     if isinstance(value, float):
-        raise ValueError("should be a whole number in plain digits, such as 10")  # noqa: TRY004 (as above)
+        raise ValueError("should be an integer in plain digits, such as 10")  # noqa: TRY004 (as above)
     return value
 
 
@@ -67,7 +67,9 @@ def _removal(value: object) -> float:
     try:
         return _duration(value)
     except ValueError:
-        raise ValueError("should be a duration, such as 5m, or never") from None
+        raise ValueError(
+            "should be never, or a duration with a unit (ms, s, m or h), such as 5m"
+        ) from None
 
 
 def _topology(value: object) -> int | Literal["auto", "none"]:
@@ -85,12 +87,12 @@ def _permissions(value: str) -> str | None:
 
 
 def listed(value: object) -> object:
-    """Read a text alone as a list of one."""
+    """Return a single string as a list."""
     return [value] if isinstance(value, str) else value
 
 
 def main_option(key: str) -> Callable[[object], object]:
-    """Return a function that reads a scalar or list as ``{key: …}``."""
+    """Return a function that turns a scalar or list into ``{key: …}``."""
     return lambda value: value if isinstance(value, dict) else {key: value}
 
 
@@ -131,12 +133,12 @@ Permissions = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(?!.*(.).*\1)[rwm]+$"}),
 ]
 Mode = Annotated[StrictStr, Field(pattern=r"^[0-7]{3,4}$")]
-Owner = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
+OwnerId = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
 FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
 Count = Annotated[StrictInt, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
 Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
 
-# A list in the file is a tuple here; one text alone is a list of one.
+# Lists in the file are tuples here; a single string is a list with one item.
 AsTuple: Final = Field(strict=False)
 NotEmpty: Final = Field(strict=False, min_length=1)
 PathList = Annotated[list[HostPath], Field(min_length=1)]

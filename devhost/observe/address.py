@@ -1,4 +1,4 @@
-"""Where HTTP is served: ``HOST:PORT``, ``:PORT`` for all addresses, ``[::1]:PORT``."""
+"""The address of the HTTP server: ``HOST:PORT``, ``:PORT`` (all addresses) or ``[::1]:PORT``."""
 
 import re
 import socket
@@ -15,7 +15,7 @@ _BACKLOG: Final = 64
 
 @immutable
 class Address:
-    """A host (empty: all of this machine's addresses) and a port (0: any that is free)."""
+    """A host (empty: all addresses of this machine) and a port (0: any free port)."""
 
     host: str
     port: int
@@ -25,13 +25,13 @@ class Address:
         """Read an address.
 
         Raises:
-            ValueError: It is none; the text says what would be right.
+            ValueError: It is invalid; the message says what would be right.
         """
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not HOST:PORT, :PORT or [ADDRESS]:PORT")
         if (port := int(found["port"])) > _PORT_MAX:
-            raise ValueError(f"{text!r}: a port is at most {_PORT_MAX}")
+            raise ValueError(f"{text!r}: the port should be at most {_PORT_MAX}")
         return cls(found["six"] or found["host"] or "", port)
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Address:
 
     @property
     def near(self) -> "Address":
-        """Where to ask, on the same machine, for what is served here."""
+        """The address to connect to from the same machine."""
         here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (not bound)
         return Address(here.get(self.host, self.host), self.port)
 
@@ -47,7 +47,7 @@ class Address:
         """Return a listening socket.
 
         Raises:
-            OSError: It cannot be had.
+            OSError: The address cannot be bound.
         """
         if not self.host and socket.has_dualstack_ipv6():
             return socket.create_server(

@@ -1,7 +1,7 @@
-"""Just enough of an HTTP/1.1 server, on the event loop: that it answers says that the loop turns.
+"""A minimal HTTP/1.1 server on the event loop: an answer shows that the loop is running.
 
-Whoever can reach it is not trusted: requests are small and soon over, connections are few, and
-where there are more, the oldest is cut off, so that a probe gets through.
+Clients are not trusted: the size and duration of requests and the number of connections are
+limited. A new connection beyond the limit closes the oldest one, so that a probe gets through.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from devhost.immutable import immutable
 
 CONNECTIONS_MAX: Final = 16
-PATIENCE_S: Final = 10.0  # for a request and its answer
+PATIENCE_S: Final = 10.0  # for a request and its response
 HEAD_BYTES_MAX: Final = 8192
 _CHUNK_BYTES: Final = 64 * 1024
-_SPARED: Final = 10
+_PAUSE_FACTOR: Final = 10
 _REQUEST: Final = re.compile(rb"([A-Z]{1,20}) (\S+) HTTP/1\.[01]")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -36,7 +36,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @immutable
 class Response:
-    """What is answered."""
+    """A response."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
@@ -59,36 +59,36 @@ class Response:
 Route = Callable[[], Response]
 
 
-def sparing(route: Route) -> Route:
-    """Answer again what was answered just before, where making it costs much.
+def throttled(route: Route) -> Route:
+    """Return the last response again for ten times as long as it took to make.
 
-    So however many ask, that takes at most a tenth of the event loop's time.
+    So the requests take at most a tenth of the event loop's time, however many there are.
     """
     last: Response | None = None
     until = 0.0
 
-    def spared() -> Response:
+    def cached() -> Response:
         nonlocal last, until
         began = time.monotonic()
         if last is None or began >= until:
             last = route()
             ended = time.monotonic()
-            until = ended + _SPARED * (ended - began)
+            until = ended + _PAUSE_FACTOR * (ended - began)
         return last
 
-    return spared
+    return cached
 
 
 class HttpServer:
-    """Answers GET and HEAD on a few paths."""
+    """Serves GET and HEAD requests for a few paths."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = routes
-        self._open: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._open: dict[asyncio.Task[None], None] = {}  # oldest first
 
     @contextlib.asynccontextmanager
     async def serving(self, sock: socket.socket) -> AsyncIterator[None]:
-        """Serve on a listening socket, which is closed at the end."""
+        """Serve on a listening socket, and close it at the end."""
         server = await asyncio.start_server(self._connected, sock=sock, limit=HEAD_BYTES_MAX)
         try:
             yield
@@ -100,14 +100,14 @@ class HttpServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 (a coroutine of a task)
+        assert task is not None  # noqa: S101 (the coroutine runs in a task)
         self._open[task] = None
         if len(self._open) > CONNECTIONS_MAX:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.cancel()
         try:
-            # Errors of the connection are the client's, and nobody's business.
+            # Connection errors concern only the client.
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 async with asyncio.timeout(PATIENCE_S):
                     await self._exchange(reader, writer)
@@ -115,7 +115,7 @@ class HttpServer:
                     await writer.wait_closed()
         finally:
             transport = writer.transport
-            # In Python 3.11 abort() fails after close() has flushed what the client read late.
+            # In Python 3.11 abort() fails after close() has flushed the buffer.
             if not transport.is_closing() or transport.get_write_buffer_size():
                 transport.abort()
             self._open.pop(task, None)
@@ -154,8 +154,8 @@ class HttpServer:
             return _error(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
         try:
             return route()
-        except Exception:  # noqa: BLE001 (logged; the client gets an answer)
-            _LOG.exception("answering failed", extra={"fields": {"path": path}})
+        except Exception:  # noqa: BLE001 (logged; the client gets a response)
+            _LOG.exception("HTTP request failed", extra={"fields": {"path": path}})
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -1,7 +1,7 @@
-"""Writes log lines in a thread of its own: a log that nobody reads must not stop the process.
+"""Writes log lines in a separate thread: a log that is not read must not block the process.
 
-`logging.handlers.QueueHandler` and `QueueListener` do not serve: a full queue makes the first
-write its error to stderr, which blocks, and `QueueListener.stop` waits for ever.
+`logging.handlers.QueueHandler` and `QueueListener` cannot be used: with a full queue the former
+writes an error to stderr, which blocks, and `QueueListener.stop` waits without a limit.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from collections import deque
 from typing import Final
 
 QUEUE_BYTES_MAX: Final = 1024 * 1024
-FLUSH_S: Final = 1.0  # at exit; a pipe that is read takes milliseconds
+FLUSH_S: Final = 1.0  # at exit; writing to a pipe that is read takes milliseconds
 
 
 class LogWriter(logging.Handler):
-    """Queues formatted lines for one thread that writes them to a file descriptor.
+    """Queues formatted lines for a thread that writes them to a file descriptor.
 
-    Lines that do not fit in the queue are dropped until half of it is written; a line in their
-    place says how many.
+    When the queue is full, lines are dropped until half of it is written; a line in their place
+    has their number.
 
     Attributes:
-        dropped: How many lines were not written.
+        dropped: The number of lines that were dropped.
         dropping: Whether lines are being dropped now.
     """
 
@@ -32,14 +32,14 @@ class LogWriter(logging.Handler):
         self.dropped = 0
         self.dropping = False
         self._descriptor = descriptor
-        self._queue: deque[bytes | int] = deque()  # a number stands for so many dropped lines
+        self._queue: deque[bytes | int] = deque()  # an int is a number of dropped lines
         self._queued_bytes = 0
         self._writing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line; never waits for the reader."""
+        """Queue a line, without blocking."""
         line = self._encoded(record)
         with self._changed:
             self.dropping = self.dropping or self._queued_bytes >= QUEUE_BYTES_MAX
@@ -55,19 +55,19 @@ class LogWriter(logging.Handler):
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until all lines are written, at most `FLUSH_S`; `logging` calls it at exit."""
+        """Wait up to `FLUSH_S` until all lines are written; called by `logging` at exit."""
         with self._changed:
             self._changed.wait_for(lambda: not self._queue and not self._writing, FLUSH_S)
 
     def _start(self) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no thread to be had: the next line tries
+            with contextlib.suppress(RuntimeError):  # no more threads: the next line tries again
                 thread.start()
                 self._thread = thread
 
     def _run(self) -> None:
-        missing = 0  # lines that were dropped since the last one that was written
+        missing = 0  # lines dropped since the last one that was written
         while True:
             item = self._next()
             line = item if isinstance(item, bytes) else b""
@@ -75,7 +75,7 @@ class LogWriter(logging.Handler):
             try:
                 _write(self._descriptor, self._notice(missing) + line)
                 missing = 0
-            except (OSError, MemoryError):  # the reader is gone, a disk is full
+            except (OSError, MemoryError):  # such as a closed pipe or a full disk
                 missing += bool(line)
                 with self._changed:
                     self.dropped += bool(line)
@@ -96,7 +96,7 @@ class LogWriter(logging.Handler):
     def _notice(self, missing: int) -> bytes:
         if not missing:
             return b""
-        text = "log lines were dropped: the log was not read fast enough"
+        text = "log lines dropped: the log was not read fast enough"
         record = logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)
         record.fields = {"count": missing}
         return self._encoded(record)
@@ -104,10 +104,10 @@ class LogWriter(logging.Handler):
     def _encoded(self, record: logging.LogRecord) -> bytes:
         try:
             text = self.format(record)
-        except Exception as error:  # noqa: BLE001 (a wrong log call must not end what it tells of)
-            wrong = f"log line cannot be formatted: {record.msg!r}: {error!r}"
+        except Exception as error:  # noqa: BLE001 (a faulty log call must not fail its caller)
+            message = f"cannot format log line: {record.msg!r}: {error!r}"
             text = self.format(
-                logging.LogRecord(record.name, logging.ERROR, "", 0, wrong, None, None)
+                logging.LogRecord(record.name, logging.ERROR, "", 0, message, None, None)
             )
         return f"{text}\n".encode("utf-8", "backslashreplace")
 
@@ -117,5 +117,5 @@ def _write(descriptor: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # another process that shares the descriptor made it so
+        except BlockingIOError:  # a process that shares the descriptor made it non-blocking
             select.select([], [descriptor], [])

@@ -1,4 +1,4 @@
-"""Logs on stderr: JSON for machines, lines for people; a phrase, and fields."""
+"""Logs on stderr, as JSON or text: a short message, and fields."""
 
 import json
 import logging
@@ -15,23 +15,23 @@ _LEVELS: Final = {
     "watchdog": logging.WARNING,
     "asyncio": logging.WARNING,
     "grpc": logging.WARNING,
-    # A traceback for each message that cannot be parsed; the caller gets an error as well.
+    # Logs a traceback for each message that cannot be parsed; the caller gets an error anyway.
     "grpc._common": logging.CRITICAL,
 }
 _LOG: Final = logging.getLogger(__name__)
 
 
 def set_up(level: str, form: str | None) -> None:
-    """Send all logs to stderr, also crashes and warnings of Python.
+    """Send all logs to stderr, including crashes and Python's warnings.
 
     Args:
         level: debug, info, warning or error.
-        form: ``json`` or ``text``; ``None`` for text on a terminal, else json.
+        form: ``json`` or ``text``; ``None``: text on a terminal, json otherwise.
     """
-    # No line tells of these, and finding them out takes a fifth of its time.
+    # These are not logged, and collecting them takes a fifth of the time of a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001 (as the library's documentation on optimization says)
-    stderr = sys.__stderr__  # None where the process was started without one
+    logging._srcfile = None  # noqa: SLF001 (documented: docs.python.org/3/howto/logging.html#optimization)
+    stderr = sys.__stderr__  # None if the process was started without it
     handler = LogWriter(stderr.fileno()) if stderr else logging.NullHandler()
     text = form == "text" or (form is None and stderr is not None and stderr.isatty())
     handler.setFormatter(_Text() if text else _Json())
@@ -41,7 +41,7 @@ def set_up(level: str, form: str | None) -> None:
     for name, least in _LEVELS.items():
         logging.getLogger(name).setLevel(least)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
-    # What Python itself would write to stderr, and wait for its reader.
+    # Python itself would write these to stderr, and block if it is not read.
     logging.captureWarnings(capture=True)
     sys.excepthook = _crashed
     sys.unraisablehook = _unraisable
@@ -49,13 +49,13 @@ def set_up(level: str, form: str | None) -> None:
 
 
 def fail(message: str) -> NoReturn:
-    """Log why the process cannot go on, and exit 1."""
+    """Log an error and exit with status 1."""
     _LOG.error(message)
     sys.exit(1)
 
 
 def dropped() -> int:
-    """Return how many log lines were dropped because nobody read them."""
+    """Return the number of log lines dropped because the log was not read."""
     return sum(writer.dropped for writer in _writers())
 
 
@@ -69,7 +69,7 @@ def _writers() -> list[LogWriter]:
 
 
 def _without_decode_traceback(record: logging.LogRecord) -> bool:
-    """Make a client's message that cannot be parsed a line: it is no fault of this process."""
+    """Log a message that cannot be parsed without a traceback: the client is at fault."""
     if record.exc_info and type(record.exc_info[1]).__name__ == "DecodeError":
         record.exc_info = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
@@ -79,20 +79,20 @@ def _without_decode_traceback(record: logging.LogRecord) -> bool:
 def _crashed(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    _LOG.critical("ended by an unexpected error", exc_info=(kind, error, traceback))
+    _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
 
 
 def _thread_crashed(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None:
         info = (args.exc_type, args.exc_value, args.exc_traceback)
-        _LOG.error("a thread failed unexpectedly", exc_info=info)
+        _LOG.error("unexpected error in a thread", exc_info=info)
 
 
 def _unraisable(args: "sys.UnraisableHookArgs") -> None:
     if args.exc_value is not None:
         fields = {"fields": {"in": repr(args.object)}}
         info = (args.exc_type, args.exc_value, args.exc_traceback)
-        _LOG.error("an unexpected error was ignored", exc_info=info, extra=fields)
+        _LOG.error("unexpected error ignored", exc_info=info, extra=fields)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -101,7 +101,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _details(record: logging.LogRecord) -> dict[str, object]:
-    """Return fields for JSON alone, because the message has them too."""
+    """Return the fields for JSON only: in text they are part of the message."""
     details: dict[str, object] = getattr(record, "details", {})
     return details
 

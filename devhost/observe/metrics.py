@@ -1,4 +1,4 @@
-"""The metrics, for Prometheus: what has happened, and what is so at this moment."""
+"""The metrics for Prometheus: the counters, and the current state of the host."""
 
 import math
 import platform
@@ -17,21 +17,21 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from devhost.model.state import State
-from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
-from devhost.observe.tally import Durations, Happened, Tally
+from devhost.observe.counters import Counters, Durations, ResourceCounters
+from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL: Final = "resource_name"
 
 
-def text(tally: Tally, facts: Facts) -> bytes:
-    """Return all metrics; a resource that is served no more loses its series.
+def text(counters: Counters, host: HostMetrics) -> bytes:
+    """Return all metrics; resources that are no longer served have no series.
 
-    Each of the others has all of its series, at 0 if need be: of one that begins at 1,
-    Prometheus sees no increase.
+    Every resource has all of its series from the start, with the value 0: Prometheus sees no
+    increase in a series that begins at 1.
     """
-    tally.keep([one.name for one in facts.resources])
-    return generate_latest(_Collected(lambda: _all(tally, facts)))
+    counters.keep([one.name for one in host.resources])
+    return generate_latest(_Collected(lambda: _all(counters, host)))
 
 
 class _Collected(Collector):
@@ -42,35 +42,35 @@ class _Collected(Collector):
         return self._families()
 
 
-def _all(tally: Tally, facts: Facts) -> Iterator[Metric]:
-    yield from _families(facts)
-    yield from _happened_families(tally.of)
+def _all(counters: Counters, host: HostMetrics) -> Iterator[Metric]:
+    yield from _state_families(host)
+    yield from _counter_families(counters.by_resource)
     yield from ProcessCollector(registry=None).collect()
 
 
-def _happened_families(of: Mapping[str, Happened]) -> Iterator[Metric]:
+def _counter_families(by_resource: Mapping[str, ResourceCounters]) -> Iterator[Metric]:
     registrations = CounterMetricFamily(
         "devhost_registrations",
-        "Registrations with the kubelet, by how they ended.",
+        "Registrations with kubelet, by result.",
         labels=[_LABEL, "result"],
     )
     allocations = CounterMetricFamily(
         "devhost_allocations",
-        "Allocate calls of the kubelet, by how they ended.",
+        "Allocate calls by kubelet, by result.",
         labels=[_LABEL, "result"],
     )
     allocation_durations = HistogramMetricFamily(
-        "devhost_allocation_duration_seconds", "How long Allocate calls took.", labels=[_LABEL]
+        "devhost_allocation_duration_seconds", "Duration of Allocate calls.", labels=[_LABEL]
     )
     discovery_durations = HistogramMetricFamily(
-        "devhost_discovery_duration_seconds", "How long looks at the host took.", labels=[_LABEL]
+        "devhost_discovery_duration_seconds", "Duration of scans of the host.", labels=[_LABEL]
     )
     discovery_errors = CounterMetricFamily(
         "devhost_discovery_errors",
-        "Looks at the host in which a source could not be read.",
+        "Scans of the host in which a source could not be read.",
         labels=[_LABEL],
     )
-    for name, one in of.items():
+    for name, one in by_resource.items():
         for ok, count in one.registrations.items():
             registrations.add_metric([name, _result(ok=ok)], count)
         for result, count in one.allocations.items():
@@ -92,57 +92,59 @@ def _result(*, ok: bool) -> str:
     return "ok" if ok else "error"
 
 
-def _families(facts: Facts) -> Iterator[Metric]:
+def _state_families(host: HostMetrics) -> Iterator[Metric]:
     build = GaugeMetricFamily(
-        "devhost_build_info", "Which devhost this is.", labels=["version", "python"]
+        "devhost_build_info", "The version of devhost and of Python.", labels=["version", "python"]
     )
-    build.add_metric([facts.version, platform.python_version()], 1)
+    build.add_metric([host.version, platform.python_version()], 1)
     yield build
-    yield from _resource_families(facts.resources)
-    if facts.config is not None:
-        yield from _config_families(facts.config)
+    yield from _resource_families(host.resources)
+    if host.config is not None:
+        yield from _config_families(host.config)
     yield CounterMetricFamily(
         "devhost_kubelet_restarts",
-        "How often something was registered with another kubelet than before.",
-        value=facts.kubelet_restarts,
+        "Restarts of kubelet that registrations have shown.",
+        value=host.kubelet_restarts,
     )
     yield CounterMetricFamily(
         "devhost_cdi_spec_writes",
-        "How often a CDI spec file was written.",
-        value=facts.cdi_spec_writes,
+        "CDI spec files written.",
+        value=host.cdi_spec_writes,
     )
     yield CounterMetricFamily(
         "devhost_log_lines_dropped",
-        "Log lines that were dropped because the log was not read fast enough.",
-        value=facts.log_lines_dropped,
+        "Log lines dropped because the log was not read fast enough.",
+        value=host.log_lines_dropped,
     )
-    if facts.held is not None:
-        yield _held_family(facts.held)
+    if host.holders is not None:
+        yield _holder_family(host.holders)
 
 
-def _resource_families(resources: Iterable[ResourceFacts]) -> Iterator[Metric]:
+def _resource_families(resources: Iterable[ResourceMetrics]) -> Iterator[Metric]:
     label = [_LABEL]
     devices = GaugeMetricFamily(
         "devhost_devices", "Distinct devices by health.", labels=[*label, "health"]
     )
     expected = GaugeMetricFamily(
         "devhost_devices_expected",
-        "Devices that should be there: minDevices, or the most of the last 24 hours.",
+        "Devices that should be there: minDevices, or the maximum of the last 24 hours.",
         labels=label,
     )
     missing = GaugeMetricFamily(
         "devhost_devices_missing", "Expected devices that are not there.", labels=label
     )
     registered = GaugeMetricFamily(
-        "devhost_registered", "Whether the kubelet has the resource (1 or 0).", labels=label
+        "devhost_registered",
+        "Whether the resource is registered with kubelet (1 or 0).",
+        labels=label,
     )
     streams = GaugeMetricFamily("devhost_streams", "Open ListAndWatch calls.", labels=label)
     updates = CounterMetricFamily(
-        "devhost_list_updates", "Device lists sent to the kubelet.", labels=label
+        "devhost_list_updates", "Device lists sent to kubelet.", labels=label
     )
     states = GaugeMetricFamily(
         "devhost_resource_state",
-        "What the resource is doing: 1 for its state, 0 for all others.",
+        "The state of the resource: 1 for the current state, 0 for all others.",
         labels=[*label, "state"],
     )
     for one in resources:
@@ -158,10 +160,10 @@ def _resource_families(resources: Iterable[ResourceFacts]) -> Iterator[Metric]:
     yield from (devices, expected, missing, registered, streams, updates, states)
 
 
-def _config_families(config: ConfigFacts) -> Iterator[Metric]:
+def _config_families(config: ConfigMetrics) -> Iterator[Metric]:
     reloads = CounterMetricFamily(
         "devhost_config_reloads",
-        "New contents of the configuration file, by whether they could be used.",
+        "Changes of the configuration file, by result.",
         labels=["result"],
     )
     reloads.add_metric([_result(ok=True)], config.reloads)
@@ -169,27 +171,27 @@ def _config_families(config: ConfigFacts) -> Iterator[Metric]:
     yield reloads
     yield GaugeMetricFamily(
         "devhost_config_last_reload_successful",
-        "Whether the present content of the configuration file is in force (1 or 0).",
+        "Whether the current content of the configuration file is in use (1 or 0).",
         value=config.usable,
     )
     yield GaugeMetricFamily(
         "devhost_config_last_reload_success_timestamp_seconds",
-        "When the configuration in force came into force.",
+        "When the configuration in use was applied.",
         value=config.applied,
     )
     shown = GaugeMetricFamily(
-        "devhost_config_hash_info", "Which configuration is in force.", labels=["hash"]
+        "devhost_config_hash_info", "The hash of the configuration in use.", labels=["hash"]
     )
     shown.add_metric([config.hash], 1)
     yield shown
 
 
-def _held_family(held: Iterable[Held]) -> Metric:
+def _holder_family(holders: Iterable[DeviceHolder]) -> Metric:
     family = GaugeMetricFamily(
         "devhost_device_allocated",
-        "Which pod holds which device.",
+        "Devices that pods have; the value is always 1.",
         labels=[_LABEL, "device_id", "namespace", "pod"],
     )
-    for one in held:
+    for one in holders:
         family.add_metric([one.resource, one.device_id, one.namespace, one.pod], 1)
     return family

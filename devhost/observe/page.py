@@ -1,4 +1,4 @@
-"""The status page: one file without anything from elsewhere, and a policy that allows no more."""
+"""The status page: a single file, with a policy that lets it load nothing else."""
 
 import base64
 import hashlib
@@ -12,7 +12,7 @@ _FILE: Final = Path(__file__).with_name("page.html")
 
 
 def load() -> Response:
-    """Read the page; only its own style and script may run, by their hashes."""
+    """Read the page; its policy allows only its own style and script, by their hashes."""
     html = _FILE.read_text(encoding="utf-8")
     policy = "; ".join(
         (

@@ -1,17 +1,17 @@
-"""What is counted when it happens; the rest is read off the host when somebody asks."""
+"""The events that are counted; everything else in the metrics is read when they are requested."""
 
 
 class Recorder:
-    """Is told of what happens; this one keeps nothing.
+    """Receives the events that are counted; this one ignores them.
 
-    All methods belong to the event loop and return at once.
+    All methods are called on the event loop and return immediately.
     """
 
     def registration(self, resource: str, *, ok: bool) -> None:
-        """Note a registration that the kubelet completed, or one that failed."""
+        """Record a registration with kubelet, successful or not."""
 
     def allocated(self, resource: str, result: str, seconds: float) -> None:
-        """Note an Allocate that has ended.
+        """Record an Allocate call that has ended.
 
         Args:
             resource: The resource's name.
@@ -19,5 +19,5 @@ class Recorder:
             seconds: How long it took.
         """
 
-    def looked(self, resource: str, seconds: float, *, failed: bool) -> None:
-        """Note a look at the host, and whether a source could not be read."""
+    def scanned(self, resource: str, seconds: float, *, failed: bool) -> None:
+        """Record a scan, and whether a source could not be read."""

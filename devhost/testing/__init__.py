@@ -1,8 +1,7 @@
-"""What tests of your own plugins and configurations are made of; see ``docs/testing.md``.
+"""Helpers for tests of plugins and configurations; see ``docs/testing.md``.
 
-The real host runs in the test's process, against a stand-in kubelet on a socket of its own,
-below a directory that stands for the host's files. pytest is not needed for that; whoever uses
-it finds fixtures in `devhost.testing.fixtures`.
+The real host runs in the test process, with a stand-in kubelet and a directory tree in place of
+the host's files. `devhost.testing.fixtures` has fixtures for pytest, which is optional.
 """
 
 from devhost.standin.kubelet import AdmissionError, Answer

@@ -1,4 +1,4 @@
-"""A temporary directory in which sockets can be made."""
+"""A temporary directory with a path short enough for sockets."""
 
 import contextlib
 import tempfile
@@ -9,17 +9,17 @@ from typing import Final
 from devhost.kubelet.instances import path_length_problem
 
 _PREFIX: Final = "devhost-"
-_SHORTEST: Final = "/tmp"  # noqa: S108 (only its parent: what is made in it has a name of its own)
+_SHORTEST: Final = "/tmp"  # noqa: S108 (only the parent of a directory with a random name)
 
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """Make a temporary directory for a plugin directory, and remove it at the end.
+    """Create a temporary directory for a plugin directory, and remove it at the end.
 
     A socket's path is at most 107 bytes, so pytest's ``tmp_path`` is often too long.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     usual = Path(tempfile.gettempdir())
     likely = usual / f"{_PREFIX}12345678" / "plugins"

@@ -14,9 +14,9 @@ from devhost.testing import HostTree, StandInKubelet, short_directory
 
 @pytest_asyncio.fixture
 async def devhost_kubelet() -> AsyncIterator[StandInKubelet]:
-    """A running stand-in kubelet with a pod-resources API, in a directory of its own."""
-    with short_directory() as place:
-        kubelet = StandInKubelet(place / "plugins", place / "pod-resources.sock")
+    """A running stand-in kubelet with a pod-resources API, in a temporary directory."""
+    with short_directory() as directory:
+        kubelet = StandInKubelet(directory / "plugins", directory / "pod-resources.sock")
         await kubelet.start()
         yield kubelet
         await kubelet.stop()
@@ -24,5 +24,5 @@ async def devhost_kubelet() -> AsyncIterator[StandInKubelet]:
 
 @pytest.fixture
 def devhost_tree(tmp_path: Path) -> HostTree:
-    """A host with no files yet."""
+    """A host without files."""
     return HostTree(tmp_path / "host")

@@ -1,4 +1,4 @@
-"""The real host in a test's process, against the stand-in kubelet."""
+"""The real host in the test process, with the stand-in kubelet."""
 
 import asyncio
 import contextlib
@@ -19,21 +19,21 @@ from devhost.model.config import Config
 from devhost.report import ResourceReport
 from devhost.standin.kubelet import SimulatedKubelet
 
-# Short, as the stand-in kubelet needs no time to digest a list.
+# Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3
 _HOLD_S: Final = 0.0
 
 
 class Served:
-    """What a running host serves."""
+    """The resources of a running host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def report(self, resource: str) -> dict[str, Any]:
-        """Return what the host last found of a resource, also what the kubelet is not told.
+        """Return the last scan of a resource, including what kubelet does not get.
 
-        It is the shape of one resource of ``devhost plan -o json``: ``devices`` with their
+        It has the shape of a resource of ``devhost plan -o json``: ``devices`` with their
         reasons, paths and NUMA nodes, what was ``skipped``, and the ``error`` of a source.
 
         Raises:
@@ -54,35 +54,35 @@ async def serving(
     allow_paths: Iterable[str] = (),
     allow_exec: bool = False,
 ) -> AsyncIterator[Served]:
-    """Serve plugins, a configuration or both to a kubelet until the block ends.
+    """Serve plugins, a configuration or both to a stand-in kubelet until the block ends.
 
-    It is done as by `devhost.serve` and ``devhost run``, in this process and event loop.
+    The same as `devhost.serve` and ``devhost run``, in this process and event loop.
 
-    The kubelet need not run yet. The host registers in the background: wait with
-    ``kubelet.wait`` for what the test is about. A device that is to leave the list does so
-    after 0.3 s rather than 10 s. State and CDI specs are kept in the plugin directory.
+    The kubelet need not be running yet. The host registers in the background: wait with
+    ``kubelet.wait``. A vanished device leaves the list after 0.3 s instead of 10 s. State and
+    CDI specs are kept in the plugin directory.
 
     Args:
         what: Plugins, and at most one configuration: its text, or the path of its file, which
             is read once.
-        kubelet: The stand-in kubelet, by its plugin directory and pod-resources socket.
-        root: Below which directory the host's files are, as ``--root``.
+        kubelet: The stand-in kubelet.
+        root: The directory with the host's files, like ``--root``.
         node_name: The value of ``${nodeName}``.
-        allow_paths: Globs of host paths that the configuration may hand over, as
-            ``--allow-path``; code needs no leave.
-        allow_exec: Whether the configuration may run commands, as ``--allow-exec``.
+        allow_paths: Globs of host paths that containers may get by the configuration, like
+            ``--allow-path``; plugins are not restricted.
+        allow_exec: Whether the configuration may run commands, like ``--allow-exec``.
 
     Raises:
-        ConfigError: The configuration is not valid, or asks for more than is allowed.
-        TypeError: There are two configurations, or something else that cannot be served.
-        ValueError: Two plugins have the same name; the plugin directory's path leaves no room
-            for a socket's name.
+        ConfigError: The configuration is invalid, or uses more than is allowed.
+        TypeError: There are two configurations, or an object that is not a plugin.
+        ValueError: Two plugins have the same name, or the path of the plugin directory is too
+            long for sockets.
     """
     policy = Policy(tuple(allow_paths), allow_exec, enforced=True)
     configs = [one for one in what if isinstance(one, str | Path)]
     plugins = served(one for one in what if not isinstance(one, str | Path))
     if len(configs) > 1:
-        raise TypeError("serving() takes one configuration, with all resources in it")
+        raise TypeError("serving() takes at most one configuration")
     config = _loaded(configs[0], policy) if configs else Config(version="v1", resources=())
     host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
@@ -92,30 +92,30 @@ async def serving(
         task.cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.result()  # raises what ended it
+            task.result()  # raises its exception
 
 
 def _settings(
     kubelet: SimulatedKubelet, root: str | Path, node_name: str, policy: Policy
 ) -> Settings:
-    place = kubelet.plugin_dir
-    if problem := path_length_problem(place):
+    directory = kubelet.plugin_dir
+    if problem := path_length_problem(directory):
         raise ValueError(problem)
     return Settings(
-        place,
+        directory,
         node_name,
         HostFiles(os.path.realpath(root)),
         policy,
         _LEAVE_AFTER_S,
         _HOLD_S,
-        state_dir=place / "state",
+        state_dir=directory / "state",
         pod_resources=kubelet.pod_resources,
-        cdi_dir=place / "cdi",
+        cdi_dir=directory / "cdi",
     )
 
 
 def _loaded(config: str | Path, policy: Policy) -> Config:
     loaded = load(str(config), policy) if isinstance(config, Path) else loads(config, policy=policy)
     if loaded.config is not None:
-        log_problems(loaded.problems)  # the warnings; errors are raised
+        log_problems(loaded.problems)  # only warnings: errors are raised
     return loaded.require()

@@ -1,4 +1,4 @@
-"""A host's files below a directory: what a test lets devhost find."""
+"""A directory tree in place of the host's files."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ from devhost.hostfs.files import HostFiles
 
 
 class NotPermittedError(DevhostError):
-    """This process may not make device nodes; `can_make_nodes` says so beforehand."""
+    """This process may not create device nodes; see `can_make_nodes`."""
 
 
 def can_make_nodes() -> bool:
-    """Say whether this process may make device nodes: as root, outside of user namespaces."""
+    """Whether this process may create device nodes: as root, outside of user namespaces."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             HostTree(Path(directory)).char("/dev/null")
@@ -26,37 +26,36 @@ def can_make_nodes() -> bool:
 
 
 class HostTree:
-    """Builds a host's files below a directory.
+    """Creates a host's files below a directory.
 
-    Paths are the host's: ``/dev/ttyUSB0`` is made at ``root/dev/ttyUSB0``, and the directories
-    on the way with it. Links are followed below the root, never out of it, so that a test does
-    not touch the machine that it runs on. There is a ``/sys`` from the start, so that the
-    machine's own tells nothing about the devices of the tree.
+    Paths are the host's: ``/dev/ttyUSB0`` is created as ``root/dev/ttyUSB0``, with missing parent
+    directories. Links are resolved below the root and never lead out of it, so that a test does
+    not touch the machine it runs on. The tree has its own ``/sys``.
 
-    All methods raise `ValueError` for a path that is not absolute or has ``..`` in it, and
-    `OSError` where a file cannot be made.
+    All methods raise `ValueError` for a path that is not absolute or contains ``..``, and
+    `OSError` if a file cannot be created.
 
     Attributes:
-        root: The directory, without links: what ``--root`` or `devhost.testing.serving` takes.
+        root: The directory with links resolved, for ``--root`` or `devhost.testing.serving`.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.realpath(root))
         if self.root == Path("/"):
-            raise ValueError("a tree at / would be the machine's own files")
+            raise ValueError("the root of a tree cannot be /, the machine's own files")
         self._files = HostFiles(str(self.root))
         self.directory("/sys/dev/block")
         self.directory("/sys/dev/char")
 
     def at(self, path: str) -> Path:
-        """Return where a host path is; of a link, where the link itself is."""
+        """Return the location of a host path; a link as the last part is not resolved."""
         parts = PurePosixPath(path).parts
         if len(parts) < 2 or not path.startswith("/") or ".." in parts:
-            raise ValueError(f"{path!r}: a host path is absolute and has no '..'")
+            raise ValueError(f"{path!r}: a host path must be absolute and must not contain '..'")
         return self._resolved(str(PurePosixPath(path).parent)) / parts[-1]
 
     def file(self, path: str, text: str = "", mode: int = 0o644) -> None:
-        """Write a regular file, a new one or over what it held; a link leads to it."""
+        """Write a regular file, or overwrite it; links are followed."""
         self.at(path)
         here = self._resolved(path)
         here.parent.mkdir(parents=True, exist_ok=True)
@@ -64,35 +63,35 @@ class HostTree:
         here.chmod(mode)
 
     def directory(self, path: str) -> None:
-        """Make a directory, if it is not there."""
+        """Create a directory if it does not exist."""
         self.at(path)
         self._resolved(path).mkdir(parents=True, exist_ok=True)
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link; its target may be relative, or a host path."""
+        """Create a symbolic link; its target is relative or a host path."""
         self._new(path).symlink_to(target)
 
     def char(self, path: str, major: int = 1, minor: int = 3, mode: int = 0o666) -> None:
-        """Make a character device; unless told, it is another ``/dev/null``.
+        """Create a character device, by default with the numbers of ``/dev/null``.
 
         Raises:
-            NotPermittedError: This process may not.
+            NotPermittedError: This process may not create device nodes.
         """
         self._node(path, stat.S_IFCHR, (major, minor), mode)
 
     def block(self, path: str, major: int, minor: int, mode: int = 0o660) -> None:
-        """Make a block device.
+        """Create a block device.
 
-        The majors 240 to 254 are for local use. A number that the machine has mounted or swaps
-        on is in use in the tree too.
+        Majors 240 to 254 are for local use. A device number that the machine has mounted or uses
+        for swap counts as in use in the tree as well.
 
         Raises:
-            NotPermittedError: This process may not.
+            NotPermittedError: This process may not create device nodes.
         """
         self._node(path, stat.S_IFBLK, (major, minor), mode)
 
     def numa(self, major: int, minor: int, node: int, *, block: bool = False) -> None:
-        """Say in sysfs to which NUMA node a device is attached (-1: to none in particular)."""
+        """Set the NUMA node of a device in sysfs (-1: none)."""
         kind = "block" if block else "char"
         device = f"devices/devhost/{kind}-{major}-{minor}"
         self.file(f"/sys/{device}/numa_node", f"{node}\n")
@@ -101,7 +100,7 @@ class HostTree:
             self.link(link, f"../../{device}")
 
     def remove(self, path: str) -> None:
-        """Remove a file, a node, a link (not what it leads to), or a directory with all in it."""
+        """Remove a file, a node, a link (not its target), or a directory with its content."""
         here = self.at(path)
         if here.is_dir() and not here.is_symlink():
             shutil.rmtree(here)
@@ -113,13 +112,13 @@ class HostTree:
         try:
             os.mknod(here, kind | 0o600, os.makedev(*number))
         except PermissionError as error:
-            reason = "making device nodes needs root, outside of user namespaces"
+            reason = "creating device nodes needs root, outside of user namespaces"
             raise NotPermittedError(f"{here}: {reason}; see can_make_nodes()") from error
-        here.chmod(mode)  # not by mknod: the umask would count
+        here.chmod(mode)  # not in mknod, which applies the umask
 
     def _resolved(self, path: str) -> Path:
-        here = Path(self._files.here(self._files.resolve(path)))
-        if Path(os.path.realpath(here)) != here:  # links in circles; they might leave the root
+        here = Path(self._files.to_local(self._files.resolve(path)))
+        if Path(os.path.realpath(here)) != here:  # a loop of links, which might leave the root
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
         return here
 

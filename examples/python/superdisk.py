@@ -1,8 +1,8 @@
-"""Disks of an imaginary vendor: a class that finds, watches, hands out and prepares them.
+"""Disks of an imaginary vendor: a class that finds, monitors, allocates and prepares them.
 
-A disk is a link in SUPERDISK_DIR to its node. A file of the same name in SUPERDISK_FAULTS says
-that, and why, it is broken. Each container gets the nodes of its disks, and for each of them an
-empty scratch directory below SUPERDISK_SCRATCH.
+A disk is a link in SUPERDISK_DIR to its node. If a file of the same name exists in
+SUPERDISK_FAULTS, the disk is broken, and the file has the reason. Each container gets the nodes of
+its disks, and for each disk an empty scratch directory below SUPERDISK_SCRATCH.
 
 Try it on a laptop:    mkdir -p /tmp/disks && ln -s /dev/null /tmp/disks/sd-1
                        SUPERDISK_DIR=/tmp/disks python superdisk.py --try
@@ -27,14 +27,14 @@ class SuperDisk(devhost.DevicePlugin):
     """All disks of this node."""
 
     def __init__(self) -> None:
-        # What YAML can say is said here, in the same words.
+        # The options are those of the YAML.
         super().__init__("example.com/superdisk", remove_missing_after="1m")
         self.faults: dict[str, str] = {}
         self.stopped = threading.Event()
         threading.Thread(target=self.watch, name="superdisk faults", daemon=True).start()
 
     def watch(self) -> None:
-        """Look for faults once a second; on a new one, say that something has changed."""
+        """Check for faults once a second, and report changes."""
         while not self.stopped.wait(1.0):
             found = faults()
             if found != self.faults:
@@ -42,7 +42,7 @@ class SuperDisk(devhost.DevicePlugin):
                 self.changed()
 
     def devices(self) -> Iterator[devhost.Device]:
-        """Yield all disks that are there, also the broken ones."""
+        """Yield all disks, including broken ones."""
         for link in DISKS.glob("sd-*"):
             fault = self.faults.get(link.name)
             yield devhost.Device(link.name, paths=str(link), reason=fault)
@@ -64,24 +64,24 @@ class SuperDisk(devhost.DevicePlugin):
         )
 
     def pre_start(self, devices: Sequence[devhost.Device]) -> None:
-        """Empty the scratch directories; this happens at each start of the container."""
+        """Empty the scratch directories before each start of the container."""
         for disk in devices:
             for left in (SCRATCH / disk.id).iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def refresh(self) -> None:
-        """Read again what may be out of date: the server starts, or kubelet has restarted."""
+        """Read the faults again: the server starts, or kubelet has restarted."""
         self.faults = faults()
         LOG.info("started")
 
     def destroy(self) -> None:
-        """No more calls come: end what was started."""
+        """Stop the thread: no more calls follow."""
         self.stopped.set()
         LOG.info("stopped")
 
 
 def faults() -> dict[str, str]:
-    """Return why disks are broken, by name."""
+    """Return the reasons of broken disks, by name."""
     return {path.name: path.read_text() for path in FAULTS.glob("*")}
 
 

@@ -1,12 +1,12 @@
-"""Ports of a virtual switch: known by code, and nothing to see of them on the node.
+"""Ports of a virtual switch, which are not visible on the node.
 
-Try it on a laptop, where it serves a stand-in kubelet:    python vpcport.py --try
-Serve the kubelet of this node, as `devhost run` would:    python vpcport.py
+Try it on a laptop, with a stand-in kubelet:     python vpcport.py --try
+Serve kubelet on this node, like `devhost run`:  python vpcport.py
 """
 
 import devhost
 
-PORTS = 4  # of this node; a real plugin would ask the network's controller
+PORTS = 4  # a real plugin would query the network controller
 
 
 def get_ports() -> list[str]:

@@ -120,7 +120,7 @@ def test_the_monitor_finds_the_port(helm: Helm) -> None:
 
 def test_the_monitor_names_the_labels_that_it_honors() -> None:
     text = (CHART / "templates" / "podmonitor.yaml").read_text()
-    (named,) = re.findall(r"# The labels (.*) of our series", text)
+    (named,) = re.findall(r"# The labels (.*) of devhost's series", text)
     ours = set.union(*METRICS.values()) & {*TARGET, "container"}
     assert set(re.split(r", | and ", named)) == ours == {"namespace", "pod"}
 

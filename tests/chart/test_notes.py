@@ -38,9 +38,7 @@ def test_they_tell_how_to_go_on(helm: Helm) -> None:
 
 
 def test_they_say_that_nothing_is_served_yet(helm: Helm) -> None:
-    assert "test-devhost serves nothing yet: list resources under config.resources" in helm.notes(
-        {}
-    )
+    assert "test-devhost serves no resources yet: add them to config.resources" in helm.notes({})
 
 
 def test_they_name_the_configmap_of_somebody_else(helm: Helm) -> None:
@@ -75,7 +73,7 @@ def test_they_name_the_host_paths_that_are_not_mounted(
         assert said == []
     else:
         (warning,) = said
-        assert f"test-devhost looks in {missing}, which is not mounted" in warning
+        assert f"test-devhost uses {missing}, which is not mounted" in warning
 
 
 @pytest.mark.parametrize(
@@ -110,12 +108,12 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
         (
             {"health": {"checks": [{"file": {"path": "/run/${name}/x", "matches": "a"}}]}},
             {"hostPaths": ["/run"]},
-            "looks in /run,",
+            "uses /run,",
         ),
         (
             {"preStart": [{"waitFor": "/run/a/${name}", "every": "start"}]},
             {"hostPaths": ["/run/a"]},
-            "looks in /run/a,",
+            "uses /run/a,",
         ),
         (
             {"preStart": [{"mode": "0660", "every": "start"}]},
@@ -127,27 +125,27 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
         (
             {"allocate": {"devices": ["/dev/y", "/opt/x"]}},
             {"allow": {"paths": ["/opt/x"]}},
-            "not below /dev, so devhost refuses it: name them in allow.paths",
+            "not below /dev, so devhost rejects it: add them to allow.paths",
         ),
         (
             {"allocate": {"devices": [{"hostPath": "/dev/../opt/x"}]}},
             {"allow": {"paths": ["/opt/x"]}},
-            "not below /dev, so devhost refuses it: name them in allow.paths",
+            "not below /dev, so devhost rejects it: add them to allow.paths",
         ),
         (
             {"sources": [{"directory": {"path": "/dev/disk", "types": "block"}}]},
             {"allow": {"paths": ["/dev/*"]}},
-            "asks for block devices",
+            "uses block devices",
         ),
         (
             {"sources": [{"glob": {"paths": "/dev/sd*", "types": ["block"]}}]},
             {"allow": {"paths": ["/dev/*"]}},
-            "asks for block devices",
+            "uses block devices",
         ),
         (
             {"sources": [{"dev": {"pattern": "x", "types": ["char", "block"]}, "as": "node"}]},
             {"allow": {"paths": ["/dev/*"]}},
-            "asks for block devices",
+            "uses block devices",
         ),
     ],
 )
@@ -178,7 +176,7 @@ def test_they_warn_of_series_that_need_holders(helm: Helm) -> None:
     values: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
     said = warnings(helm.notes(values | unasked))
     assert len(said) == 2
-    assert all("metrics.devices needs podResources.enabled" in one for one in said)
+    assert all("metrics.devices requires podResources.enabled" in one for one in said)
     holders = {"podResources": {"enabled": True}}
     (warning,) = warnings(helm.notes(values | unasked | {"profiles": [PROFILE | holders]}))
     assert "test-devhost does not know" in warning

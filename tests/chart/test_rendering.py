@@ -122,38 +122,38 @@ def test_older_kubernetes_is_refused(each_helm: Helm) -> None:
     [
         pytest.param(
             {"config": TOKENS | {"existingConfigMap": "theirs"}},
-            "config.resources would be ignored beside config.existingConfigMap theirs",
+            "config.resources and config.existingConfigMap theirs cannot be combined",
             id="two configurations",
         ),
         pytest.param(
             {"profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}] * 2},
-            'the name "a" is taken',
+            'the name "a" is already in use',
             id="two profiles of one name",
         ),
         pytest.param(
             {"profiles": [{"name": "default", "nodeSelector": {"a": "b"}, "config": TOKENS}]},
-            'the name "default" is taken',
+            'the name "default" is already in use',
             id="a profile of the chart's own name",
         ),
         pytest.param(
             {"hostPaths": ["/etc", "/etc/"]},
-            'hostPaths of test-devhost: "/etc/" is /etc, which is mounted already; remove it',
+            'hostPaths of test-devhost: "/etc/" is /etc, which is already mounted; remove it',
             id="a host path twice",
         ),
         pytest.param(
             {"hostPaths": ["/etc/../dev"]},
-            '"/etc/../dev" is /dev, which is mounted already',
+            '"/etc/../dev" is /dev, which is already mounted',
             id="the host's /dev as a host path",
         ),
         pytest.param(
-            {"hostPaths": ["/sys"]}, '"/sys" includes the cgroups', id="/sys as a host path"
+            {"hostPaths": ["/sys"]}, '"/sys" contains the cgroups', id="/sys as a host path"
         ),
         pytest.param(
             {"hostPaths": ["/sys/class"]}, '"/sys/class" is /sys/class, which', id="mounted of /sys"
         ),
         pytest.param(
             {"hostPaths": ["/proc/"], "allow": {"paths": ["/dev/*"]}},
-            '"/proc/" is /proc, which is mounted already',
+            '"/proc/" is /proc, which is already mounted',
             id="/proc as a host path beside allow.paths",
         ),
         pytest.param(

@@ -347,7 +347,7 @@ def test_the_variable_of_allowed_paths_is_split_at_blanks(
     monkeypatch.setenv("DEVHOST_ALLOW_PATH", "/a /opt/*")
     with command.make_context("devhost", ["c.yaml"]) as context:
         assert context.params["allow_paths"] == ("/a", "/opt/*")
-        assert "split at blanks" in " ".join(command.get_help(context).split())
+        assert "split at spaces" in " ".join(command.get_help(context).split())
 
 
 def test_several_files_are_all_checked(tokens: Path, bad: Path, tmp_path: Path) -> None:
@@ -679,7 +679,10 @@ def test_a_table_on_a_terminal(tokens: Path) -> None:
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize(
     ("where", "says"),
-    [(">&-", "is closed"), (">/dev/full", "cannot be written: No space left on device")],
+    [
+        (">&-", "standard output is closed"),
+        (">/dev/full", "cannot write to standard output: No space left on device"),
+    ],
 )
 @pytest.mark.parametrize(
     "args",
@@ -699,7 +702,7 @@ def test_an_output_that_cannot_be_written(
         timeout=250,
         env=environment(PYTHONUNBUFFERED=buffered),
     )
-    assert refused_in_one_line(done) == f"devhost: standard output {says}\n"
+    assert refused_in_one_line(done) == f"devhost: {says}\n"
 
 
 def test_an_output_that_is_read_no_further(tokens: Path) -> None:
@@ -758,7 +761,7 @@ def test_try_once_says_what_plan_says(tmp_path: Path, source: str, why: str) -> 
 
 
 ELSEWHERE: Final = TOKENS.replace("    sources:", "    nodeNames: [other]\n    sources:")
-NOTHING: Final = "devhost: no resource is declared for node here (--node-name)\n"
+NOTHING: Final = "devhost: no resources for node here (--node-name)\n"
 
 
 def test_plan_without_a_resource_for_the_node(tmp_path: Path) -> None:

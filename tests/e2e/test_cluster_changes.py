@@ -112,7 +112,7 @@ def test_edits_of_the_configmap(owned: Release, pods: Pods) -> None:
     for failures, text in enumerate(BAD.values(), 1):
         write(owned, text)
         cluster.until("it is refused", partial(refused, owned, failures))
-        with pytest.raises(CommandError, match=r"not well:\n.*configuration file"):
+        with pytest.raises(CommandError, match=r"problems:\n.*configuration file"):
             owned.execute("devhost", "status")
         assert sockets(cluster) == before
         assert set(offered(cluster, [OURS, THEIRS]).values()) == {(2, 2)}

@@ -215,7 +215,7 @@ def test_is_valid(file: Path) -> None:
     """Without a flag no example but those that say so needs one; with it none is doubtful."""
     loaded = load(str(file))
     messages = [(problem.severity, problem.message) for problem in loaded.problems]
-    paths = ("warning", "block devices need --allow-path '/dev/…'")
+    paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd*'")
     commands = ("warning", "running a command needs --allow-exec")
     needed = {"superdisk": [paths], "formatted-disk": [paths, commands]}
     assert messages == needed.get(file.stem, [])
@@ -236,7 +236,7 @@ def test_tells_its_story(file: Path) -> None:
     assert schema == "# yaml-language-server: $schema=../schema.json"
     story = " ".join(lines[: lines.index("version: v1")])
     config = load(str(file)).require()
-    assert "A pod asks for:" in story
+    assert "A pod requests:" in story
     assert "The container gets:" in story
     assert any(resource.name in story for resource in config.resources)
 

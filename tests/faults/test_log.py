@@ -94,7 +94,7 @@ async def test_a_log_that_is_read_again(
         await standin.wait(f"example.com/r{number}", 1, 1)
     await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "said")
     lines = unread.lines()
-    assert "starts" in str(lines[0]["msg"])
+    assert "starting" in str(lines[0]["msg"])
     assert [one["ts"] for one in lines] == sorted(str(one["ts"]) for one in lines)
     (missing,) = (one for one in lines if "dropped" in str(one["msg"]))
     assert int(str(missing["count"])) > 0

@@ -129,4 +129,4 @@ async def test_a_directory_that_hangs_and_is_needed(
     with hung(place):
         await daemon.start(tokens(a=1))
         assert await daemon.ended() == 1
-    assert daemon.found(f"{flag}: its filesystem did not answer in 2 s")
+    assert daemon.found(f"{flag}: filesystem did not respond within 2 s")

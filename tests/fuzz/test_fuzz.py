@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.loading import nodes
+from devhost.loading import yamlnodes
 from devhost.loading.loader import load, loads
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
@@ -109,7 +109,7 @@ def test_any_text(text: str) -> None:
 def test_any_text_without_libyaml(text: str) -> None:
     """The parser that is used where PyYAML was built without libyaml."""
     with pytest.MonkeyPatch.context() as patch, bounded():
-        patch.setattr(nodes, "_Parser", yaml.SafeLoader)
+        patch.setattr(yamlnodes, "_Parser", yaml.SafeLoader)
         judge(loads(text), text)
 
 

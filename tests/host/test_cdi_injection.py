@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation import injection
+from devhost.allocation import cdi_devices
 from devhost.allocation.cdi import CdiDevice
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
@@ -62,7 +62,7 @@ resources:
     def names(self) -> tuple[str, ...]:
         """What Allocate names now."""
         judged = self.injection.judged(self.found())
-        return self.scanner.hand_out(judged, ("0",)).cdi_devices
+        return self.scanner.allocate(judged, ("0",)).cdi_devices
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_a_host_that_does_not_answer_owes_one_look(
         nonlocal calls
         calls += 1
         release.wait(60)
-        return injection.cdi_devices(scanner, found, before)
+        return cdi_devices.cdi_devices(scanner, found, before)
 
     monkeypatch.setattr(cdi_injection, "cdi_devices", hanging)
     monkeypatch.setattr(cdi_injection, "_PATIENCE_S", 0.01)

@@ -11,7 +11,7 @@ import pytest
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
 from devhost.host.cdi.files import CdiFiles
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import MountSpec
 from tests.support import cdiverify
 
 # The first test to need it may have to build the program.

@@ -21,7 +21,7 @@ from devhost.host.health import HealthMonitor
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, Device, FileKind, FileState, Node, Snapshot
+from devhost.model.device import Checked, FileKind, FileState, HostDevice, Node, Snapshot
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 0.5 s"
@@ -31,7 +31,7 @@ class Answers:
     """Stands in for the checks: each round waits for an answer, in its own thread."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Device, HealthChecks]] = []
+        self.asked: list[tuple[HostDevice, HealthChecks]] = []
         self._queues: dict[str, queue.Queue[Checked | None]] = defaultdict(queue.Queue)
         self._over = threading.Event()
 
@@ -47,7 +47,7 @@ class Answers:
     def check(
         self,
         checks: HealthChecks,
-        device: Device,
+        device: HostDevice,
         files: HostFiles,
         constants: Mapping[str, str],
         *,
@@ -91,7 +91,7 @@ class Bench:
         self.changes += 1
         self._changed.set()
 
-    def watch(self, scanner: Scanner, *devices: Device) -> None:
+    def watch(self, scanner: Scanner, *devices: HostDevice) -> None:
         self.found = Snapshot({device.id: device for device in devices})
         self.monitor.watch(scanner, self.found)
 
@@ -137,10 +137,10 @@ def without_health(checks: HealthChecks | None = None) -> Scanner:
     return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
 
 
-def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 1) -> Device:
+def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 1) -> HostDevice:
     path = f"/dev/{device_id}"
     state = FileState(path, FileKind.CHAR, (240, minor), (5, inode, changed))
-    return Device(device_id, (Node(path, state, 0, device_id),))
+    return HostDevice(device_id, (Node(path, state, 0, device_id),))
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -325,7 +325,7 @@ async def test_beyond_so_many_threads_that_hang_none_is_started(
 
 @pytest.mark.parametrize("other", [device(inode=2), device(minor=2)])
 async def test_another_node_behind_the_same_id_has_never_been_checked(
-    other: Device, bench: Bench, answers: Answers
+    other: HostDevice, bench: Bench, answers: Answers
 ) -> None:
     bench.watch(scanner(interval="1h", recoveries=5), device())
     answers.bad("a", "1")
@@ -397,7 +397,7 @@ async def test_other_reasons_are_kept(bench: Bench, answers: Answers) -> None:
     """A device with a reason is not checked; one that is to go is not blamed."""
     unfit = replace(device("b"), reason="no")
     leaving = replace(device("c"), replaced=True)
-    bench.watch(scanner(interval="1h"), device("a"), unfit, leaving, Device("d", ()))
+    bench.watch(scanner(interval="1h"), device("a"), unfit, leaving, HostDevice("d", ()))
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
     assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}

@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.discovery.survey import Survey, survey
@@ -96,7 +97,7 @@ async def test_an_allocation_that_hangs_is_bounded(
     """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr("devhost.discovery.scan.hand_out", lambda *_: release.wait(60))
+    monkeypatch.setattr(Declaration, "allocate", lambda *_: release.wait(60))
     config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
     async with hosted(place, config):
         await kubelet.wait("example.com/a", 1, 1)

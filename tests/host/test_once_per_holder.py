@@ -24,7 +24,8 @@ from devhost.host.prestart.steps import Start
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
-from devhost.model.device import Device, FileKind, FileState, Node, share_ids
+from devhost.model.device import FileKind, FileState, HostDevice, Node
+from devhost.model.names import share_ids
 
 NAME: Final = "example.com/disk"
 POD: Final = "ns/pod-0"
@@ -39,8 +40,8 @@ def resource(*steps: Mapping[str, Any]) -> Resource:
     )
 
 
-def token(device_id: str, **more: Any) -> Device:
-    return Device(device_id, (Node("", None, 0, device_id),), **more)
+def token(device_id: str, **more: Any) -> HostDevice:
+    return HostDevice(device_id, (Node("", None, 0, device_id),), **more)
 
 
 DEVICES: Final = {one: token(one) for one in "abc"}
@@ -76,7 +77,7 @@ class World:
         self.failure: str | None = None
         self.asked = 0
         self.resource = resource(HOLDER, EACH)
-        self.devices: Mapping[str, Device] = DEVICES
+        self.devices: Mapping[str, HostDevice] = DEVICES
         self.preparation = self.new()
 
     def new(self, **more: Any) -> Preparation:
@@ -301,7 +302,7 @@ async def test_who_holds_a_device_has_to_be_said_in_time(world: World) -> None:
     ],
 )
 async def test_a_device_that_is_not_there_is_named(
-    world: World, device: Device | None, reason: str
+    world: World, device: HostDevice | None, reason: str
 ) -> None:
     await world.allocate("a", "b")
     world.devices = {"b": token("b"), **({"a": device} if device else {})}
@@ -499,7 +500,7 @@ async def test_an_allocation_that_a_change_overtakes_leaves_no_mark(world: World
 
 def shared(world: World, kind: FileKind = FileKind.BLOCK) -> tuple[str, str]:
     node = Node("/no/such", FileState("/no/such", kind, (8, 0), (0, 0, 0)), 0, "a")
-    world.devices = {"a": Device("a", (node,))}
+    world.devices = {"a": HostDevice("a", (node,))}
     first, second = share_ids("a", 2)
     return first, second
 
@@ -765,8 +766,8 @@ async def test_a_real_disk_is_formatted_for_each_pod_and_never_under_one(
     tmp_path: Path, disk: Disk
 ) -> None:
     world = World(tmp_path / "state", Steps())
-    found = Node(disk.path, HostFiles().look(disk.path), 0, "superdisk")
-    world.devices = {"superdisk": Device("superdisk", (found,))}
+    found = Node(disk.path, HostFiles().stat(disk.path), 0, "superdisk")
+    world.devices = {"superdisk": HostDevice("superdisk", (found,))}
     world.resource = resource(
         {"run": ["mkfs.ext4", "-q", "${path}"], "timeout": "28s"},
         {"waitFor": "${path}"},
@@ -807,8 +808,8 @@ async def test_a_real_disk_is_formatted_for_each_pod_and_never_under_one(
 
 async def test_a_disk_that_cannot_be_formatted_says_why(tmp_path: Path, disk: Disk) -> None:
     world = World(tmp_path / "state", Steps())
-    found = Node(disk.path, HostFiles().look(disk.path), 0, "superdisk")
-    world.devices = {"superdisk": Device("superdisk", (found,))}
+    found = Node(disk.path, HostFiles().stat(disk.path), 0, "superdisk")
+    world.devices = {"superdisk": HostDevice("superdisk", (found,))}
     world.resource = resource({"run": ["mkfs.ext4", "-q", "-b", "12345", "${path}"]})
     await world.allocate("superdisk")
     reason = await world.refused("superdisk")

@@ -15,7 +15,7 @@ from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.kubelet.podresources import HeldBy, PodResources
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
 A, B = "example.com/a", "example.com/b"
 
@@ -38,9 +38,9 @@ def resource(name: str, **keys: object) -> Resource:
     return Resource.model_validate({"name": name, "sources": ["/dev/x*"], **keys})
 
 
-def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) -> Device:
+def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) -> HostDevice:
     state = FileState(path, FileKind.CHAR, (4, number), (5, inode, inode))
-    return Device(name, (Node(path, state, 0, name),))
+    return HostDevice(name, (Node(path, state, 0, name),))
 
 
 def owners(state: Path | None = None, told: Told | None = None, **more: bool) -> Owners:
@@ -53,7 +53,7 @@ def owners(state: Path | None = None, told: Told | None = None, **more: bool) ->
     )
 
 
-async def healthy(who: Owners, declared: Resource, one: Device) -> bool:
+async def healthy(who: Owners, declared: Resource, one: HostDevice) -> bool:
     """Offer a device, and say whether that may be."""
     await who.keep(declared, [one])
     snapshot = who.judged(declared, Snapshot({one.id: one}))
@@ -77,7 +77,7 @@ async def healthy(who: Owners, declared: Resource, one: Device) -> bool:
 )
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_node_is_offered_under_one_name(
-    tmp_path: Path, later: Resource, again: Device, free: bool, restarted: bool
+    tmp_path: Path, later: Resource, again: HostDevice, free: bool, restarted: bool
 ) -> None:
     first = owners(tmp_path)
     assert await healthy(first, resource(A), device("a"))
@@ -184,7 +184,7 @@ async def test_two_devices_exchange_their_nodes() -> None:
     who.serve(A, device_list, looks.set)
     stream = device_list.open_stream()
 
-    async def published(*found: Device) -> list[str | None]:
+    async def published(*found: HostDevice) -> list[str | None]:
         """Publish devices, and return why they are unhealthy."""
         await who.keep(declared, found)
         judged = who.judged(declared, Snapshot({one.id: one for one in found}))
@@ -220,7 +220,7 @@ async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -
     who.serve(A, device_list, lambda: None)
     stream = device_list.open_stream()
 
-    def listed(one: Device) -> None:
+    def listed(one: HostDevice) -> None:
         device_list.update({one.id: AdvertisedDevice(one.healthy)})
         device_list.end_send(
             stream, device_list.begin_send(stream), asyncio.get_running_loop().time()

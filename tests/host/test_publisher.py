@@ -18,7 +18,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.loading.loader import load_bytes
-from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
 IDS = "abcd"
 
@@ -68,9 +68,9 @@ def path(name: str) -> str:
     return f"/dev/{name}"
 
 
-def device(name: str, state: str) -> Device:
+def device(name: str, state: str) -> HostDevice:
     seen = FileState(path(name), FileKind.CHAR, (1, ord(name)), (1, ord(name), 1))
-    found = Device(name, (Node(path(name), seen, 0, name),))
+    found = HostDevice(name, (Node(path(name), seen, 0, name),))
     if state == "aligned":
         return replace(found, numa_nodes=(1,))
     if state == "sick":

@@ -18,7 +18,7 @@ from devhost.errors import PreStartError
 from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Step
-from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.threads import BlockingCalls
 from tests.support.mounts import hung
 
@@ -32,13 +32,13 @@ CONSTANTS: Final = {
 
 
 def node(path: str, files: HostFiles | None = None) -> Node:
-    return Node(path, (files or HostFiles()).look(path), 0, path.rpartition("/")[2])
+    return Node(path, (files or HostFiles()).stat(path), 0, path.rpartition("/")[2])
 
 
 def start_of(*nodes: Node, policy: Policy = ALL, root: str = "/", **more: Any) -> Start:
     return Start(
         resource="example.com/disk",
-        device=Device("X", nodes or (Node("", None, 0, "X"),)),
+        device=HostDevice("X", nodes or (Node("", None, 0, "X"),)),
         constants=CONSTANTS,
         files=HostFiles(root),
         policy=policy,
@@ -302,29 +302,29 @@ async def test_a_file_that_takes_the_place_of_a_node_is_not_touched(
     secret = tmp_path / "secret"
     secret.touch(0o600)
     start = start_of(node(terminal))
-    state = HostFiles().look(terminal)
+    state = HostFiles().stat(terminal)
     assert state is not None
     for place in (secret, Path("/dev/null")):
         swapped = replace(state, realpath=str(place))
-        monkeypatch.setattr(HostFiles, "look", lambda *_, swapped=swapped: swapped)
+        monkeypatch.setattr(HostFiles, "stat", lambda *_, swapped=swapped: swapped)
         before = mode_of(place)
         assert (await failure(start, mode="0640")).endswith(f"{place} has become another file")
         assert mode_of(place) == before
     link = tmp_path / "link"
     link.symlink_to(terminal)
-    monkeypatch.setattr(HostFiles, "look", lambda *_: replace(state, realpath=str(link)))
+    monkeypatch.setattr(HostFiles, "stat", lambda *_: replace(state, realpath=str(link)))
     assert (await failure(start, mode="0640")).endswith("has become another file")
 
 
 async def test_what_may_not_be_handed_out_keeps_its_mode(terminal: str) -> None:
     """All or nothing, where the policy is enforced."""
     memory = Node("/dev/mem", FileState("/dev/mem", FileKind.CHAR, (1, 1), (0, 0, 0)), 0, "mem")
-    found = HostFiles().look(terminal)
+    found = HostFiles().stat(terminal)
     assert found is not None
     states = {terminal: found, "/dev/mem": memory.state}
     before = mode_of(terminal)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostFiles, "look", lambda _, path: states[path])
+        patch.setattr(HostFiles, "stat", lambda _, path: states[path])
         start = start_of(node(terminal), memory, policy=Policy(enforced=True))
         text = await failure(start, mode="0666")
     assert text.endswith("access to memory and ports by /dev/mem need --allow-path '/dev/mem'")
@@ -353,7 +353,7 @@ async def test_a_path_that_does_not_appear_is_named(tmp_path: Path) -> None:
         f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear within 0.2s"
     )
     text = await failure(start_of(), waitFor="${id}")
-    assert text.endswith("of device X: 'X' is not an absolute path: begin it with '/'")
+    assert text.endswith("of device X: 'X' is not an absolute path (beginning with '/')")
 
 
 async def test_a_path_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ async def test_only_block_nodes_can_be_in_use(terminal: str) -> None:
 async def test_a_block_node_that_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else keeps it from being opened is for the command to say."""
     disk = FileState("/dev/sdx", FileKind.BLOCK, (8, 240), (0, 0, 0))
-    monkeypatch.setattr(HostFiles, "look", lambda *_: disk)
+    monkeypatch.setattr(HostFiles, "stat", lambda *_: disk)
     start = start_of(Node("/dev/sdx", disk, 0, "x"))
     assert await refused(start, errno.EBUSY) == (
         "device X: /dev/sdx is in use (mounted, or opened exclusively): it is not prepared again"

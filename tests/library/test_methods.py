@@ -31,7 +31,7 @@ async def test_what_devices_returns_is_advertised(started: Kubelet, serving: Ser
 async def test_no_devices_have_a_reason(standin: SimulatedKubelet, serving: Serving) -> None:
     serving.start(Plain([]))
     await standin.wait(NAME, 0, 0)
-    assert serving.snapshot(NAME).unmatched == ("devices() returned none",)
+    assert serving.snapshot(NAME).unmatched == ("devices() returned no devices",)
 
 
 async def test_the_declared_answer(started: Kubelet, serving: Serving, nodes: Path) -> None:
@@ -69,16 +69,16 @@ async def test_a_device_is_there_when_all_its_nodes_are(
     )
     serving.start(plugin)
     await standin.wait(NAME, 2, 1)
-    await serving.reasons(NAME, {"one": f"{nodes}/late is not there", "two": None})
+    await serving.reasons(NAME, {"one": f"{nodes}/late does not exist", "two": None})
     (nodes / "late").symlink_to("/dev/full")
     plugin.changed()
     await standin.wait(NAME, 2, 2)
     (nodes / "b").unlink()
     await standin.wait(NAME, 2, 2)
-    with pytest.raises(AdmissionError, match=f"device two: {nodes}/b is not there any more"):
+    with pytest.raises(AdmissionError, match=f"device two: {nodes}/b no longer exists"):
         await standin.admit("pod", {"app": {NAME: 2}})
     plugin.changed()
-    await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b is not there"})
+    await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
 
 
 async def test_changed_may_be_called_from_any_thread(started: Kubelet, serving: Serving) -> None:
@@ -289,11 +289,15 @@ async def test_health_checks_of_the_options(
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"replica": 2}, TypeError, "no option 'replica'"),
+        ({"replica": 2}, TypeError, "unknown option 'replica'"),
         ({"replicas": 0}, ValueError, "example.com/coded: replicas: "),
-        ({"max_per_container": "two"}, ValueError, "max_per_container: should be a whole number"),
+        ({"max_per_container": "two"}, ValueError, "max_per_container: should be an integer"),
         ({"prefer": "paked"}, ValueError, "prefer: 'paked' should be .*did you mean 'packed'"),
-        ({"remove_missing_after": 5}, ValueError, "remove_missing_after: should be a duration"),
+        (
+            {"remove_missing_after": 5},
+            ValueError,
+            "remove_missing_after: should be never, or a duration",
+        ),
         (
             {"allocate": {"env": {"A": "${idd}"}}},
             ValueError,
@@ -301,9 +305,9 @@ async def test_health_checks_of_the_options(
         ),
         ({"allocate": {"env": {"A": "$id"}}}, ValueError, r"allocate.env.A: .*write \$\{id\}"),
         ({"allocate": {"envs": {}}}, ValueError, "allocate.envs: unknown key"),
-        ({"allocate": object()}, ValueError, "what YAML cannot"),
+        ({"allocate": object()}, ValueError, "that YAML cannot represent"),
         ({"interval": 3600}, ValueError, "interval: should be 0.1 to 30 seconds"),
-        ({"name": "coded"}, ValueError, "write it as example.com/coded"),
+        ({"name": "coded"}, ValueError, "write example.com/coded"),
     ],
 )
 def test_options_are_checked_as_yaml_is(

@@ -12,7 +12,7 @@ from tests.library.serving import Serving
 from tests.support.daemon import until
 
 WELL = "example.com/well"
-FAILED = "the plugin's code failed"
+FAILED = "plugin failed"
 
 
 class ExitError(BaseException):
@@ -23,9 +23,9 @@ class ExitError(BaseException):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hangs is given up soon."""
     monkeypatch.setattr("devhost.host.resource.surveyor.SCAN_TIMEOUT_S", 1.0)
-    monkeypatch.setattr("devhost.library.author.ANSWER_S", 1.0)
-    monkeypatch.setattr("devhost.library.author.DESTROY_S", 1.0)
-    monkeypatch.setattr("devhost.host.resource.handout.WITHIN_S", 1.0)
+    monkeypatch.setattr("devhost.library.plugin_methods.ANSWER_S", 1.0)
+    monkeypatch.setattr("devhost.library.plugin_methods.DESTROY_S", 1.0)
+    monkeypatch.setattr("devhost.host.resource.allocation_backend.WITHIN_S", 1.0)
 
 
 @pytest.fixture
@@ -133,23 +133,23 @@ async def test_devices_that_cannot_be_offered(standin: SimulatedKubelet, serving
     await standin.wait(NAME, 2, 2)
     skipped = {one.candidate: one.reason for one in serving.snapshot(NAME).skipped}
     expected = {
-        "good": "its ID is that of a device before",
-        "x" * 64: "its ID has 64 characters, at most 63 are allowed",
-        "a::0": "'::' in the ID is reserved for shares",
-        r"new\nline": "its ID is not UTF-8, or has control characters",
-        "int 7": "neither a Device nor an ID (a str)",
-        "None": "neither a Device nor an ID (a str)",
-        "path": "'dev/x' is not an absolute path: begin it with '/'",
+        "good": "duplicate ID",
+        "x" * 64: "its ID has 64 characters; at most 63 are allowed",
+        "a::0": "its ID contains '::', which is reserved for shares",
+        r"new\nline": "its ID is not UTF-8 or contains control characters",
+        "int 7": "not a Device or an ID (a str)",
+        "None": "not a Device or an ID (a str)",
+        "path": "'dev/x' is not an absolute path (beginning with '/')",
         "paths": "int 3 in its paths is not a str",
         "numa": "int -1 in its numa_nodes is not the number of a NUMA node",
         "reason": "its reason is bool True, not a str",
-        "third": "its node /dev/null is that of device first too",
+        "third": "node /dev/null also belongs to device first",
     }
     assert {key: skipped[key] for key in expected} == expected
     assert len(skipped) == len(expected) + 3
     assert "its ID is empty" in skipped.values()
     assert "its ID is int 8, not a str" in skipped.values()
-    assert "has a '..' in it" in skipped["second"]
+    assert "contains '..'" in skipped["second"]
 
 
 async def test_devices_hangs(
@@ -183,7 +183,10 @@ async def test_devices_hangs(
             lambda _: {"A": "b"},
             "allocate(): it returned dict {'A': 'b'}, not an Allocation or None",
         ),
-        (lambda _: Allocation(envs={"A B": "c"}), "envs: 'A B' is not the name of an environment"),
+        (
+            lambda _: Allocation(envs={"A B": "c"}),
+            "envs: 'A B' is not a valid name of an environment",
+        ),
         (lambda _: Allocation(envs={"A": 1}), "envs: str 'A': int 1 are not both str"),  # type: ignore[dict-item]
         (lambda _: Allocation(envs=3), "envs is int 3, not a dict"),  # type: ignore[arg-type]
         (
@@ -192,11 +195,11 @@ async def test_devices_hangs(
         ),
         (
             lambda _: Allocation(devices=(DeviceSpec("/dev/null", "/dev/x", "rx"),)),
-            "devices: permissions 'rx' are not of the letters r, w, m",
+            "devices: permissions 'rx' should be of the letters r, w, m",
         ),
         (
             lambda _: Allocation(devices=(DeviceSpec("/dev/gone", "/dev/x", "rw"),)),
-            "/dev/gone is not there",
+            "/dev/gone does not exist",
         ),
         (
             lambda _: Allocation(devices=(DeviceSpec("/etc/passwd", "/dev/x", "rw"),)),
@@ -211,11 +214,11 @@ async def test_devices_hangs(
             lambda _: Allocation(
                 devices=(DeviceSpec("/dev/null", "/x", "rw"),), mounts=(MountSpec("/", "/x", True),)
             ),
-            "mounts: two things at /x in the container",
+            "mounts: container path /x is set twice",
         ),
         (
             lambda _: Allocation(annotations={"cdi.k8s.io/x": "y"}),
-            "annotations below 'cdi.k8s.io/' steer the runtime",
+            "'cdi.k8s.io/' annotations control the runtime",
         ),
         (lambda _: Allocation(cdi_devices=("x",)), "'x' is not a fully qualified CDI name"),
     ],
@@ -246,9 +249,9 @@ async def test_allocate_hangs(
     serving.start(plugin, Plain(["w"], WELL))
     await standin.wait(NAME, 1, 1)
     for _ in range(8):
-        with pytest.raises(AdmissionError, match=r"allocate\(\) did not return in 1 s"):
+        with pytest.raises(AdmissionError, match=r"allocate\(\) did not return within 1 s"):
             await standin.admit("pod", {"app": {NAME: 1}})
-    with pytest.raises(AdmissionError, match="has not returned from the last 8 calls"):
+    with pytest.raises(AdmissionError, match="8 earlier calls have not returned"):
         await standin.admit("pod", {"app": {NAME: 1}})
     assert hang.threads == 8
     await is_well(standin)
@@ -344,7 +347,7 @@ async def test_pre_start_hangs(
     serving.start(plugin, Plain(["w"], WELL))
     await standin.wait(NAME, 1, 1)
     await standin.admit("pod", {"app": {NAME: 1}}, start=False)
-    with pytest.raises(AdmissionError, match=r"pre_start\(\) did not return in [01](\.\d+)? s"):
+    with pytest.raises(AdmissionError, match=r"pre_start\(\) did not return within [01](\.\d+)? s"):
         await standin.start_container("pod", "app")
     await is_well(standin)
 
@@ -385,7 +388,7 @@ async def test_refresh_and_destroy_hang(
     await serving.stop()
     assert len(plugin.called("destroy")) == 1
     reasons = [one["reason"] for one in fields(caplog.records, FAILED)]
-    assert reasons == ["destroy() did not return in 1 s"]
+    assert reasons == ["destroy() did not return within 1 s"]
 
 
 # ── serve ──
@@ -396,21 +399,21 @@ def test_serve_says_what_it_takes() -> None:
         def __init__(self) -> None:
             """Does not call what is above."""
 
-    with pytest.raises(TypeError, match="give it a function after the name"):
+    with pytest.raises(TypeError, match="get_devices must be a function"):
         serve(NAME, ["a"], argv=[])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="is not an object of a subclass of DevicePlugin"):
+    with pytest.raises(TypeError, match="is not an instance of a subclass of DevicePlugin"):
         serve(Plain, argv=[])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"Forgetful.__init__ has to call super\(\).__init__"):
+    with pytest.raises(TypeError, match=r"Forgetful.__init__ must call super\(\).__init__"):
         serve(Forgetful(), argv=[])
 
     class Empty(DevicePlugin):
         """Finds nothing."""
 
-    with pytest.raises(TypeError, match=r"Empty has to define devices\(\)"):
+    with pytest.raises(TypeError, match=r"Empty must define devices\(\)"):
         serve(Empty(NAME), argv=[])
-    with pytest.raises(ValueError, match=r"two plugins of the name example\.com/coded"):
+    with pytest.raises(ValueError, match=r"duplicate plugin example\.com/coded"):
         serve(Plain([]), Plain([]), argv=[])
-    with pytest.raises(TypeError, match="replicas: options are the plugin's own"):
+    with pytest.raises(TypeError, match="unexpected replicas"):
         serve(Plain([]), replicas=2, argv=[])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="no option 'replica'"):
+    with pytest.raises(TypeError, match="unknown option 'replica'"):
         serve(NAME, list, replica=2, argv=[])  # type: ignore[call-overload]

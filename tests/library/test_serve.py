@@ -253,7 +253,7 @@ thread.join()
 """
     await program.start("-c", text, plugin_dir=False)
     status, said, _ = await program.ended()
-    assert (status, said) == (0, "serve() takes the process over: call it in the main thread\n")
+    assert (status, said) == (0, "serve() must be called in the main thread\n")
 
 
 async def test_importing_devhost_is_light(program: Program) -> None:

@@ -81,12 +81,12 @@ async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
 
 SLOW = """
 import asyncio
-import devhost.kubelet.servicer, devhost.host.resource.handout as handout, devhost.kubelet.call_log as log
+import devhost.kubelet.servicer, devhost.host.resource.allocation_backend as backend, devhost.kubelet.call_log as log
 devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
 log.LATE_S = 0.1
 async def hangs(self, ids, *, pre_start):
     await asyncio.sleep(60)
-handout.Handout.allocate = hangs
+backend.ResourceBackend.allocate = hangs
 """
 
 

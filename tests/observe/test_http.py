@@ -9,7 +9,7 @@ from http import HTTPStatus
 import pytest
 
 from devhost.observe import http
-from devhost.observe.http import HttpServer, Response, sparing
+from devhost.observe.http import HttpServer, Response, throttled
 from tests.observe.asking import get, send
 
 LARGE = 50_000_000
@@ -150,7 +150,7 @@ def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return Response(b"")
 
     for cost, times in ((1.0, (100.0, 105.0, 110.9, 111.0)), (0.0, (200.0, 200.0))):
-        spared = sparing(lambda cost=cost: route(cost))  # type: ignore[misc]
+        spared = throttled(lambda cost=cost: route(cost))  # type: ignore[misc]
         for clock[0] in times:
             spared()
     assert made == [100.0, 111.0, 200.0, 200.0]

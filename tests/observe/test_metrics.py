@@ -15,9 +15,9 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.servicer import RESULTS
 from devhost.model.state import State
-from devhost.observe.facts import ConfigFacts, Facts, Held, ResourceFacts
+from devhost.observe.counters import Counters
+from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
 from devhost.observe.metrics import text
-from devhost.observe.tally import Tally
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
@@ -52,18 +52,18 @@ OF_THE_HOST = {
 }
 HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
 
-FACTS = Facts(
+FACTS = HostMetrics(
     "1.2.3",
-    (ResourceFacts(A, State.REGISTERED, True, 2, 1, 4, 2, 1, 7),),
-    ConfigFacts("abc", 1000.5, False, 3, 4),
+    (ResourceMetrics(A, State.REGISTERED, True, 2, 1, 4, 2, 1, 7),),
+    ConfigMetrics("abc", 1000.5, False, 3, 4),
     5,
     6,
     7,
 )
 
 
-def told(tally: Tally, facts: Facts = FACTS) -> Samples:
-    return Samples(text(tally, facts).decode())
+def told(counters: Counters, facts: HostMetrics = FACTS) -> Samples:
+    return Samples(text(counters, facts).decode())
 
 
 def labels(samples: Samples) -> dict[str, set[str]]:
@@ -82,9 +82,9 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 def test_names_and_labels() -> None:
-    assert labels(told(Tally(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
-    held = replace(FACTS, held=(Held(A, "0", "default", "pod"),))
-    assert labels(told(Tally(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
+    assert labels(told(Counters(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
+    held = replace(FACTS, holders=(DeviceHolder(A, "0", "default", "pod"),))
+    assert labels(told(Counters(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
 
 
 def test_the_chart_asks_for_no_other_names() -> None:
@@ -104,7 +104,7 @@ def _words(text: str) -> set[str]:
 
 
 def test_what_is_so() -> None:
-    said = told(Tally(RESULTS))
+    said = told(Counters(RESULTS))
     assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
     assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 1
     assert said.value("devhost_devices_expected", resource_name=A) == 4
@@ -125,17 +125,17 @@ def test_what_is_so() -> None:
 
 
 def test_what_happens() -> None:
-    tally = Tally(RESULTS)
-    before = told(tally)
+    counters = Counters(RESULTS)
+    before = told(counters)
     for name in ("registrations", "allocations"):
         assert before.value(f"devhost_{name}_total", resource_name=A, result="ok") == 0
-    tally.registration(A, ok=True)
-    tally.registration(A, ok=False)
-    tally.registration(A, ok=False)
-    tally.allocated(A, "refused", 0.003)
-    tally.looked(A, 0.2, failed=False)
-    tally.looked(A, 20.0, failed=True)
-    said = told(tally)
+    counters.registration(A, ok=True)
+    counters.registration(A, ok=False)
+    counters.registration(A, ok=False)
+    counters.allocated(A, "refused", 0.003)
+    counters.scanned(A, 0.2, failed=False)
+    counters.scanned(A, 20.0, failed=True)
+    said = told(counters)
     assert said.value("devhost_registrations_total", resource_name=A, result="ok") == 1
     assert said.value("devhost_registrations_total", resource_name=A, result="error") == 2
     assert said.value("devhost_allocations_total", resource_name=A, result="refused") == 1
@@ -149,19 +149,19 @@ def test_what_happens() -> None:
 
 def test_a_resource_that_is_served_no_more_has_no_series() -> None:
     """And one that comes again begins at 0; what ended late brings nothing back."""
-    tally = Tally(RESULTS)
-    tally.allocated(A, "ok", 0.1)
-    told(tally)
+    counters = Counters(RESULTS)
+    counters.allocated(A, "ok", 0.1)
+    told(counters)
     without = replace(FACTS, resources=())
-    assert not told(tally, without).names_of(A)
-    tally.allocated(A, "ok", 0.1)
-    assert not told(tally, without).names_of(A)
-    said = told(tally)
+    assert not told(counters, without).names_of(A)
+    counters.allocated(A, "ok", 0.1)
+    assert not told(counters, without).names_of(A)
+    said = told(counters)
     assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
 
 
 def test_without_a_configuration_file() -> None:
-    said = labels(told(Tally(RESULTS), replace(FACTS, config=None)))
+    said = labels(told(Counters(RESULTS), replace(FACTS, config=None)))
     assert not [name for name in said if name.startswith("devhost_config")]
 
 

@@ -59,7 +59,7 @@ async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -
     code, out, err = await asked("--listen", f"localhost:{port}")
     assert (code, err) == (1, "")
     assert f"{daemon.config}:2:1: error: " in out
-    assert "\nnot well:\n  configuration file invalid; still serving the version of 2" in out
+    assert "\nproblems:\n  configuration file invalid; still serving the version of 2" in out
     code, out, _ = await asked("-o", "json", "--listen", f":{port}")
     assert code == 1
     assert json.loads(out)["troubles"]
@@ -86,7 +86,7 @@ async def test_none_is_running() -> None:
         port = bound.getsockname()[1]
     code, out, err = await asked("--listen", f":{port}")
     assert (code, out) == (3, "")
-    assert f"no devhost answers at 127.0.0.1:{port}: Connection refused" in err
+    assert f"cannot reach devhost at 127.0.0.1:{port}: Connection refused" in err
     assert "--listen" in err
     assert err.count("\n") == 1
 

@@ -16,7 +16,7 @@ from devhost.discovery.survey import Survey, survey
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.server import PluginServer
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from tests.scenarios.test_reload import A, B, reloading

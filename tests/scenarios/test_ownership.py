@@ -10,7 +10,7 @@ from devhost.allocation.policy import Policy
 from devhost.host.config.source import ConfigSource
 from devhost.host.status import status
 from devhost.host.supervisor import Host, Settings
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
@@ -58,7 +58,7 @@ async def withheld(kubelet: Kubelet, hosting: Hosting, resource: str, reason: st
     assert any(one.startswith(f"{resource}: ") and reason in one for one in troubles), troubles
 
 
-def _devices(hosting: Hosting, resource: str) -> list[Device]:
+def _devices(hosting: Hosting, resource: str) -> list[HostDevice]:
     for runner in hosting.hosts[-1].runners:
         if runner.name == resource:
             return [one for one in runner.snapshot.devices.values() if not one.replaced]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.model.device import without_share
+from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.sysfs import as_root, numa_machine

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.resource.handout import Handout
+from devhost.host.resource.allocation_backend import ResourceBackend
 from devhost.kubelet.registration import Registration
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
@@ -332,14 +332,14 @@ async def in_two_hands(kubelet: RealKubelet, bench: Bench, patch: pytest.MonkeyP
     bench.start()
     await kubelet.wait(DISK, 2, 2)
     await kubelet.admit("ends", ONE)
-    allocate = Handout.allocate
+    allocate = ResourceBackend.allocate
 
-    async def hooked(self: Handout, ids: Sequence[str], *, pre_start: bool) -> Allocation:
+    async def hooked(self: ResourceBackend, ids: Sequence[str], *, pre_start: bool) -> Allocation:
         await kubelet.free("ends")
         return await allocate(self, ids, pre_start=pre_start)
 
     with patch.context() as during:
-        during.setattr(Handout, "allocate", hooked)
+        during.setattr(ResourceBackend, "allocate", hooked)
         await kubelet.admit("stays", ONE)
     answer = await kubelet.admit("new", {"app": {DISK: 2}}, start=False)
     assert answer == {}

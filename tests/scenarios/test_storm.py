@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from devhost.allocation import answer as answering
+from devhost.allocation.declaration import Declaration
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError
@@ -28,7 +28,7 @@ from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.kubelet.servicer import Servicer
 from devhost.loading.loader import loads
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
@@ -175,14 +175,15 @@ async def plugin(path: Path) -> AsyncIterator["pb_grpc.DevicePluginAsyncStub"]:
 def hesitant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then an answer takes a moment, so that lists change while it is on its way."""
     lots = random.Random(1)
+    allocate = Declaration.allocate
 
     def slow(*arguments: Any) -> object:
-        answer = answering.hand_out(*arguments)
+        answer = allocate(*arguments)
         ASKED_FOR.append(arguments[2][0])
         threading.Event().wait(lots.choice((0,) * 18 + (0.01, 0.06)))
         return answer
 
-    monkeypatch.setattr("devhost.discovery.scan.hand_out", slow)
+    monkeypatch.setattr(Declaration, "allocate", slow)
 
 
 @pytest.fixture
@@ -334,12 +335,14 @@ async def admission(
 ) -> asyncio.Task[Any]:
     """A pod whose device vanishes while the kubelet waits for the answer to Allocate."""
 
-    def hand_out(*arguments: Any) -> object:
-        answer = answering.hand_out(*arguments)
+    allocate = Declaration.allocate
+
+    def holding(*arguments: Any) -> object:
+        answer = allocate(*arguments)
         held()
         return answer
 
-    monkeypatch.setattr("devhost.discovery.scan.hand_out", hand_out)
+    monkeypatch.setattr(Declaration, "allocate", holding)
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 60.0)
     return await vanishing(started, hosting, directory, held)
 

@@ -10,7 +10,7 @@ from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.realkubelet import RealKubelet
 
@@ -75,7 +75,7 @@ class Hosting:
         """Have the host that was started last go over to another configuration."""
         self.hosts[-1].apply(loads(config).require())
 
-    def device(self, resource: str, device_id: str) -> Device | None:
+    def device(self, resource: str, device_id: str) -> HostDevice | None:
         """Return a device as the host that was started last advertises it."""
         for runner in self.hosts[-1].runners:
             if runner.name == resource:

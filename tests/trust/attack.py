@@ -16,14 +16,14 @@ import pytest
 import yaml
 
 from devhost.allocation import cdi
-from devhost.allocation.injection import cdi_devices
+from devhost.allocation.cdi_devices import cdi_devices
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import encoding
 from devhost.loading.loader import loads
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
 
 NAME: Final = "example.com/loot"
@@ -163,7 +163,7 @@ def allocated(
     refusals, answers = [], {}
     for device_id in snapshot.devices:
         try:
-            answers[device_id] = scanner.hand_out(snapshot, (device_id,))
+            answers[device_id] = scanner.allocate(snapshot, (device_id,))
         except AllocationError as error:
             refusals.append(str(error))
         else:

@@ -18,7 +18,7 @@ from devhost.host.prestart.steps import Start, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 from devhost.watch.watcher import Watcher
 from tests.trust.attack import NAME, Victim, config, made_in, policy
 
@@ -97,7 +97,7 @@ async def test_a_step_does_not_run_even_where_nobody_has_checked(tmp_path: Path)
     (loaded,) = loads(config(resource), policy=policy(execs=True)).require().resources
     start = Start(
         resource=NAME,
-        device=Device("0", ()),
+        device=HostDevice("0", ()),
         constants=CONSTANTS,
         files=HostFiles(),
         policy=policy("*"),

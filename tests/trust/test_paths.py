@@ -305,7 +305,7 @@ def test_an_index_does_not_reach_what_the_scan_has_not_seen(node: Victim) -> Non
     snapshot = node.scan(scanner)
     assert all(device.healthy for device in snapshot.devices.values())
     with pytest.raises(AllocationError, match="--allow-path '/dev/n1'"):
-        scanner.hand_out(snapshot, ("0", "1"))
+        scanner.allocate(snapshot, ("0", "1"))
 
 
 # ── other processes' views ──
@@ -375,7 +375,7 @@ def test_links_with_names_as_in_a_procfs_are_links(node: Victim) -> None:
     for name in ("root", "1", "0-a", "cwd", "1234/exe"):
         node.link(f"/in/{name}", "/data/x")
         node.file("/data/x", mode=0o644)
-        assert node.files.located(f"/in/{name}") == "/data/x"
+        assert node.files.realpath(f"/in/{name}") == "/data/x"
 
 
 @as_root
@@ -505,7 +505,7 @@ def test_what_is_optional_and_appears_later_is_judged_then(node: Victim) -> None
     node.directory("/in")
     snapshot = node.scan(scanner)
     node.link("/in/late", "/etc/shadow")
-    assert scanner.hand_out(snapshot, ("0",)).mounts == ()
+    assert scanner.allocate(snapshot, ("0",)).mounts == ()
 
 
 def test_a_spec_names_what_was_judged_not_what_is_there_a_moment_later(
@@ -517,14 +517,14 @@ def test_a_spec_names_what_was_judged_not_what_is_there_a_moment_later(
     node.link("/in/a", "/in/good")
     scanner = node.scanner({**asks("/in/a", "mounts"), "inject": "cdi"}, "/in/*")
     snapshot = node.scan(scanner)
-    look = HostFiles.look
+    stat = HostFiles.stat
 
-    def look_then_bend(files: HostFiles, path: str) -> object:
-        state = look(files, path)
+    def stat_then_bend(files: HostFiles, path: str) -> object:
+        state = stat(files, path)
         node.link("/in/a", "/etc/shadow")
         return state
 
-    monkeypatch.setattr(HostFiles, "look", look_then_bend)
+    monkeypatch.setattr(HostFiles, "stat", stat_then_bend)
     spec = written(scanner, snapshot)
     assert "shadow" not in spec
 
@@ -545,7 +545,7 @@ def test_no_link_leads_out_of_the_root(tmp_path: Path, target: str) -> None:
         assert not outcome.snapshot.devices
         outcome.nothing("dangling")
     node.file("/out", "the node's own")
-    state = node.files.look("/in/a")
+    state = node.files.stat("/in/a")
     assert state is not None
     assert state.realpath == "/out"
     found = (node.root / "out").stat()

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from devhost.host.resource import advertising
 from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.model.device import Device, FileKind, FileState, Node, Snapshot
+from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
 
-def device(name: str, inode: int = 1, **fields: object) -> Device:
+def device(name: str, inode: int = 1, **fields: object) -> HostDevice:
     state = FileState(f"/dev/{name}", FileKind.CHAR, (1, inode), (0, inode, 0))
-    return replace(Device(name, (Node(f"/dev/{name}", state, 0, name),)), **fields)  # type: ignore[arg-type]
+    return replace(HostDevice(name, (Node(f"/dev/{name}", state, 0, name),)), **fields)  # type: ignore[arg-type]
 
 
-def snapshot(*devices: Device) -> Snapshot:
+def snapshot(*devices: HostDevice) -> Snapshot:
     return Snapshot({one.id: one for one in devices})
 
 

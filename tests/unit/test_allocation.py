@@ -1,6 +1,6 @@
 """From a resource's rules and its devices to what a container receives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation.allocate import allocate
-from devhost.allocation.rendering import clashes, render, variables
+from devhost.allocation.declaration import Declaration, combine
+from devhost.allocation.policy import Policy
+from devhost.allocation.rendering import clashes, render
 from devhost.allocation.rules import Rules, bound, rules_of
+from devhost.allocation.variables import variables
 from devhost.errors import AllocationError
-from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+from devhost.hostfs.files import HostFiles
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
 NONE: Final[list[Any]] = []
 
@@ -40,9 +43,13 @@ def token(name: str) -> Node:
     return Node("", None, 0, name)
 
 
-def device(of: Rules, device_id: str, *nodes: Node) -> Device:
+def device(of: Rules, device_id: str, *nodes: Node) -> HostDevice:
     own = nodes or (node(f"/dev/{device_id}"),)
-    return Device(device_id, own, answer=render(of, device_id, own)[0])
+    return HostDevice(device_id, own, rendered=render(of, device_id, own)[0])
+
+
+def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
+    return combine(of, {one.id: one.rendered for one in devices if one.rendered}, ids)
 
 
 def given_to(of: Rules, *ids: str) -> Allocation:
@@ -167,14 +174,14 @@ def test_left_out_devices_are_the_nodes_under_their_own_names(kind: FileKind) ->
 def test_two_nodes_of_one_name_are_refused() -> None:
     """Two links that lead to one path, as they may at different moments."""
     of, state = default_rules(), FileState("/dev/x", FileKind.CHAR, (1, 3), (1, 2, 3))
-    answers = {
+    rendered = {
         name: render(of, name, [Node(f"/dev/by-id/{name}", state, 0, name)])[0] for name in "ab"
     }
-    assert clashes(of, answers) == {
-        "b": "devices /dev/x would be that of device a too",
+    assert clashes(of, rendered) == {
+        "b": "devices /dev/x is used by device a too",
     }
-    both = [Device(name, (), answer=answer) for name, answer in answers.items()]
-    with pytest.raises(AllocationError, match="two things at /dev/x in the container"):
+    both = [HostDevice(name, (), rendered=one) for name, one in rendered.items()]
+    with pytest.raises(AllocationError, match="container path /dev/x is set twice"):
         allocate(of, both, ["a", "b"])
 
 
@@ -206,10 +213,14 @@ def test_an_empty_list_of_devices_is_none() -> None:
         ({"env": {"A": "${serial}"}}, "a", "env A: ${serial} has no value"),
         ({"env": {"A": "${id}"}}, "a,b", "contains the separator ','"),
         ({"env": {"A": {"value": "${id}", "separator": "-"}}}, "a-b", "contains the separator '-'"),
-        ({"env": {"A_${id}": "x"}}, "a-b", "'A_a-b' is not the name of an environment variable"),
+        (
+            {"env": {"A_${id}": "x"}},
+            "a-b",
+            "'A_a-b' is not a valid name of an environment variable",
+        ),
         ({"env": {"A": "${id}"}}, "a\x01", "control character"),
         ({"annotations": {"${id}": "x"}}, "a b", "not an annotation key"),
-        ({"annotations": {"${id}/x": "x"}}, "cdi.k8s.io", "steer the runtime"),
+        ({"annotations": {"${id}/x": "x"}}, "cdi.k8s.io", "control the runtime"),
         ({"cdi": ["v/c=${id}"]}, "a b", "not a fully qualified CDI name"),
         ({"devices": ["${id}"]}, "a", "not an absolute path"),
         ({"devices": ["/dev/${id}"]}, "..", "'..'"),
@@ -282,7 +293,7 @@ def test_two_devices_at_one_container_path_are_refused(section: Mapping[str, Any
     given_to(of, "a")
     with pytest.raises(AllocationError) as caught:
         given_to(of, "a", "b")
-    assert "two things at /dev/x in the container: /dev/a and /dev/b" in str(caught.value)
+    assert "container path /dev/x is set twice: to /dev/a and to /dev/b" in str(caught.value)
     assert "use ${index}" in str(caught.value)
 
 
@@ -307,10 +318,12 @@ def test_the_same_thing_twice_at_one_path_is_once() -> None:
 
 
 def test_a_device_that_could_not_be_rendered_is_refused() -> None:
-    """Whoever asks for a device without an answer gets its reason."""
-    sick = Device("a", (node("/dev/a"),), reason="gone mad")
-    with pytest.raises(AllocationError, match="device a: gone mad"):
-        allocate(rules(), [sick], ["a"])
+    """The refusal says why it is unhealthy."""
+    sick = HostDevice("a", (node("/dev/a"),), reason="gone mad")
+    resource = Resource.model_validate({"name": "example.com/a", "sources": [{"dev": "a"}]})
+    declaration = Declaration(resource, rules(), HostFiles(), Policy(), "node-1")
+    with pytest.raises(AllocationError, match=r"^example\.com/a: device a: gone mad$"):
+        declaration.allocate(Snapshot({"a": sick}), ["a"])
 
 
 # ── clashes ──
@@ -338,14 +351,14 @@ def test_a_device_that_could_not_be_rendered_is_refused() -> None:
 def test_clashes(section: Mapping[str, Any], groups: tuple[str, str], loser: str | None) -> None:
     """Of two devices that come to one name with two values, the one that came later loses."""
     of = rules(**section)
-    answers = {
+    rendered = {
         each: render(of, each, [node(f"/dev/{each}", minor=minor)])[0]
         for each, minor in zip(("a", "b"), groups, strict=True)
     }
-    found = clashes(of, answers)
+    found = clashes(of, rendered)
     assert list(found) == ([loser] if loser else [])
     assert all("device a too" in reason for reason in found.values())
-    assert list(clashes(of, dict(reversed(answers.items())))) == (["a"] if loser else [])
+    assert list(clashes(of, dict(reversed(rendered.items())))) == (["a"] if loser else [])
 
 
 def test_clashes_across_rules() -> None:
@@ -354,11 +367,11 @@ def test_clashes_across_rules() -> None:
         devices=[{"hostPath": "${path}", "containerPath": "/x${p}"}],
         mounts=[{"hostPath": "${path}", "containerPath": "/x${q}"}],
     )
-    answers = {
+    rendered = {
         "a": render(of, "a", [node("/dev/a", p="1", q="2")])[0],
         "b": render(of, "b", [node("/dev/b", p="3", q="1")])[0],
     }
-    assert list(clashes(of, answers)) == ["b"]
+    assert list(clashes(of, rendered)) == ["b"]
 
 
 # ── properties ──

@@ -9,7 +9,7 @@ from devhost.discovery import block_use
 from devhost.discovery.health import _is_read_only
 from devhost.discovery.survey import Survey, survey
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.mounts import Mount, mounts, swapped
+from devhost.hostfs.mounts import HostMount, mounts, swapped
 from devhost.loading.loader import loads
 from tests.support.mounts import bound, tmpfs
 
@@ -75,7 +75,9 @@ def test_what_is_mounted_is_told_as_it_is(tmp_path: Path) -> None:
     at.write_text(
         "9 1 0:5 / /dev\\040x rw,nosuid shared:2 master:1 - ext4 /dev/a\\134x20b ro,x=y\n"
     )
-    assert list(mounts(str(at))) == [Mount((0, 5), "/dev x", "ext4", r"/dev/a\x20b", ("ro", "x=y"))]
+    assert list(mounts(str(at))) == [
+        HostMount((0, 5), "/dev x", "ext4", r"/dev/a\x20b", ("ro", "x=y"))
+    ]
     assert not list(mounts(str(tmp_path / "none")))
 
 

@@ -11,7 +11,7 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
 from devhost.kubelet.instances import Instances
 from devhost.model import names
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import MountSpec
 
 T = "example.com/serial"
 NULL = CdiNode("/dev/null", "/dev/null", "c", 1, 3)

@@ -35,7 +35,7 @@ def scan(root: Path, body: str) -> tuple[Scanner, Snapshot]:
 
 def envs(root: Path, body: str, *ids: str) -> Mapping[str, str]:
     scanner, snapshot = scan(root, f"allocate: {{devices: [], env: {{{body}}}}}")
-    return scanner.hand_out(snapshot, ids).envs
+    return scanner.allocate(snapshot, ids).envs
 
 
 def test_a_list_of_ids_falls_back_where_a_source_does_not_give_a_variable(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_an_optional_node_is_left_out_where_a_source_does_not_give_its_variable(
         tmp_path, "allocate: {devices: [{hostPath: '/dev/port${port}', optional: true}]}"
     )
     assert snapshot.devices["door"].healthy
-    assert scanner.hand_out(snapshot, ("door",)).devices == ()
+    assert scanner.allocate(snapshot, ("door",)).devices == ()
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_an_optional_node_is_left_out_where_a_source_does_not_give_its_variable(
         (f"{TWO_SOURCES}\n  id: '${{port}}'", "f.yaml:5:7: error: resources[0].id: unknown var"),
         (
             f"{TWO_SOURCES}\n  id: ['${{port}}', 'p${{port}}']",
-            "f.yaml:5:7: error: resources[0].id: no entry has a value for devices of sources[1]: end",
+            "f.yaml:5:7: error: resources[0].id: no entry has a value for devices of sources[1]; end",
         ),
         (f"{TWO_SOURCES}\n  id: ['${{prt}}', '${{name}}']", "did you mean 'port'?"),
         (
             f"{TWO_SOURCES}\n  id: ['${{port}}', '${{index}}']",
-            "${index} is not known yet at this point",
+            "${index} is not available here",
         ),
         (f"{TWO_SOURCES}\n  allocate: {{env: {{A: '${{port}}'}}}}", "unknown variable ${port}"),
         (

@@ -12,7 +12,7 @@ from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.answer import Allocation
+from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
 
 SOUND = r"""
@@ -62,7 +62,7 @@ class Host:
         return {one.id: one.reason for one in self.scan(after).devices.values()}
 
     def give(self, *ids: str) -> Allocation:
-        return self.scanner.hand_out(self.last, ids)
+        return self.scanner.allocate(self.last, ids)
 
 
 def test_the_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
@@ -243,17 +243,17 @@ def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("sources: [{dev: a, as: x-y}]", "should be letters"),
-        ("sources: [{dev: a, as: x}, {dev: b, as: x}]", "is called 'x' already"),
-        ("sources: [{dev: a, optional: true}, {dev: b}]", "say `group`, too"),
+        ("sources: [{dev: a, as: x}, {dev: b, as: x}]", "duplicate name 'x'"),
+        ("sources: [{dev: a, optional: true}, {dev: b}]", "set `group` as well"),
         ("sources: [{dev: a, optional: true}]\ngroup: g", "must not be optional"),
-        ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not known yet"),
+        ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not available"),
         ("sources: [{dev: a}, {dev: 'b(?P<n>.)'}]\ngroup: '${n}'", "unknown variable ${n}"),
-        ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not known yet"),
+        ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not available"),
         (
             "sources: [{dev: a, as: x}, {dev: b}]\nallocate: {env: {A: '${x.path}'}}",
             "unknown variable ${x.path}",
         ),
-        (OPTIONAL, "say `optional: true` here, too"),
+        (OPTIONAL, "set `optional: true` here as well"),
     ],
 )
 def test_what_makes_no_sense_is_found_at_load(text: str, says: str) -> None:
@@ -360,4 +360,4 @@ def test_a_directory_of_nodes_is_given_node_by_node(tmp_path: Path) -> None:
         ("/dev/bus/002/010", "/bus/002/010"),
     ]
     host.remove("bus/001/001", "bus/002/010", "bus/link")
-    assert host.states() == {"0": "/dev/bus is a directory with no device nodes below"}
+    assert host.states() == {"0": "/dev/bus is a directory without device nodes"}

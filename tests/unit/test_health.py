@@ -17,7 +17,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.health import CONTENT_MAX, check
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, Device, Node
+from devhost.model.device import Checked, HostDevice, Node
 from tests.support import mounts
 
 CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}
@@ -31,21 +31,21 @@ def files(tmp_path: Path) -> HostFiles:
     return HostFiles(str(tmp_path))
 
 
-def device(files: HostFiles, *paths: str) -> Device:
+def device(files: HostFiles, *paths: str) -> HostDevice:
     nodes = tuple(
-        Node(path, files.look(path), 0, path.rpartition("/")[2], {"n": str(number)})
+        Node(path, files.stat(path), 0, path.rpartition("/")[2], {"n": str(number)})
         for number, path in enumerate(paths)
     )
-    return Device("a", nodes)
+    return HostDevice("a", nodes)
 
 
-def token() -> Device:
-    return Device("0", (Node("0", None, 0, "0"),))
+def token() -> HostDevice:
+    return HostDevice("0", (Node("0", None, 0, "0"),))
 
 
 def checked(
     files: HostFiles,
-    of: Device,
+    of: HostDevice,
     *checks: object,
     allow: Policy | None = None,
     timeout: str = "5s",
@@ -60,7 +60,7 @@ def passed(outcome: Checked) -> bool:
 
 def state(files: HostFiles, text: str | bytes, mode: int = 0o644) -> str:
     """Write a file of the host; return its path there."""
-    file = Path(files.here("/state"))
+    file = Path(files.to_local("/state"))
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     file.chmod(mode)
     return "/state"
@@ -76,7 +76,7 @@ def test_what_can_be_opened_passes(how: str, files: HostFiles) -> None:
     assert passed(checked(host, device(host, "/tmp"), how))
     path = state(files, "some text")
     assert passed(checked(files, device(files, path), how))
-    assert Path(files.here(path)).read_text() == "some text"
+    assert Path(files.to_local(path)).read_text() == "some text"
 
 
 def test_the_time_is_told(files: HostFiles) -> None:
@@ -91,20 +91,20 @@ def test_tokens_have_nothing_to_open(files: HostFiles) -> None:
 @pytest.mark.parametrize("how", ["readable", "writable"])
 def test_what_is_gone_fails_and_is_not_created(how: str, files: HostFiles) -> None:
     found = device(files, state(files, ""))
-    Path(files.here("/state")).unlink()
+    Path(files.to_local("/state")).unlink()
     assert checked(files, found, how).failure == f"{how}: /state: No such file or directory"
-    assert not Path(files.here("/state")).exists()
+    assert not Path(files.to_local("/state")).exists()
 
 
 def test_links_are_followed_below_the_root(files: HostFiles) -> None:
     state(files, "")
-    Path(files.here("/dev/link")).symlink_to("/state")
+    Path(files.to_local("/dev/link")).symlink_to("/state")
     assert passed(checked(files, device(files, "/dev/link"), "readable"))
 
 
 @as_root
 def test_a_driver_that_has_no_device_fails(files: HostFiles) -> None:
-    os.mknod(files.here("/dev/none"), 0o20666, os.makedev(4095, 0))
+    os.mknod(files.to_local("/dev/none"), 0o20666, os.makedev(4095, 0))
     outcome = checked(files, device(files, "/dev/none"), "readable")
     assert outcome.failure == "readable: /dev/none: No such device or address"
 
@@ -155,18 +155,18 @@ def test_all_checks_run_and_the_first_failure_is_told(files: HostFiles) -> None:
         allow=Policy(allow_exec=True),
     )
     assert outcome.failure == "file: /state: its content does not match 'good'"
-    assert Path(files.here("/state.touched")).exists()
+    assert Path(files.to_local("/state.touched")).exists()
 
 
 def test_a_fifo_is_not_opened(files: HostFiles) -> None:
     """Or it would be a reader for whom a writer has waited, and whose bytes are lost."""
-    os.mkfifo(files.here("/fifo"))
+    os.mkfifo(files.to_local("/fifo"))
     found = device(files, "/fifo")
     assert passed(checked(files, found, "readable", "writable"))
     written = threading.Event()
 
     def write() -> None:
-        with Path(files.here("/fifo")).open("w") as fifo:
+        with Path(files.to_local("/fifo")).open("w") as fifo:
             fifo.write("kept")
         written.set()
 
@@ -174,7 +174,7 @@ def test_a_fifo_is_not_opened(files: HostFiles) -> None:
     for _ in range(20):
         assert passed(checked(files, found, "readable", "writable"))
     assert not written.is_set()
-    assert Path(files.here("/fifo")).read_text() == "kept"
+    assert Path(files.to_local("/fifo")).read_text() == "kept"
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
@@ -196,7 +196,7 @@ def test_a_socket_is_connected_to(kind: int, files: HostFiles, tmp_path: Path) -
 @as_root
 def test_a_read_only_mount_is_unknown_and_a_read_only_filesystem_fails(files: HostFiles) -> None:
     """The first is how devhost sees it, the second is what a sick disk becomes."""
-    disk, view = Path(files.here("/disk")), Path(files.here("/view"))
+    disk, view = Path(files.to_local("/disk")), Path(files.to_local("/view"))
     view.mkdir()
     with mounts.tmpfs(disk), mounts.bound(disk, view):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(view)], check=True)
@@ -257,7 +257,7 @@ def test_at_most_64_kib_are_read(files: HostFiles) -> None:
 
 
 def test_only_regular_files_are_read(files: HostFiles) -> None:
-    os.mkfifo(files.here("/dev/fifo"), 0o666)
+    os.mkfifo(files.to_local("/dev/fifo"), 0o666)
     for path in ("/dev", "/dev/fifo"):
         assert content(files, path, "").failure == f"file: {path}: not a regular file"
     assert content(HostFiles(), "/dev/zero", "").failure == "file: /dev/zero: not a regular file"
@@ -277,10 +277,10 @@ def test_what_not_everyone_can_read_needs_allow_path(files: HostFiles) -> None:
 
 def test_a_private_directory_keeps_secrets_too(files: HostFiles) -> None:
     """The tokens of pods are readable by everyone, below a directory that is not."""
-    private = Path(files.here("/private"))
+    private = Path(files.to_local("/private"))
     private.mkdir()
     (private / "file").write_text("hush")
-    Path(files.here("/dev/link")).symlink_to("/private/file")
+    Path(files.to_local("/dev/link")).symlink_to("/private/file")
     private.chmod(0o750)
     for path in ("/private/file", "/dev/link"):
         assert content(files, path, "hush").unknown == (
@@ -308,8 +308,8 @@ def test_what_devhost_itself_may_not_read_is_unknown(
 
 def test_a_path_is_rendered_for_each_node(files: HostFiles) -> None:
     for number, text in enumerate(("good", "bad")):
-        Path(files.here(f"/state{number}")).write_text(text)
-        Path(files.here(f"/dev/{number}")).touch()
+        Path(files.to_local(f"/state{number}")).write_text(text)
+        Path(files.to_local(f"/dev/{number}")).touch()
     probe = {"file": {"path": "/state${n}", "matches": "good"}}
     outcome = checked(files, device(files, "/dev/0", "/dev/1"), probe)
     assert outcome.failure == "file: /state1: its content does not match 'good'"
@@ -325,7 +325,7 @@ def test_a_variable_without_a_value_fails(files: HostFiles) -> None:
 ALLOWED = Policy(allow_exec=True, enforced=True)
 
 
-def commanded(files: HostFiles, of: Device, *argv: str, timeout: str = "5s") -> Checked:
+def commanded(files: HostFiles, of: HostDevice, *argv: str, timeout: str = "5s") -> Checked:
     return checked(files, of, {"exec": argv}, allow=ALLOWED, timeout=timeout)
 
 
@@ -402,12 +402,12 @@ def test_the_time_is_for_all_commands_together(files: HostFiles) -> None:
         files,
         token(),
         {"exec": ["sleep", "600"]},
-        {"exec": ["touch", files.here("/ran")]},
+        {"exec": ["touch", files.to_local("/ran")]},
         allow=ALLOWED,
         timeout="100ms",
     )
     assert outcome.failure == "exec: sleep: did not answer in 0.1 s"
-    assert not Path(files.here("/ran")).exists()
+    assert not Path(files.to_local("/ran")).exists()
 
 
 def test_the_first_process_of_a_container_buries_orphans() -> None:

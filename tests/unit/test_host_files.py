@@ -44,10 +44,10 @@ def test_resolved_paths_stay_below_the_root(links: dict[str, str | None], asked:
         path = "/" + asked.lstrip("/")
         resolved = files.resolve(path)
         assert ".." not in resolved.split("/")
-        if files.look(path) is not None:
-            real = os.path.realpath(files.here(resolved))
+        if files.stat(path) is not None:
+            real = os.path.realpath(files.to_local(resolved))
             assert real == str(root) or real.startswith(f"{root}/")
-            assert not os.path.islink(files.here(resolved))
+            assert not os.path.islink(files.to_local(resolved))
 
 
 @given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), RELATIVE)
@@ -66,7 +66,7 @@ def test_an_absolute_link_is_resolved_below_the_root(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/f").touch()
     (tmp_path / "l").symlink_to("/etc")
-    state = HostFiles(str(tmp_path)).look("/l/f")
+    state = HostFiles(str(tmp_path)).stat("/l/f")
     assert state is not None
     assert (state.realpath, state.kind) == ("/etc/f", FileKind.FILE)
 
@@ -78,7 +78,7 @@ def test_dots_cannot_climb_above_the_root(tmp_path: Path) -> None:
     (tmp_path / "secret").touch()
     (root / "l").symlink_to("../../secret")
     assert HostFiles(str(root)).resolve("/l") == "/secret"
-    assert HostFiles(str(root)).look("/l") is None
+    assert HostFiles(str(root)).stat("/l") is None
 
 
 @pytest.mark.parametrize("below", [True, False])
@@ -88,8 +88,8 @@ def test_a_loop_leads_nowhere(tmp_path: Path, *, below: bool) -> None:
     (tmp_path / "a").symlink_to(f"{prefix}/b")
     (tmp_path / "b").symlink_to(f"{prefix}/a")
     files = HostFiles(str(tmp_path) if below else "/")
-    assert files.look(f"{prefix}/a") is None
-    assert files.look(f"{prefix}/a/c") is None
+    assert files.stat(f"{prefix}/a") is None
+    assert files.stat(f"{prefix}/a/c") is None
     assert files.entries(f"{prefix}/a") is None
 
 
@@ -99,7 +99,7 @@ def test_a_dangling_link_leads_nowhere(tmp_path: Path, *, below: bool) -> None:
     prefix = "" if below else str(tmp_path)
     (tmp_path / "a").symlink_to(f"{prefix}/none")
     files = HostFiles(str(tmp_path) if below else "/")
-    assert files.look(f"{prefix}/a") is None
+    assert files.stat(f"{prefix}/a") is None
     assert files.is_link(f"{prefix}/a")
 
 
@@ -107,7 +107,7 @@ def test_what_is_below_a_file_is_not_there(tmp_path: Path) -> None:
     """A path through a file leads nowhere; that is no error."""
     (tmp_path / "f").touch()
     files = HostFiles(str(tmp_path))
-    assert files.look("/f/x") is None
+    assert files.stat("/f/x") is None
     assert files.entries("/f") is None
 
 

@@ -159,4 +159,4 @@ def test_a_wrong_log_call_is_a_line(pipe: tuple[int, int]) -> None:
     _LOGGER.handlers[:] = [LogWriter(pipe[1])]
     _LOGGER.warning("%d devices", "no")
     (line,) = read(pipe[0], "devices")
-    assert "cannot be formatted" in line
+    assert "cannot format" in line

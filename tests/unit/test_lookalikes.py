@@ -6,9 +6,9 @@ from devhost.loading.loader import loads
 
 HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
 NO_REGEX = "a glob, not a regular expression: "
-NO_BRACES = "braces are not expanded: list "
-NO_VARIABLES = "variables are not replaced in sources: write what is on the host"
-DOCKER = "looks like docker's HOST:CONTAINER:MODE: write "
+NO_BRACES = "braces are not expanded; list "
+NO_VARIABLES = "variables are not expanded in sources; write the name on the host"
+DOCKER = "looks like docker's HOST:CONTAINER:MODE; write "
 
 
 def problems(text: str) -> list[str]:
@@ -24,33 +24,33 @@ def source(text: str) -> str:
     [
         (
             "/dev/ttyUSB[0-9]+",
-            f"{NO_REGEX}'+' stands for itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB[0-9]+",
+            f"{NO_REGEX}'+' matches only itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB[0-9]+",
         ),
         (
             "/dev/ttyUSB.*",
-            f"{NO_REGEX}'.' stands for itself; write /dev/ttyUSB* or dev: ttyUSB.*",
+            f"{NO_REGEX}'.' matches only itself; write /dev/ttyUSB* or dev: ttyUSB.*",
         ),
         (
             r"/dev/ttyUSB\d+",
-            rf"{NO_REGEX}'\d' stands for itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB\d+",
+            rf"{NO_REGEX}'\d' matches only itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB\d+",
         ),
         (
             "/dev/tty[A-Z]{3}0",
-            f"{NO_REGEX}'{{3}}' stands for itself; write /dev/tty[A-Z]*0 or dev: tty[A-Z]{{3}}0",
+            f"{NO_REGEX}'{{3}}' matches only itself; write /dev/tty[A-Z]*0 or dev: tty[A-Z]{{3}}0",
         ),
         (
             "/dev/(ttyUSB|ttyACM).*",
-            f"{NO_REGEX}'(' stands for itself; write dev: (ttyUSB|ttyACM).*",
+            f"{NO_REGEX}'(' matches only itself; write dev: (ttyUSB|ttyACM).*",
         ),
-        ("/dev/ttyUSB*$", f"{NO_REGEX}'$' stands for itself; write /dev/ttyUSB*"),
-        ("/etc/lic-.*", f"{NO_REGEX}'.' stands for itself; write /etc/lic-*"),
+        ("/dev/ttyUSB*$", f"{NO_REGEX}'$' matches only itself; write /dev/ttyUSB*"),
+        ("/etc/lic-.*", f"{NO_REGEX}'.' matches only itself; write /etc/lic-*"),
         ("/dev/tty{USB,ACM}*", f"{NO_BRACES}/dev/ttyUSB*, /dev/ttyACM* instead"),
         ("/dev/tty{USB,ACM}[0-9,]", f"{NO_BRACES}/dev/ttyUSB[0-9,], /dev/ttyACM[0-9,] instead"),
         ("/dev/video{0..3}", f"{NO_BRACES}each path instead"),
         ("/dev/{a,b}/{c,d}", f"{NO_BRACES}each path instead"),
-        ("/dev/tty[", "'[' is not closed; for the character itself write '[[]'"),
-        ("/dev/tty[!]", "'[' is not closed; for the character itself write '[[]'"),
-        ("/dev/tty[^0]", "a glob excludes characters by '!': write [!0]"),
+        ("/dev/tty[", "unclosed '['; write '[[]' for the character itself"),
+        ("/dev/tty[!]", "unclosed '['; write '[[]' for the character itself"),
+        ("/dev/tty[^0]", "a glob negates a set with '!'; write [!0]"),
         ("/dev/${nodeName}*", NO_VARIABLES),
     ],
 )
@@ -67,7 +67,9 @@ def test_what_is_no_glob(glob: str, says: str) -> None:
 def test_node_names_are_globs_too() -> None:
     text = f"{HEAD}    sources: [static: 1]\n    nodeNames: 'gpu-[0-9]+'\n"
     (found,) = problems(text)
-    assert found.startswith(f"f.yaml:5:16: error: resources[0].nodeNames: {NO_REGEX}'+' stands")
+    assert found.startswith(
+        f"f.yaml:5:16: error: resources[0].nodeNames: {NO_REGEX}'+' matches only itself"
+    )
     assert found.endswith("write gpu-[0-9]*")
 
 
@@ -103,8 +105,8 @@ def test_what_is_a_glob(glob: str) -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/etc/lic*", "a directory cannot be a glob: write the source as /etc/lic*/*"),
-        ("/etc/lic[ab]/", "a directory cannot be a glob: write the source as /etc/lic[ab]/*"),
+        ("/etc/lic*", "a directory cannot be a glob; write the source as /etc/lic*/*"),
+        ("/etc/lic[ab]/", "a directory cannot be a glob; write the source as /etc/lic[ab]/*"),
         ("/etc/${nodeName}", NO_VARIABLES),
         ("/etc/{a,b}", f"{NO_BRACES}/etc/a, /etc/b instead"),
     ],

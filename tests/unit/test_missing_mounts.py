@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from devhost.allocation.cdi_devices import cdi_devices
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.injection import cdi_devices
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.answer import MountSpec
+from devhost.model.allocation import Allocation, MountSpec
 from devhost.model.device import Snapshot
 from tests.support.mounts import tmpfs
 
@@ -43,16 +43,16 @@ resources:
 def mounted(root: Path, allocate: str) -> list[str]:
     """Return the host paths that a container would receive."""
     scanner, snapshot = scan(root, allocate)
-    return [mount.host_path for mount in scanner.hand_out(snapshot, ("a",)).mounts]
+    return [mount.host_path for mount in scanner.allocate(snapshot, ("a",)).mounts]
 
 
 def test_a_required_mount_that_is_missing_makes_the_device_unhealthy(root: Path) -> None:
     """Also below a root: its parent directory is visible, so it is known to be missing."""
     scanner, snapshot = scan(root, REQUIRED)
-    assert snapshot.devices["a"].reason == f"/opt/driver is not there (below {root})"
+    assert snapshot.devices["a"].reason == f"/opt/driver does not exist (below {root})"
     assert snapshot.notes == ()
-    with pytest.raises(AllocationError, match="/opt/driver is not there"):
-        scanner.hand_out(snapshot, ("a",))
+    with pytest.raises(AllocationError, match="/opt/driver does not exist"):
+        scanner.allocate(snapshot, ("a",))
     (root / "opt/driver").mkdir()
     assert mounted(root, REQUIRED) == ["/opt/driver"]
 
@@ -67,7 +67,10 @@ def test_an_optional_mount_that_is_missing_is_left_out(root: Path) -> None:
 def test_what_is_left_out_needs_no_permission(root: Path) -> None:
     for optional, count in ((True, 0), (False, 1)):
         spec = MountSpec("/srv/x", "/x", read_only=True, optional=optional)
-        assert len(HostPaths(HostFiles(str(root)), Policy()).needs([spec])) == count
+        assert (
+            len(HostPaths(HostFiles(str(root)), Policy()).needs(Allocation(mounts=(spec,))))
+            == count
+        )
 
 
 def test_what_is_missing_where_nothing_is_visible_is_a_note(root: Path) -> None:
@@ -103,7 +106,7 @@ def test_what_is_missing_below_a_mount_is_missing_on_the_host(root: Path) -> Non
             (root / "dev").mkdir(exist_ok=True)
             with tmpfs(root / "dev"):
                 _, snapshot = scan(root, REQUIRED)
-                assert snapshot.devices["a"].reason == f"/opt/driver is not there (below {root})"
+                assert snapshot.devices["a"].reason == f"/opt/driver does not exist (below {root})"
                 assert snapshot.notes == ()
                 assert mounted(root, OPTIONAL) == []
 

@@ -67,8 +67,8 @@ def test_legal_resource_names(name: str) -> None:
         ("a.com/é", "letters, digits"),
         ("a.com/٣", "letters, digits"),
         ("a.com/a\n", "letters, digits"),
-        pytest.param("a" * 245 + "/b", "245 characters, at most 244", id="prefix of 245"),
-        pytest.param("a.b/" + "c" * 64, "64 characters, at most 63", id="suffix of 64"),
+        pytest.param("a" * 245 + "/b", "245 characters; at most 244", id="prefix of 245"),
+        pytest.param("a.b/" + "c" * 64, "64 characters; at most 63", id="suffix of 64"),
     ],
 )
 def test_illegal_resource_names(name: str, says: str) -> None:
@@ -133,9 +133,9 @@ def test_legal_annotation_keys(key: str) -> None:
         ("a/b/c", "a domain in lower case"),
         ("Example.com/a", "a domain in lower case"),
         pytest.param("a.b/" + "c" * 64, "at most 63 characters", id="name of 64"),
-        ("cdi.k8s.io/x", "steer the runtime"),
-        ("io.kubernetes.cri.a", "steer the runtime"),
-        ("io.katacontainers.config/x", "steer the runtime"),
+        ("cdi.k8s.io/x", "control the runtime"),
+        ("io.kubernetes.cri.a", "control the runtime"),
+        ("io.katacontainers.config/x", "control the runtime"),
     ],
 )
 def test_illegal_annotation_keys(key: str, says: str) -> None:

@@ -122,7 +122,7 @@ def moved(found: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
         name: reason.split("(now ")[1].split(")")[0].replace("example.com/", "")
         for name, several in found.items()
         for reason in several
-        if "its place in the file changed" in reason
+        if "moved in the file" in reason
     }
 
 
@@ -130,10 +130,10 @@ def test_another_place_in_the_file_is_no_change_but_is_said() -> None:
     """The host orders claims itself, and what both find goes from one to the other."""
     old, new = [resource("a"), resource("b")], [resource("b"), resource("a")]
     assert between(old, new) == [("b", "keep"), ("a", "keep")]
-    first = "nodes that another resource finds too go to the first of them"
+    first = "nodes that several resources find belong to the first of them"
     assert reasons(old, new) == {
-        "a": (f"its place in the file changed (now after example.com/b): {first}",),
-        "b": (f"its place in the file changed (now before example.com/a): {first}",),
+        "a": (f"moved in the file (now after example.com/b): {first}",),
+        "b": (f"moved in the file (now before example.com/a): {first}",),
     }
 
 
@@ -178,7 +178,7 @@ def test_another_place_is_said_beside_other_changes() -> None:
     old, new = [resource("a"), resource("b")], [resource("b"), resource("a", replicas=2)]
     first, last = reasons(old, new)["a"]
     assert first.startswith("replicas")
-    assert last.startswith("its place in the file changed")
+    assert last.startswith("moved in the file")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_resources_for_other_nodes_do_not_count() -> None:
 def test_a_drain_says_what_happens() -> None:
     """The stages of a drain, for who reads no manual."""
     cause, stages = reasons([resource()], [])["a"]
-    assert cause == "not in the new file any more"
+    assert cause == "removed"
     for word in ("Unhealthy", "leave the list", "socket", "0"):
         assert word in stages
 
@@ -210,28 +210,28 @@ def test_a_drain_says_what_happens() -> None:
 
 # By field: what stands there before and after, and how the reason begins.
 CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
-    "sources": [({}, {"sources": ["/dev/y*"]}, "sources: looked at anew; ")],
+    "sources": [({}, {"sources": ["/dev/y*"]}, "sources: scanned again; ")],
     "id": [({}, {"id": "${name}"}, "id: devices that get another ID stay Unhealthy ")],
     "group": [({}, {"group": "${name}"}, "group: ")],
-    "allocate": [({}, {"allocate": {"env": {"A": "1"}}}, "allocate: holds for the next Allocate; ")],
+    "allocate": [({}, {"allocate": {"env": {"A": "1"}}}, "allocate: takes effect for the next Allocate; ")],
     "max_devices": [
-        ({"maxDevices": 4}, {"maxDevices": 2}, "maxDevices 4 → 2: where there are more than 2, "),
-        ({}, {"maxDevices": 2}, "maxDevices default → 2: where there are more than 2, "),
+        ({"maxDevices": 4}, {"maxDevices": 2}, "maxDevices 4 → 2: if there are more than 2, "),
+        ({}, {"maxDevices": 2}, "maxDevices default → 2: if there are more than 2, "),
         ({"maxDevices": 2}, {"maxDevices": 5}, "maxDevices 2 → 5: up to 3 more "),
         ({"maxDevices": 2}, {}, "maxDevices 2 → default: up to 10000 "),
     ],
     "min_devices": [
-        ({}, {"minDevices": 2}, "minDevices that of the last 24 hours → 2: fewer devices are "),
+        ({}, {"minDevices": 2}, "minDevices maximum of the last 24 hours → 2: fewer devices are "),
         ({"minDevices": 2}, {"minDevices": 0}, "minDevices 2 → 0: fewer devices are reported "),
     ],
     "overlap": [
-        ({}, {"overlap": "allow"}, "overlap deny → allow: offers "),
+        ({}, {"overlap": "allow"}, "overlap deny → allow: also offers "),
         ({"overlap": "allow"}, {}, "overlap allow → deny: nodes "),
     ],
     "replicas": [
-        ({}, {"replicas": 3}, "replicas 1 → 3: every device gets new IDs (a → a::0 …) "),
-        ({"replicas": 3}, {}, "replicas 3 → 1: every device gets new IDs (a::0 … → a) "),
-        ({"replicas": 3}, {"replicas": 2}, "replicas 3 → 2: the shares beyond leave the list (a::2 …); "),
+        ({}, {"replicas": 3}, "replicas 1 → 3: every device gets new IDs (a → a::0 …), "),
+        ({"replicas": 3}, {}, "replicas 3 → 1: every device gets new IDs (a::0 … → a), "),
+        ({"replicas": 3}, {"replicas": 2}, "replicas 3 → 2: the other shares leave the list (a::2 …); "),
         ({"replicas": 2}, {"replicas": 3}, "replicas 2 → 3: more shares are offered (a::2 …); "),
     ],
     "max_per_container": [({}, {"maxPerContainer": 1}, "maxPerContainer unlimited → 1: ")],
@@ -257,10 +257,10 @@ CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
     "pre_start": [
         ({}, {"preStart": [STEP]}, "preStart added: registers again"),
         ({"preStart": [STEP]}, {}, "preStart removed: registers again"),
-        ({"preStart": [STEP]}, {"preStart": [OTHER_STEP]}, "preStart changed: holds "),
+        ({"preStart": [STEP]}, {"preStart": [OTHER_STEP]}, "preStart changed: takes effect "),
     ],
     "node_names": [
-        ({}, {**HERE, "replicas": 2}, "nodeNames: changed, still this node"),
+        ({}, {**HERE, "replicas": 2}, "nodeNames: changed, still matches this node"),
     ],
 }  # fmt: skip
 CASES: Final = [(field, *case) for field, cases in CHANGED.items() for case in cases]
@@ -304,8 +304,8 @@ def test_a_renamed_resource() -> None:
     found = reasons([resource("a", replicas=2)], [resource("b")])
     assert found["b"][1] == (
         "looks renamed from example.com/a: its devices stay Unhealthy until they have left "
-        "example.com/a's list and no pod holds them; without --pod-resources, a devhost that "
-        "offers such devices refuses the file"
+        "example.com/a's list and no pod has them; without --pod-resources, devhost rejects this "
+        "file while it offers such devices"
     )
     assert found["a"][-1].startswith("looks renamed to example.com/b: ")
 
@@ -348,7 +348,7 @@ def test_what_gives_nodes_other_ids(old: Section, new: Section, key: str | None)
     """The key to blame is told, and the reason says who refuses it; tokens are nobody's."""
     (change,) = changes(config(resource("a", **old)), config(resource("a", **new)), NODE)
     assert change.moved_by == (key and (key, "example.com/a"))
-    assert any("refuses the file" in one for one in change.reasons) is (key is not None)
+    assert any("devhost rejects this file" in one for one in change.reasons) is (key is not None)
 
 
 def test_two_renamed_resources() -> None:
@@ -434,7 +434,7 @@ def test_changes_lead_from_the_old_to_the_new(old: Config | None, new: Config) -
     for change in found:
         known = change.name in before
         assert known == (change.action is not Action.START)
-        other = [one for one in change.reasons if "its place in the file" not in one]
+        other = [one for one in change.reasons if not one.startswith("moved in the file")]
         assert bool(other) == (change.action is not Action.KEEP)
         if change.resource is not None and known:
             registers = bool(change.resource.pre_start) != bool(before[change.name].pre_start)

@@ -7,7 +7,7 @@ import pytest
 from devhost.allocation.pre_start import keeps_records, label, numbered, planned
 from devhost.errors import PreStartError
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileKind, FileState, Node
+from devhost.model.device import FileKind, FileState, HostDevice, Node
 
 CONSTANTS: Final = {"resource": "example.com/disk", "nodeName": "node-1"}
 
@@ -18,15 +18,15 @@ def resource(*steps: dict[str, Any]) -> Resource:
     )
 
 
-def disk(name: str, *more: str) -> Device:
+def disk(name: str, *more: str) -> HostDevice:
     nodes = tuple(
         Node(f"/dev/{one}", FileState(f"/real/{one}", FileKind.BLOCK, (8, 1), (1, 2, 3)), 0, one)
         for one in (name, *more)
     )
-    return Device(name, nodes)
+    return HostDevice(name, nodes)
 
 
-def shown(of: Resource, *devices: Device) -> list[tuple[str, str, Any]]:
+def shown(of: Resource, *devices: HostDevice) -> list[tuple[str, str, Any]]:
     plan = planned(of, devices, CONSTANTS, lambda path: f"/host{path}")
     return [(one["device"], one["step"], one["value"]) for one in plan]
 

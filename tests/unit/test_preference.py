@@ -13,8 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.preference import Preference, preferred
-from devhost.model.device import share_ids, without_share
-from devhost.model.names import natural
+from devhost.model.names import natural, share_ids, without_share
 
 POLICIES: tuple[Preference, ...] = ("packed", "spread", "numa", "none")
 

@@ -8,7 +8,7 @@ import pytest
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.hostfs.files import HostFiles
-from devhost.model.answer import DeviceSpec, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
@@ -112,6 +112,6 @@ def test_a_policy_that_is_not_enforced_refuses_nothing_but_says_what_is_needed(
     (tmp_path / "etc").mkdir()
     paths = HostPaths(HostFiles(str(tmp_path)), Policy())
     assert paths.problem(mount("/etc")) is None
-    assert list(paths.needs([mount("/etc"), mount("/etc")])) == [
+    assert list(paths.needs(Allocation(mounts=(mount("/etc"), mount("/etc"))))) == [
         "mounts of /etc need --allow-path '/etc'"
     ]

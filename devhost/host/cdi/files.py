@@ -56,7 +56,7 @@ class CdiFiles:
         self.writes += written
         return written
 
-    async def entries(self, resource_name: str) -> dict[str, cdi.Entry]:
+    async def entries(self, resource_name: str) -> dict[str, cdi.SpecEntry]:
         """Return the entries of a resource's file, by the devices' names.
 
         There are none if the file does not exist, is not devhost's, or cannot be read.
@@ -143,7 +143,7 @@ def _is_stale(path: Path, configured: Collection[str], alive: Callable[[str], bo
     return str(_content(path.read_bytes()).get("kind")).startswith(cdi.VENDOR_PREFIX)
 
 
-def _entries(path: Path, kind: str) -> dict[str, cdi.Entry]:
+def _entries(path: Path, kind: str) -> dict[str, cdi.SpecEntry]:
     content = _content(_read(path) or b"")
     devices = content.get("devices")
     if content.get("kind") != kind or not isinstance(devices, list):

@@ -9,11 +9,12 @@ from typing import Final
 
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice
-from devhost.allocation.injection import cdi_devices, named
+from devhost.allocation.cdi_devices import cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
 from devhost.host.holders import Holders
-from devhost.model.device import Snapshot, distinct
+from devhost.model.device import Snapshot
+from devhost.model.names import distinct
 from devhost.threads import BlockingCalls
 
 _PATIENCE_S: Final = 10.0
@@ -29,7 +30,7 @@ class CdiInjection:
     def __init__(self, files: CdiFiles, holders: Holders, rescan: Callable[[], None]) -> None:
         self._files, self._holders, self._rescan = files, holders, rescan
         self._calls = BlockingCalls("cdi devices", serial=True)
-        self._former: Mapping[str, cdi.Entry] | None = None  # of an earlier process, by name
+        self._former: Mapping[str, cdi.SpecEntry] | None = None  # of an earlier process, by name
         self._written: Mapping[str, CdiDevice] | None = None
         self._unwritten: Mapping[str, CdiDevice] = {}  # the devices while there is a problem
         self._problem: str | None = None
@@ -80,7 +81,7 @@ class CdiInjection:
                     if one.empty or cdi.entry(one) == entries.get(one.name)
                 }
 
-    async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.Entry]:
+    async def _kept(self, name: str, devices: Mapping[str, CdiDevice]) -> list[cdi.SpecEntry]:
         """Return the entries that an earlier process has written for devices that pods hold.
 
         Such devices may have other names by now, or no longer be declared; a container that has

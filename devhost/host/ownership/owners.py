@@ -29,7 +29,8 @@ from devhost.host.ownership.owner_index import Entry, OwnerIndex
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.model.config import Resource
-from devhost.model.device import Device, Node, Snapshot, distinct, share_ids
+from devhost.model.device import HostDevice, Node, Snapshot
+from devhost.model.names import distinct, share_ids
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
@@ -110,7 +111,7 @@ class Owners:
 
     # ── before kubelet learns of devices ──
 
-    async def keep(self, resource: Resource, devices: Collection[Device]) -> None:
+    async def keep(self, resource: Resource, devices: Collection[HostDevice]) -> None:
         """Record the nodes of devices, unless they are known to belong to another device.
 
         To be awaited before kubelet can learn of the devices. Never fails; waits for the state
@@ -137,7 +138,7 @@ class Owners:
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot in which devices are unhealthy whose nodes may belong to others."""
-        devices: dict[str, Device] = {}
+        devices: dict[str, HostDevice] = {}
         for device in snapshot.devices.values():
             if device.healthy and not device.replaced and (reason := self._why(resource, device)):
                 devices[device.id] = replace(device, reason=reason)
@@ -198,7 +199,7 @@ class Owners:
 
     # ── one device ──
 
-    def _refresh(self, resource: Resource, device: Device) -> None:
+    def _refresh(self, resource: Resource, device: HostDevice) -> None:
         """Update the known nodes of a device by what a scan has found."""
         owner = owner_of(resource, device)
         own = self._index.of(owner)
@@ -217,7 +218,7 @@ class Owners:
             if not paths.isdisjoint((entry.record.path, entry.record.realpath)):
                 self._index.forget(entry)
 
-    def _enter(self, resource: Resource, device: Device) -> None:
+    def _enter(self, resource: Resource, device: HostDevice) -> None:
         if device.missing_since is not None or device.replaced:
             return
         nodes = {node.state.realpath: node for node in device.nodes if node.state}
@@ -230,7 +231,7 @@ class Owners:
         for entry in [entry for realpath, entry in own.items() if realpath not in nodes]:
             self._lose(entry)
 
-    def _record(self, resource: Resource, device: Device, nodes: Mapping[str, Node]) -> None:
+    def _record(self, resource: Resource, device: HostDevice, nodes: Mapping[str, Node]) -> None:
         owner, allow = owner_of(resource, device), resource.overlap == "allow"
         own = self._index.of(owner)
         for realpath, node in nodes.items():
@@ -256,7 +257,7 @@ class Owners:
             and record.overlap == allow
         )
 
-    def _other(self, resource: Resource, device: Device) -> Entry | None:
+    def _other(self, resource: Resource, device: HostDevice) -> Entry | None:
         """Return a record of one of a device's nodes under another name."""
         owner = owner_of(resource, device)
         for node in device.nodes:
@@ -277,7 +278,7 @@ class Owners:
             return allow or self._overlap[name]
         return allow and record.overlap
 
-    def _why(self, resource: Resource, device: Device) -> str | None:
+    def _why(self, resource: Resource, device: HostDevice) -> str | None:
         """Return why a device cannot be offered; ``None`` where it can."""
         other = self._other(resource, device)
         if other is None:
@@ -358,7 +359,7 @@ class Owners:
                     served.rescan()
 
 
-def owner_of(resource: Resource, device: Device) -> Owner:
+def owner_of(resource: Resource, device: HostDevice) -> Owner:
     """Return the name under which a device is advertised."""
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
 

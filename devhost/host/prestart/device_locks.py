@@ -14,10 +14,10 @@ from pathlib import Path
 
 from devhost.errors import PreStartError
 from devhost.host.state_files import lock
-from devhost.model.device import Device
+from devhost.model.device import HostDevice
 
 
-def keys(resource: str, device: Device) -> list[str]:
+def keys(resource: str, device: HostDevice) -> list[str]:
     """Return what identifies a device on this machine, independent of its ID; sorted.
 
     A token is identified by its name.

@@ -6,7 +6,7 @@ from devhost.errors import PreStartError
 from devhost.host.prestart.holder_records import Fresh, Holder, Records
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.device import without_share
+from devhost.model.names import without_share
 
 HeldBy = Mapping[str, frozenset[str]]
 

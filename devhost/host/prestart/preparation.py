@@ -28,7 +28,8 @@ from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import Device, FileKind, distinct, without_share
+from devhost.model.device import FileKind, HostDevice
+from devhost.model.names import distinct, without_share
 from devhost.threads import BlockingCalls
 
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
@@ -96,7 +97,7 @@ class Preparation:
             await self._records.mark_fresh(ids)
 
     async def prepare(
-        self, resource: Resource, devices: Mapping[str, Device], ids: Sequence[str]
+        self, resource: Resource, devices: Mapping[str, HostDevice], ids: Sequence[str]
     ) -> str | None:
         """Run the steps before a container starts with advertised IDs.
 
@@ -214,7 +215,7 @@ class Preparation:
         return []
 
 
-def _present(devices: Mapping[str, Device], ids: Iterable[str]) -> dict[str, Device]:
+def _present(devices: Mapping[str, HostDevice], ids: Iterable[str]) -> dict[str, HostDevice]:
     found = {}
     for device_id in distinct(ids):
         device = devices.get(device_id)
@@ -242,7 +243,7 @@ async def _run(resource: Resource, start: Start, task: Task, failures: dict[str,
         failures[start.device.id] = str(error)
 
 
-def _refuse_shared(device: Device, others: frozenset[str]) -> None:
+def _refuse_shared(device: HostDevice, others: frozenset[str]) -> None:
     if others and any(node.state and node.state.kind is FileKind.BLOCK for node in device.nodes):
         raise PreStartError(
             f"device {device.id} is in use by {', '.join(sorted(others))}: it is not prepared again"

@@ -22,7 +22,7 @@ from devhost.host.prestart import device_locks
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model.config import Step
-from devhost.model.device import Device, FileKind, FileState
+from devhost.model.device import FileKind, FileState, HostDevice
 from devhost.model.names import printable
 from devhost.threads import BlockingCalls, NoAnswerError, in_own_thread
 
@@ -51,7 +51,7 @@ class Start:
     """
 
     resource: str
-    device: Device
+    device: HostDevice
     constants: Mapping[str, str]
     files: HostFiles
     policy: Policy
@@ -120,15 +120,15 @@ async def refuse_in_use(start: Start) -> None:
         )
 
 
-def _busy(device: Device, files: HostFiles) -> str | None:
+def _busy(device: HostDevice, files: HostFiles) -> str | None:
     for node in device.nodes:
         try:
-            state = files.look(node.path) if node.state else None
+            state = files.stat(node.path) if node.state else None
             if state is None or state.kind is not FileKind.BLOCK:
                 continue
             # The kernel's answer covers all mount namespaces and all partitions.
             flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC
-            os.close(os.open(files.here(state.realpath), flags))
+            os.close(os.open(files.to_local(state.realpath), flags))
         except OSError as error:
             if error.errno == errno.EBUSY:
                 return node.path
@@ -184,10 +184,10 @@ def _seen_at(files: HostFiles, path: str) -> str:
 
     Below a root, an absolute symlink would lead out of it, to another file or device.
     """
-    shown = files.here(path)
+    shown = files.to_local(path)
     if files.is_host:
         return shown
-    real = files.here(files.resolve(path))
+    real = files.to_local(files.resolve(path))
     return shown if os.path.realpath(shown) == os.path.realpath(real) else real
 
 
@@ -232,13 +232,13 @@ def _change_mode(mode: int, start: Start) -> None:
     for node in start.device.nodes:
         if node.state is None or not node.state.kind.is_node:
             continue
-        state = start.files.look(node.path)
+        state = start.files.stat(node.path)
         if state is None or state.kind is not node.state.kind:
             raise PreStartError(f"{node.path} is no longer a {node.state.kind.value} device")
         refusal = start.policy.refusal(state.realpath, state.kind, state.number, mount=False)
         if refusal is not None and start.policy.enforced:
             raise PreStartError(refusal)
-        targets.append((start.files.here(state.realpath), state))
+        targets.append((start.files.to_local(state.realpath), state))
     if not targets:
         raise PreStartError("the device has no device node whose mode could be changed")
     for path, state in targets:
@@ -271,7 +271,7 @@ async def _wait_for(step: Step, start: Start, limit: _Limit) -> None:
 def _missing(files: HostFiles, paths: Sequence[str]) -> str | None:
     for path in paths:
         try:
-            if files.look(path) is None:
+            if files.stat(path) is None:
                 return path
         except OSError as error:
             return f"{path} ({error.strerror})"

@@ -4,7 +4,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.model.device import Snapshot, share_ids, without_share
+from devhost.model.device import Snapshot
+from devhost.model.names import share_ids, without_share
 
 
 def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Logs which pod was given devices: Allocate does not tell, pod-resources does a little later."""
+"""Logs which pod was given devices: Allocate does not say, pod-resources does a little later."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _WITHIN_S: Final = 60.0  # a pod that failed after its Allocate is never listed
 
 
 class Attribution:
-    """Of one resource."""
+    """Waits for the pods of one resource's allocations."""
 
     def __init__(self, resource: str, holders: Holders) -> None:
         self._resource, self._holders = resource, holders
@@ -26,9 +26,9 @@ class Attribution:
             earlier: since for earlier, since in self._waiting.items() if fresh.isdisjoint(earlier)
         }
         self._waiting[tuple(ids)] = asyncio.get_running_loop().time()
-        self._holders.subscribe(self._look)
+        self._holders.subscribe(self._log_known)
 
-    def _look(self) -> None:
+    def _log_known(self) -> None:
         held, now = self._holders.of(self._resource), asyncio.get_running_loop().time()
         for ids, since in tuple(self._waiting.items()):
             pods = {pod for one in ids for pod in held.get(one, ())}
@@ -37,4 +37,4 @@ class Attribution:
             if pods or now - since > _WITHIN_S:
                 del self._waiting[ids]
         if not self._waiting:
-            self._holders.unsubscribe(self._look)
+            self._holders.unsubscribe(self._log_known)

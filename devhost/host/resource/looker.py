@@ -54,7 +54,7 @@ class Looker:
         self._claims.order.busy(self._claim)
         self._claims.look(self._claim)
         began, found = clock(), await self._surveyor.survey(scanner, directories)
-        self._recorder.looked(self._claim.name, clock() - began, failed=bool(found.failed))
+        self._recorder.scanned(self._claim.name, clock() - began, failed=bool(found.failed))
         memory.gc_freeze_many(len(found.nodes))
         self._survey, self.skipped = found, set()
         self._keys = found.keys
@@ -92,7 +92,7 @@ class Looker:
             self._partial = PartialLook()
             return None
         if part is not None:
-            self._recorder.looked(self._claim.name, clock() - began, failed=False)
+            self._recorder.scanned(self._claim.name, clock() - began, failed=False)
             nodes = (node for device in part.devices.values() for node in device.nodes)
             self._keys = frozenset(node.key for node in nodes)
         return part

@@ -14,7 +14,8 @@ from devhost.host.ownership.owners import Owners, owner_of
 from devhost.host.resource import advertising
 from devhost.host.resource.changes import log_changes
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.model.device import Snapshot, share_ids
+from devhost.model.device import Snapshot
+from devhost.model.names import share_ids
 
 _LOG: Final = logging.getLogger(__name__)
 

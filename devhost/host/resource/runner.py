@@ -12,8 +12,8 @@ from devhost.host.cdi.injection import CdiInjection
 from devhost.host.health import HealthMonitor
 from devhost.host.prestart.preparation import Preparation
 from devhost.host.resource import advertising
+from devhost.host.resource.allocation_backend import ResourceBackend
 from devhost.host.resource.due import Due
-from devhost.host.resource.handout import Handout
 from devhost.host.resource.looker import Looker
 from devhost.host.resource.publisher import Publisher
 from devhost.host.resource.resource_status import ResourceStatus
@@ -66,9 +66,11 @@ class Runner:
             state_dir=shared.state_dir,
         )
         self._declared: Scanner | None = None
-        handout = Handout(self._publisher, self._up_to_date, self._preparation, shared, code)
+        backend = ResourceBackend(
+            self._publisher, self._up_to_date, self._preparation, shared, code
+        )
         self.resource_status = ResourceStatus(name)
-        self._registration = Registration(handout, shared.directory, self._tell)
+        self._registration = Registration(backend, shared.directory, self._tell)
         self._watch = SourceWatch(shared.watcher, self.look_again)
         if code is not None:
             code.started(self.look_again)

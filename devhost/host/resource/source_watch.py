@@ -73,7 +73,7 @@ class SourceWatch:
         targets = await in_thread(
             f"watch {scanner.resource.name}",
             lambda: frozenset(
-                WatchTarget(files.here(files.resolve(root.path)), root.recursive)
+                WatchTarget(files.to_local(files.resolve(root.path)), root.recursive)
                 for root in roots
                 if not is_silent(root.path)
             ),

@@ -1,5 +1,5 @@
 {{- /*
-What the NOTES say of one instance: its configuration is read for what the values do not allow yet.
+The warnings in NOTES for one instance: what its configuration uses and the values do not allow.
 */}}
 {{- define "devhost.advice" -}}
 {{- $values := .values }}
@@ -72,7 +72,7 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- end }}
 {{- end }}
 {{- end }}
-{{- /* The directory in which a pattern, or a path with a variable, begins. */}}
+{{- /* The directory before the first wildcard or variable of a path. */}}
 {{- range $globs }}
 {{- if hasPrefix "/" . }}
 {{- $wanted = append $wanted (regexReplaceAll "/[^/]*$" (regexReplaceAll "[*?$\\[].*$" . "") "") }}
@@ -92,37 +92,37 @@ What the NOTES say of one instance: its configuration is read for what the value
 {{- end }}
 {{- $advice := list }}
 {{- with $missing | uniq | sortAlpha }}
-{{- $advice = append $advice (printf "%s looks in %s, which is not mounted: nothing will be found there. Add it, or a directory above it that every node has, to hostPaths (%s); that edit does roll the pods." $.name (join ", " .) ($.profile | empty | ternary "of the chart" "of the profile")) }}
+{{- $advice = append $advice (printf "%s uses %s, which is not mounted: nothing will be found there. Add it, or a parent directory that all nodes have, to hostPaths (%s); that edit restarts the pods." $.name (join ", " .) ($.profile | empty | ternary "of the chart" "of the profile")) }}
 {{- end }}
 {{- if and $needs.exec (not $values.allow.exec) }}
-{{- $advice = append $advice (printf "The configuration of %s runs commands, so devhost refuses it: set allow.exec, if all who may edit it may run commands as root on the nodes." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s runs commands, so devhost rejects it: set allow.exec if everybody who may edit it may run commands as root on the nodes." .name) }}
 {{- end }}
 {{- if and $needs.mounts (not $values.allow.paths) }}
-{{- $advice = append $advice (printf "The configuration of %s mounts host paths, so devhost refuses it: name them in allow.paths." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s mounts host paths, so devhost rejects it: add them to allow.paths." .name) }}
 {{- end }}
 {{- if and $needs.paths (not $values.allow.paths) }}
-{{- $advice = append $advice (printf "The configuration of %s hands out devices that are not below /dev, so devhost refuses it: name them in allow.paths." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s uses devices that are not below /dev, so devhost rejects it: add them to allow.paths." .name) }}
 {{- end }}
 {{- if and $needs.block (not $values.allow.paths) }}
-{{- $advice = append $advice (printf "The configuration of %s asks for block devices, which devhost does not hand out unless allow.paths names them." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s uses block devices, which devhost does not offer: add them to allow.paths." .name) }}
 {{- end }}
 {{- if and $needs.cdi (not $values.cdi.enabled) }}
-{{- $advice = append $advice (printf "The configuration of %s injects by CDI: that needs cdi.enabled." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s uses `inject: cdi`, which requires cdi.enabled." .name) }}
 {{- end }}
 {{- if and $needs.holders (not $values.podResources.enabled) }}
-{{- $advice = append $advice (printf "The configuration of %s has preStart steps that run once per pod: they need podResources.enabled." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s has preStart steps that run once per pod, which require podResources.enabled." .name) }}
 {{- end }}
 {{- if and (not $values.podResources.enabled) $values.podResources.assumeFree }}
-{{- $advice = append $advice (printf "podResources.assumeFree lets %s give a device to a second pod when its resource is renamed: drain the nodes before such an edit, or set podResources.enabled." .name) }}
+{{- $advice = append $advice (printf "With podResources.assumeFree %s may give a device to a second pod after its resource is renamed: drain the nodes before such an edit, or set podResources.enabled." .name) }}
 {{- end }}
 {{- if and $needs.writable (not $values.deviceAccess.writable) }}
-{{- $advice = append $advice (printf "The configuration of %s changes the mode of nodes: that needs deviceAccess.writable." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s changes the mode of nodes, which requires deviceAccess.writable." .name) }}
 {{- end }}
 {{- if and $needs.open (not $values.deviceAccess.privileged) }}
-{{- $advice = append $advice (printf "The configuration of %s checks that devices can be opened, which stays unknown without deviceAccess.privileged." .name) }}
+{{- $advice = append $advice (printf "The configuration of %s checks that devices can be opened; the result is unknown without deviceAccess.privileged." .name) }}
 {{- end }}
 {{- if $values.deviceAccess.privileged }}
-{{- $advice = append $advice (printf "%s is privileged (deviceAccess.privileged): guard its configuration and its image like the nodes themselves." .name) }}
+{{- $advice = append $advice (printf "%s is privileged (deviceAccess.privileged): protect its configuration and its image like the nodes themselves." .name) }}
 {{- end }}
 {{- toJson $advice }}
 {{- end }}

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* Leaves room for the name of a profile (20 characters) in the 63 of a label. */}}
+{{- /* Leaves room for the name of a profile (20 characters) in a label (63 characters). */}}
 {{- define "devhost.fullname" -}}
 {{- $name := include "devhost.name" . }}
 {{- if .Values.fullnameOverride }}
@@ -49,8 +49,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 
 {{- /*
-The DaemonSets, as a JSON list of {name, component, values, config, profile}: that of the chart's
-own `config`, and one for each profile. `values` are the chart's with what the profile replaces.
+The DaemonSets, as a JSON list of {name, component, values, config, profile}: one for the chart's own
+`config`, and one for each profile. `values` are the chart's values merged with the profile's.
 */}}
 {{- define "devhost.instances" -}}
 {{- $fullname := include "devhost.fullname" . }}
@@ -70,7 +70,7 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 {{- $seen := list "default" "test" }}
 {{- range $profile := .Values.profiles }}
 {{- if has $profile.name $seen }}
-{{- fail (printf "profiles: the name %q is taken; each profile needs one of its own" $profile.name) }}
+{{- fail (printf "profiles: the name %q is already in use" $profile.name) }}
 {{- end }}
 {{- $seen = append $seen $profile.name }}
 {{- $own := deepCopy $values }}
@@ -82,7 +82,7 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 {{- end }}
 {{- range $instances }}
 {{- if and .config.existingConfigMap .config.resources }}
-{{- fail (printf "%s: config.resources would be ignored beside config.existingConfigMap %s; remove one of them" .name .config.existingConfigMap) }}
+{{- fail (printf "%s: config.resources and config.existingConfigMap %s cannot be combined; remove one of them" .name .config.existingConfigMap) }}
 {{- end }}
 {{- $_ := set .values "hostPaths" (include "devhost.hostPaths" . | fromJsonArray) }}
 {{- end }}
@@ -90,8 +90,8 @@ own `config`, and one for each profile. `values` are the chart's with what the p
 {{- end }}
 
 {{- /*
-Merges a map into another, at every level, in place; null removes, and everything else but maps is
-taken as a whole.
+Merges a map into another, recursively and in place; null removes a key, and other values than maps
+are replaced.
 */}}
 {{- define "devhost.merge" -}}
 {{- $own := .own }}
@@ -109,7 +109,7 @@ taken as a whole.
 {{- end }}
 {{- end }}
 
-{{- /* An instance's hostPaths, clean, as JSON: each has a mount of its own beside the chart's. */}}
+{{- /* An instance's hostPaths, normalized, as JSON. Each has its own mount. */}}
 {{- define "devhost.hostPaths" -}}
 {{- $name := .name }}
 {{- $mounted := concat (list "/dev") (include "devhost.sysfs" .values | fromJsonArray) }}
@@ -124,10 +124,10 @@ taken as a whole.
 {{- fail (printf "hostPaths of %s: %q is the whole host; set hostRoot.enabled instead" $name $given) }}
 {{- end }}
 {{- if eq $path "/sys" }}
-{{- fail (printf "hostPaths of %s: %q includes the cgroups of the node, which could be writable; name the directory below it that is needed" $name $given) }}
+{{- fail (printf "hostPaths of %s: %q contains the cgroups of the node, which may be writable; use the subdirectory that is needed" $name $given) }}
 {{- end }}
 {{- if has $path (concat $mounted $paths) }}
-{{- fail (printf "hostPaths of %s: %q is %s, which is mounted already; remove it" $name $given $path) }}
+{{- fail (printf "hostPaths of %s: %q is %s, which is already mounted; remove it" $name $given $path) }}
 {{- end }}
 {{- $paths = append $paths $path }}
 {{- end }}
@@ -136,9 +136,9 @@ taken as a whole.
 {{- end }}
 
 {{- /*
-The affinity of the chart's own DaemonSet, as JSON: that of the values, and away from the nodes
-that profiles select by labels. A profile's labels are joined by "and", so away from it is "or":
-each of them makes a term of its own from every term so far.
+The affinity of the chart's own DaemonSet, as JSON: that of the values, without the nodes that profiles
+select by labels. The labels of a profile are combined with "and", so their negation is an "or": each
+label adds a term for every term so far.
 */}}
 {{- define "devhost.affinity" -}}
 {{- $affinity := deepCopy (default dict .Values.affinity) }}
@@ -173,7 +173,7 @@ each of them makes a term of its own from every term so far.
 {{- default .name .config.existingConfigMap }}
 {{- end }}
 
-{{- /* What is allowed, as variables; `validate` takes them as `run` does. */}}
+{{- /* The trust flags as variables, for `run` and `validate`. */}}
 {{- define "devhost.trustEnv" -}}
 {{- with .allow.paths }}
 - name: DEVHOST_ALLOW_PATH
@@ -186,18 +186,18 @@ each of them makes a term of its own from every term so far.
 {{- end }}
 
 {{- /*
-The parts of sysfs that a pod sees, as a JSON list. Links between them stay within them. Not all of
-/sys: cgroups, debugfs and bpffs are mounted below it, and without recursive read-only mounts they
-are writable. With `hostRoot` all of /sys is visible, so all of it is made read-only where possible.
+The directories of sysfs to mount, as a JSON list. Links between them stay within them. Not all of
+/sys: cgroups, debugfs and bpffs are mounted below it, and are writable without recursive read-only
+mounts. With `hostRoot` all of /sys is visible, so all of it is made read-only if possible.
 */}}
 {{- define "devhost.sysfs" -}}
 {{- .hostRoot.enabled | ternary (list "/sys") (list "/sys/block" "/sys/bus" "/sys/class" "/sys/dev" "/sys/devices") | toJson }}
 {{- end }}
 
 {{- /*
-A read-only mount leaves what is mounted below it writable (/dev/shm, say); only a recursive one
-does not. It excludes mount propagation, which is not needed here. The field is in the API from
-Kubernetes 1.30 on, behind a feature gate that is on by default from 1.31 on.
+Mounts below a read-only mount (such as /dev/shm) stay writable unless it is recursive. That excludes
+mount propagation, which is not needed here. The field exists since Kubernetes 1.30; its feature gate
+is on by default since 1.31.
 */}}
 {{- define "devhost.readOnlyRecursively" -}}
 readOnly: true
@@ -206,7 +206,7 @@ recursiveReadOnly: IfPossible
 {{- end }}
 {{- end }}
 
-{{- /* The container's security context; privileged excludes what it makes void. */}}
+{{- /* The container's security context; without the settings that privileged overrides. */}}
 {{- define "devhost.securityContext" -}}
 {{- $context := deepCopy .securityContext }}
 {{- if .deviceAccess.privileged }}

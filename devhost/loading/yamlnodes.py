@@ -1,4 +1,4 @@
-"""The parser's events to nodes: what is written, aliases still shared, size and depth bounded."""
+"""The parser's events as nodes: aliases are still shared, size and depth are limited."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,31 +12,31 @@ from devhost.loading.syntax import TreeError, error_at, position_after
 
 try:
     from yaml import CSafeLoader as _Parser
-except ImportError:  # a PyYAML built without libyaml: the same language, slower
+except ImportError:  # PyYAML was built without libyaml: same language, slower
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 DEPTH_MAX: Final = 32
 NODES_MAX: Final = 100_000
-DIRECTIVES_MAX: Final = 100  # the parser compares each with each
+DIRECTIVES_MAX: Final = 100  # the parser takes quadratic time
 _DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%TAG")
 
 
 @dataclass(slots=True)
-class Node:
-    """A value as it is written: one, however often it is aliased.
+class YamlNode:
+    """A value as written: a single node, however many aliases refer to it.
 
     Attributes:
-        event: The parser's: a scalar, or the beginning of a collection.
-        tag: A scalar's type.
-        items: What a list holds.
-        pairs: What a mapping holds.
-        open: It is being read, so that an alias to it is inside of it.
+        event: The parser's event: a scalar or the start of a collection.
+        tag: The type of a scalar.
+        items: The items of a list.
+        pairs: The keys and values of a mapping.
+        open: Whether the node is still being read: an alias to it is then part of it.
     """
 
     event: Any
     tag: str = ""
-    items: Sequence["Node"] = ()
-    pairs: Sequence[tuple["Node", "Node"]] = ()
+    items: Sequence["YamlNode"] = ()
+    pairs: Sequence[tuple["YamlNode", "YamlNode"]] = ()
     open: bool = True
 
     @property
@@ -47,34 +47,34 @@ class Node:
 
 
 class Reader:
-    """Reads the one document of a text."""
+    """Reads a text that holds a single document."""
 
     def __init__(self, text: str) -> None:
         if len(directives := [*_DIRECTIVE.finditer(text)]) > DIRECTIVES_MAX:
             line, _ = position_after(text[: directives[DIRECTIVES_MAX].end()])
-            raise TreeError(f"more than {DIRECTIVES_MAX} lines that begin with %TAG", line, 1)
+            raise TreeError(f"more than {DIRECTIVES_MAX} %TAG directives", line, 1)
         self._events: Iterator[Any] = iter(_Parser(text).get_event, None)
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
         self._read = 0
 
-    def root(self) -> Node:
-        """Return what the document is.
+    def root(self) -> YamlNode:
+        """Return the root node of the document.
 
         Raises:
-            TreeError: There is not one document, or it is too large or too deep.
+            TreeError: There is no single document, or it is too large or too deep.
             YAMLError: The text is not YAML.
         """
-        root: Node | None = None
+        root: YamlNode | None = None
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
-                    raise error_at("only one document is allowed in a file", event)
+                    raise error_at("only one YAML document is allowed per file", event)
                 root = self._node(next(self._events), 0)
         if root is None:
-            raise TreeError("the file is empty: it needs 'version: v1' and 'resources:'", 1, 1)
+            raise TreeError("the file is empty; needs 'version: v1' and 'resources:'", 1, 1)
         return root
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _node(self, event: Any, depth: int) -> YamlNode:
         if depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", event)
         self._read += 1
@@ -82,13 +82,13 @@ class Reader:
             raise error_at(f"more than {NODES_MAX} values", event)
         if isinstance(event, yaml.AliasEvent):
             return self._anchored(event)
-        node = Node(event)
+        node = YamlNode(event)
         if event.anchor:
             self._anchors[event.anchor] = node
         if isinstance(event, yaml.ScalarEvent):
             node.tag = self._tag(event)
         elif event.tag:
-            raise error_at(f"the tag {event.tag!r} is not supported", event)
+            raise error_at(f"unsupported tag {event.tag!r}", event)
         elif isinstance(event, yaml.SequenceStartEvent):
             node.items = items = []
             while not isinstance(following := next(self._events), yaml.SequenceEndEvent):
@@ -101,11 +101,10 @@ class Reader:
         node.open = False
         return node
 
-    def _anchored(self, event: Any) -> Node:
+    def _anchored(self, event: Any) -> YamlNode:
         if event.anchor not in self._anchors:
             raise error_at(
-                f"'*{event.anchor}' refers to no anchor; a text that begins with '*' "
-                "must be quoted",
+                f"undefined alias '*{event.anchor}'; quote a string that begins with '*'",
                 event,
             )
         return self._anchors[event.anchor]

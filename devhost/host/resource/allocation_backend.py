@@ -1,4 +1,4 @@
-"""What the kubelet asks of a resource, answered beside the event loop."""
+"""Answers what the kubelet asks of one resource; what reads the host runs in threads."""
 
 import asyncio
 import contextlib
@@ -13,17 +13,17 @@ from devhost.host.resource.attribution import Attribution
 from devhost.host.resource.publisher import Publisher
 from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.device_list import DeviceList
-from devhost.model.answer import Allocation
-from devhost.model.device import Snapshot, distinct
-from devhost.threads import in_thread
+from devhost.model.allocation import Allocation
+from devhost.model.device import Snapshot
+from devhost.model.names import distinct
+from devhost.threads import BlockingCalls, NoAnswerError, in_thread
 
 _CHANGE_WAIT_S: Final = 1.0
-_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is looked at
-_STUCK_MAX: Final = 8  # answers that a filesystem owes; each is a thread
+_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 
 
-class Handout:
-    """The backend of one resource's servicer; a sick filesystem owes it few answers."""
+class ResourceBackend:
+    """Serves one resource to its servicer; see `devhost.kubelet.servicer.AllocationBackend`."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Handout:
         self._publisher, self._up_to_date = publisher, up_to_date
         self._preparation, self._shared, self._code = preparation, shared, code
         self._attribution = Attribution(self.name, shared.holders)
-        self._stuck = 0
+        self._calls = BlockingCalls(f"allocate {self.name}")
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Handout:
         return self._publisher.scanner.pre_start_required
 
     async def _current(self) -> tuple[Scanner, Snapshot]:
-        """Return what is advertised; a change of the configuration counts at once."""
+        """Return what is advertised; after a change of the configuration, wait a while for it."""
         if not self._up_to_date.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHANGE_WAIT_S):
@@ -76,19 +76,18 @@ class Handout:
         name, ids = scanner.resource.name, tuple(advertised_ids)
         if pre_start:
             await self._preparation.allocated(scanner.resource, ids)
-        if self._stuck >= _STUCK_MAX:
-            raise AllocationError(f"{name}: the host did not answer the last {_STUCK_MAX}")
-        answer = in_thread(f"allocate {name}", lambda: scanner.hand_out(snapshot, ids))
         try:
             with self._shared.holders.allocating():
-                return await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            self._stuck += 1
-            answer.add_done_callback(self._unstuck)
-            raise
+                return await self._calls.run(lambda: scanner.allocate(snapshot, ids))
+        except NoAnswerError as error:
+            raise AllocationError(f"{name}: the host does not answer: {error}") from None
 
     def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         """Take note that an Allocate has ended, how, and after how long."""
+        # After the answer, which the kubelet waits for in its main loop.
+        asyncio.get_running_loop().call_soon(self._note_allocated, ids, result, seconds)
+
+    def _note_allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         self._shared.recorder.allocated(self.name, result, seconds)
         if result == "ok":
             self._attribution.allocated(ids)
@@ -117,8 +116,3 @@ class Handout:
             chosen = [snapshot.devices[one] for one in distinct(advertised_ids)]
             await self._code.pre_start(chosen, deadline - clock())
         return pod
-
-    def _unstuck(self, answer: "asyncio.Future[Allocation]") -> None:
-        self._stuck -= 1
-        if not answer.cancelled():
-            answer.exception()  # nobody waits for it any more

@@ -10,14 +10,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from devhost.kubelet.servicer import RESULTS
 from devhost.model.state import State
-from devhost.observe.facts import Facts, ResourceFacts
+from devhost.observe.counters import Counters, Durations
+from devhost.observe.metric_values import HostMetrics, ResourceMetrics
 from devhost.observe.metrics import text
-from devhost.observe.tally import Durations, Tally
 
 NAMES: Final = ("example.com/a", "example.com/b")
-FACTS: Final = Facts(
+FACTS: Final = HostMetrics(
     "1",
-    tuple(ResourceFacts(name, State.REGISTERED, True, 1, 0, 1, 0, 1, 1) for name in NAMES),
+    tuple(ResourceMetrics(name, State.REGISTERED, True, 1, 0, 1, 0, 1, 1) for name in NAMES),
     None,
     0,
     0,
@@ -28,10 +28,10 @@ SECONDS: Final = st.sampled_from((0.0, *BOUNDS, 1e9)) | st.floats(0, 100)
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def told(tally: Tally) -> Samples:
+def told(counters: Counters) -> Samples:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text(tally, FACTS).decode())
+        for family in text_string_to_metric_families(text(counters, FACTS).decode())
         for sample in family.samples
         if sample.name.startswith(("devhost_alloc", "devhost_disc", "devhost_reg"))
         and sample.name != "devhost_registered"
@@ -46,7 +46,7 @@ def told(tally: Tally) -> Samples:
 def test_counts_are_those_of_counters(
     allocations: list[tuple[str, str, float]], others: list[tuple[str, bool]]
 ) -> None:
-    tally, registry = Tally(RESULTS), CollectorRegistry()
+    counters, registry = Counters(RESULTS), CollectorRegistry()
     plain = Counter("devhost_allocations", "-", ["resource_name", "result"], registry=registry)
     errors = Counter("devhost_discovery_errors", "-", ["resource_name"], registry=registry)
     registered = Counter(
@@ -59,12 +59,12 @@ def test_counts_are_those_of_counters(
             registered.labels(name, result)
         errors.labels(name)
     for name, result, seconds in allocations:
-        tally.allocated(name, result, seconds)
+        counters.allocated(name, result, seconds)
         plain.labels(name, result).inc()
     for name, good in others:
-        tally.registration(name, ok=good)
+        counters.registration(name, ok=good)
         registered.labels(name, "ok" if good else "error").inc()
-        tally.looked(name, 0.1, failed=not good)
+        counters.scanned(name, 0.1, failed=not good)
         errors.labels(name).inc(not good)
     expected = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -72,7 +72,7 @@ def test_counts_are_those_of_counters(
         for sample in family.samples
         if not sample.name.endswith("_created")
     }
-    shown = {key: value for key, value in told(tally).items() if key[0].endswith("_total")}
+    shown = {key: value for key, value in told(counters).items() if key[0].endswith("_total")}
     assert shown == expected
 
 

@@ -1,24 +1,15 @@
-"""What devices bring into containers by CDI, as it is on the host at this moment."""
+"""What devices bring into containers by CDI, as it is on the host now."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from devhost.allocation import allocate as allocation
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.declaration import Declaration, combine
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.rules import LATE_VARIABLES, Rule
 from devhost.errors import AllocationError
-from devhost.model.answer import DeviceSpec, MountSpec
-from devhost.model.device import Device, FileKind, Snapshot
-
-
-def in_spec(rule: Rule) -> bool:
-    """Whether an entry stands in the CDI spec: it is the same whatever else a container gets."""
-    if rule.target == "env":
-        return not rule.joined and not (rule.key.names | rule.value.names) & LATE_VARIABLES
-    return rule.target in ("devices", "mounts")
+from devhost.model.allocation import DeviceSpec
+from devhost.model.device import FileKind, HostDevice, Snapshot
 
 
 def cdi_devices(
@@ -29,8 +20,8 @@ def cdi_devices(
     Args:
         declaration: The declaration.
         snapshot: What was found.
-        before: What was returned the last time: what is not there now stays as it was, because
-            a container that has it may start again.
+        before: What was returned before: what does not exist now stays as it was, because a
+            container that has it may start again.
     """
     host_paths = HostPaths(declaration.files, declaration.policy)
     found: dict[str, CdiDevice] = {}
@@ -58,31 +49,21 @@ def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -
     return replace(snapshot, devices=devices)
 
 
-def _brought(declaration: Declaration, device: Device, host_paths: HostPaths) -> CdiDevice | None:
-    if device.answer is None:
+def _brought(
+    declaration: Declaration, device: HostDevice, host_paths: HostPaths
+) -> CdiDevice | None:
+    if device.rendered is None:
         return None
     try:
-        whole = allocation.allocate(declaration.rules, [device], [device.id], only=in_spec)
-        specs: list[DeviceSpec | MountSpec] = []
-        for spec in whole.specs:
-            if host_paths.problem(spec) is None:
-                specs += host_paths.parts(spec)
-            elif not spec.optional:
-                return None
+        rendered, ids = {device.id: device.rendered}, (device.id,)
+        whole = combine(declaration.rules, rendered, ids, lambda rule: rule.in_cdi_spec)
+        devices, mounts = host_paths.present(whole.devices), host_paths.present(whole.mounts)
     except (AllocationError, OSError):  # it is unhealthy for that, or will be
         return None
     return CdiDevice(
         cdi.device_name(device.id),
-        tuple(
-            node
-            for spec in specs
-            if isinstance(spec, DeviceSpec) and (node := _node(spec, host_paths)) is not None
-        ),
-        tuple(
-            replace(spec, host_path=host_paths.realpath(spec.host_path))
-            for spec in specs
-            if isinstance(spec, MountSpec)
-        ),
+        tuple(node for spec in devices if (node := _node(spec, host_paths)) is not None),
+        tuple(replace(spec, host_path=host_paths.realpath(spec.host_path)) for spec in mounts),
         whole.envs,
     )
 

@@ -1,4 +1,4 @@
-"""``--listen``: over HTTP or not at all."""
+"""``--listen`` and ``--metrics-devices``: the HTTP server."""
 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Silent:
-    """In the place of an `Endpoint` where nothing is served."""
+class NoEndpoint:
+    """Replaces an `Endpoint` if HTTP is off."""
 
     recorder = Recorder()
 
-    async def serve_while(self, _host: "Host", work: Coroutine[Any, Any, None]) -> None:
-        """Do only that."""
+    async def serve_during(self, _host: "Host", work: Coroutine[Any, Any, None]) -> None:
+        """Run without serving."""
         await work
 
 
 def address(_context: click.Context, _option: click.Parameter, text: str) -> Address | None:
-    """Read an address; an empty one is none.
+    """Parse an address; empty means none.
 
     Raises:
-        BadParameter: It cannot be read.
+        BadParameter: The address is invalid.
     """
     try:
         return Address.parse(text) if text else None
@@ -47,27 +47,27 @@ def listen_options(command: Command) -> Command:
         show_envvar=True,
         metavar="ADDRESS",
         callback=address,
-        help="Serve metrics, probes and a status page over HTTP: HOST:PORT, or :PORT on all "
-        "addresses; not at all unless told.",
+        help="Serve metrics, probes and a status page over HTTP on HOST:PORT, or :PORT for all "
+        "addresses. Off by default.",
     )
     devices = click.option(
         "--metrics-devices",
         is_flag=True,
         envvar="DEVHOST_METRICS_DEVICES",
         show_envvar=True,
-        help="Let the metrics tell which pod holds which device: a series for each.",
+        help="Add a metric series for each device that a pod has, with the pod's name.",
     )
     return listen(devices(command))
 
 
-def endpoint(listen: Address | None, *, devices: bool) -> "Endpoint | Silent":
-    """Listen, if that is wanted; log why and exit 1 where it cannot be."""
+def endpoint(listen: Address | None, *, devices: bool) -> "Endpoint | NoEndpoint":
+    """Listen if an address is given; on failure log the error and exit with status 1."""
     if listen is None:
-        return Silent()
-    from devhost.host.endpoint import Endpoint  # brings prometheus-client
+        return NoEndpoint()
+    from devhost.host.endpoint import Endpoint  # heavy; only needed here
 
     try:
         return Endpoint(listen, devices=devices)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0]  # Python repeats the address
+        reason = (error.strerror or str(error)).partition(" (")[0]  # Python appends the address
         logs.fail(f"--listen: {listen}: {reason}")

@@ -1,4 +1,4 @@
-"""What a container receives, as values: first a device's part, then the whole."""
+"""What a container receives, as values: first each device's part, then the whole."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -8,23 +8,24 @@ from devhost.model.template import Template
 
 
 @immutable
-class Piece:
-    """One result of an entry for one device, open only in ``${index}`` and ``${count}``.
+class RenderedEntry:
+    """One entry of ``allocate`` as rendered for one device.
 
     Attributes:
-        key: An environment variable's or annotation's name, or a container path.
-        value: Its value, or the host path.
+        key: An environment variable's or annotation's name, or a container path; a template where
+            it has ``${index}`` or ``${count}``, which are known at Allocate only.
+        value: Its value, or the host path; a template as the key is.
     """
 
-    key: Template
-    value: Template
+    key: str | Template
+    value: str | Template
 
 
 @immutable
-class Answer:
-    """A device's part of every entry: a tuple of pieces for each rule, in the rules' order."""
+class Rendered:
+    """What a device brings into a container: the rendered entries of each rule, in their order."""
 
-    pieces: tuple[tuple[Piece, ...], ...]
+    entries: tuple[tuple[RenderedEntry, ...], ...]
 
 
 @immutable
@@ -76,5 +77,5 @@ class Allocation:
 
     @property
     def specs(self) -> tuple[DeviceSpec | MountSpec, ...]:
-        """All host paths of the answer."""
+        """All host paths that it names."""
         return (*self.devices, *self.mounts)

@@ -1,4 +1,4 @@
-"""Whether what an author's methods return can be used; pure."""
+"""Checks of what a plugin's methods return."""
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -7,25 +7,25 @@ from typing import Final
 from devhost.library.calls import CallError, brief
 from devhost.library.device import Device
 from devhost.model import names
-from devhost.model.answer import Allocation, DeviceSpec, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.values import SHARES_MAX
 
 _PERMISSIONS: Final = frozenset("rwm")
 
 
 def described(value: object) -> str:
-    """Return how messages call a value that is not what it should be."""
+    """Return a value that is not valid, as messages show it."""
     try:
         return brief(f"{type(value).__name__} {value!r}") if value is not None else "None"
-    except Exception:  # noqa: BLE001 (an author's __repr__ may do anything)
+    except Exception:  # noqa: BLE001 (a plugin's __repr__ may raise anything)
         return type(value).__name__
 
 
 def listed(result: object) -> list[object]:
-    """Return the items that ``devices`` returned, whatever they are.
+    """Return the items that ``devices`` returned, of any type.
 
     Raises:
-        CallError: It returned no items, or too many.
+        CallError: It did not return an iterable, or too many items.
     """
     if isinstance(result, str | bytes) or not isinstance(result, Iterable):
         raise CallError(f"devices() returned {described(result)}, not a list of Devices or IDs")
@@ -36,9 +36,9 @@ def listed(result: object) -> list[object]:
 
 
 def device_problem(item: object) -> str | None:
-    """Return why an item of ``devices`` is no device that can be offered, or ``None``."""
+    """Return why an item of ``devices`` is not a valid device, or ``None``."""
     if not isinstance(item, Device):
-        return "neither a Device nor an ID (a str)"
+        return "not a Device or an ID (a str)"
     if problem := _id_problem(item.id):
         return problem
     for path in item.paths:
@@ -61,16 +61,16 @@ def _id_problem(device_id: object) -> str | None:
         return "its ID is empty"
     if len(device_id) > names.DEVICE_ID_MAX:
         most = names.DEVICE_ID_MAX
-        return f"its ID has {len(device_id)} characters, at most {most} are allowed"
+        return f"its ID has {len(device_id)} characters; at most {most} are allowed"
     if "::" in device_id:
-        return "'::' in the ID is reserved for shares"
+        return "its ID contains '::', which is reserved for shares"
     if "\n" in device_id or "\t" in device_id or names.text_problem(device_id):
-        return "its ID is not UTF-8, or has control characters"
+        return "its ID is not UTF-8 or contains control characters"
     return None
 
 
 def allocation_problem(allocation: object) -> str | None:
-    """Return why an answer of ``allocate`` cannot be given to a container, or ``None``."""
+    """Return why a result of ``allocate`` is invalid, or ``None``."""
     if not isinstance(allocation, Allocation):
         return f"it returned {described(allocation)}, not an Allocation or None"
     for what, texts, check in (
@@ -107,9 +107,9 @@ def _paths_problem(allocation: Allocation) -> str | None:
                 if problem := names.path_problem(path):
                     return f"{what}: {problem}"
             if isinstance(spec, DeviceSpec) and not _legal(spec.permissions):
-                return f"{what}: permissions {spec.permissions!r} are not of the letters r, w, m"
+                return f"{what}: permissions {spec.permissions!r} should be of the letters r, w, m"
             if spec.container_path in seen:
-                return f"{what}: two things at {spec.container_path} in the container"
+                return f"{what}: container path {spec.container_path} is set twice"
             seen.add(spec.container_path)
     return None
 
@@ -121,13 +121,13 @@ def _legal(permissions: str) -> bool:
 def preferred_problem(
     chosen: object, available: Collection[str], must_include: Collection[str], size: int
 ) -> str | None:
-    """Return why an answer of ``preferred`` cannot be given to the kubelet, or ``None``."""
+    """Return why a result of ``preferred`` is invalid, or ``None``."""
     if isinstance(chosen, str) or not isinstance(chosen, Sequence):
         return f"it returned {described(chosen)}, not a list of IDs or None"
     if len(chosen) != size or len(set(map(repr, chosen))) != size:
         return f"it returned {described(chosen)}, not {size} different IDs"
-    if strange := [one for one in chosen if one not in available]:
-        return f"{described(strange[0])} is not available"
+    if unknown := [one for one in chosen if one not in available]:
+        return f"{described(unknown[0])} is not available"
     if missing := [one for one in must_include if one not in chosen]:
         return f"{described(missing[0])} must be included"
     return None

@@ -1,7 +1,7 @@
-"""What the commands do not load: they speak no TLS, compress nothing, and need no plugins.
+"""Keeps modules that the commands do not use out of memory: TLS, compression, package metadata.
 
 OpenSSL alone is a tenth of the memory of a small `devhost run`. Programs that use devhost as a
-library may need it, so this is for the command line alone.
+library may need these modules, so only the command line does this.
 """
 
 import contextlib
@@ -14,21 +14,21 @@ from typing import Any, Final
 
 
 @contextlib.contextmanager
-def imports() -> Iterator[None]:
-    """Import what is used, and not what that would import for uses that we do not have."""
-    # Else pydantic reads the metadata of every package, for plugins; it imports the reader anyway.
+def light_imports() -> Iterator[None]:
+    """Import modules without those of their dependencies that devhost does not use."""
+    # Otherwise pydantic reads the metadata of every installed package to look for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    sys.modules.setdefault(_Metadata.NAME, _Metadata(_Metadata.NAME))
-    # As in a Python that was built without these libraries: what uses them does without.
-    with _without("ssl", "_hashlib", "bz2", "lzma"):
-        for module in ("hashlib", "hmac", "shutil"):  # what is imported later needs them
+    sys.modules.setdefault(_LazyMetadata.NAME, _LazyMetadata(_LazyMetadata.NAME))
+    # As if Python had been built without these libraries.
+    with _unavailable("ssl", "_hashlib", "bz2", "lzma"):
+        for module in ("hashlib", "hmac", "shutil"):  # modules that are imported later need them
             importlib.import_module(module)
         yield
 
 
 @contextlib.contextmanager
-def _without(*names: str) -> Iterator[None]:
-    """Let imports of modules fail that are not there yet; later ones find them."""
+def _unavailable(*names: str) -> Iterator[None]:
+    """Make imports of modules fail if they are not loaded yet; afterwards they work again."""
     left_out = [name for name in names if name not in sys.modules]
     modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
     modules.update(dict.fromkeys(left_out))
@@ -39,17 +39,17 @@ def _without(*names: str) -> Iterator[None]:
             del modules[name]
 
 
-class _Metadata(ModuleType):
-    """Stands for `importlib.metadata` until something of it is used."""
+class _LazyMetadata(ModuleType):
+    """Replaces `importlib.metadata` until one of its names is used."""
 
     NAME: Final = "importlib.metadata"
 
     def entry_points(self, **parameters: str) -> object:
-        """Do what the module's function does; pydantic imports it and does not call it."""
+        """Call the real function; pydantic imports it without calling it."""
         return self._module.entry_points(**parameters)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system asks
+        if name.startswith("__"):  # looked up by the import system
             raise AttributeError(name)
         return getattr(self._module, name)
 

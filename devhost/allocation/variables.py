@@ -1,0 +1,64 @@
+"""The variables of templates: their names, and where their values come from; pure.
+
+A new variable of a node, or of a resource, is added in this file alone. What a source gives by
+itself, such as a pattern's named groups, is in `Node.variables`. ``${index}`` and ``${count}``
+are known only when a container gets devices: `devhost.allocation.declaration.combine` fills them
+in, and for preStart `devhost.allocation.pre_start.numbered`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from devhost.model.device import FileState, Node
+
+ToLocal = Callable[[str], str]
+"""From a path of the host to the path at which a reader sees it."""
+
+_FILE_VALUES: Final[Mapping[str, Callable[[Node, FileState, ToLocal], str]]] = {
+    "path": lambda node, _state, to_local: to_local(node.path),
+    "realpath": lambda _node, state, to_local: to_local(state.realpath),
+}
+
+
+def constants(resource: str, node_name: str) -> dict[str, str]:
+    """Return the variables that are the same for all devices of a resource."""
+    return {"resource": resource, "nodeName": node_name}
+
+
+FILE_VARIABLES: Final = frozenset(_FILE_VALUES)  # a token has none of them
+LATE_VARIABLES: Final = frozenset({"index", "count"})
+CONTAINER_VARIABLES: Final = frozenset({*constants("", ""), "count"})  # every other is a device's
+NODE_VARIABLES: Final = frozenset({"id", "name", "index", *FILE_VARIABLES})
+BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
+
+
+def variables(
+    node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
+) -> dict[str, str]:
+    """Return what a node gives to templates.
+
+    Args:
+        node: The node.
+        device_id: Its device's ID; ``None`` while that is looked for.
+        nodes: All nodes of the device. One with a role gives ``${role.path}`` and so on; of
+            several with one role the node itself, or the first.
+        to_local: Applied to paths.
+    """
+    values = _own(node, to_local)
+    if device_id is not None:
+        values["id"] = device_id
+    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
+    for role, one in named.items():
+        if role is not None:
+            values |= {f"{role}.{name}": value for name, value in _own(one, to_local).items()}
+    return values
+
+
+def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
+    state = node.state
+    if state is None:
+        return {"name": node.name, **node.variables}
+    values = {"name": node.path.rpartition("/")[2], **node.variables}
+    for name, value in _FILE_VALUES.items():
+        values[name] = value(node, state, to_local)
+    return values
