@@ -94,7 +94,7 @@ def test_permissions_are_the_same_without_looking_ahead(text: str) -> None:
 
 
 def test_a_new_pattern_that_looks_ahead_is_noticed() -> None:
-    with pytest.raises(ValueError, match="without looking ahead"):
+    with pytest.raises(ValueError, match="without lookahead"):
         generate._for_helm({"pattern": "^(?!x)"})
 
 
