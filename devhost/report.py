@@ -12,7 +12,9 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import PlannedStep, planned
 from devhost.discovery.health import check
+from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
+from devhost.discovery.selection import read_all
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
@@ -144,13 +146,15 @@ def report(
         requests: What to allocate, by resource name: a number, or IDs separated by commas.
     """
     claims: dict[str, str] = {}
+    readings: dict[Root, Reading] = {}  # of all resources
     reports = []
     for resource in config.resources:
         if not resource.applies_to(node_name):
             continue
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
         claimed = claims.get if resource.overlap == "deny" else (lambda _key: None)
-        snapshot = scanner.snapshot(scanner.survey(), Snapshot(), claimed, now=0.0)
+        readings |= read_all((root for root in scanner.roots if root not in readings), files)
+        snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), claimed, now=0.0)
         snapshot = _injected(scanner, _checked(scanner, snapshot))
         for device in snapshot.devices.values():
             for node in device.nodes:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,8 +14,10 @@ import pytest
 import devhost
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.servicer import Servicer
 from devhost.standin.kubelet import SimulatedKubelet
+from devhost.threads import in_thread
 from tests.support.hosting import Hosting
 
 PACKAGE: Final = os.path.dirname(devhost.__file__) + os.sep
@@ -28,6 +31,8 @@ resources:
       env: {{NULL_IDS: "${{id}}"}}
 """
 ALLOCATE_MODULES: Final = 12
+EVENT_MODULES: Final = 40  # 20 are the aim
+FILES: Final = "example.com/files"
 
 
 class Modules:
@@ -87,3 +92,52 @@ async def test_an_allocate_crosses_few_modules(
     modules = set.intersection(*(one.seen for one in crossed))
     assert "hostfs/files.py" in modules
     assert len(modules) <= ALLOCATE_MODULES, " ".join(sorted(modules))
+
+
+class EventModules(Modules):
+    """Notes modules in all threads, until the bytes of the list are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        """Note a call."""
+        if event == "return" and frame.f_code is DeviceList.begin_send.__code__:
+            self._ended = True
+        ours = os.sep + "standin" + os.sep not in frame.f_code.co_filename
+        if event == "call" and ours and not self._ended:
+            super().__call__(frame, event, argument)
+
+    async def begin(self) -> None:
+        """Note what runs from now on."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        await in_thread("profile", lambda: sys.setprofile(self))  # the one that is there already
+        self.seen.clear()
+
+    async def end(self) -> None:
+        """Note nothing more."""
+        threading.setprofile(None)
+        sys.setprofile(None)
+        await in_thread("profile", lambda: sys.setprofile(None))
+
+
+async def test_a_device_that_comes_crosses_few_modules(
+    directory: Path, hosting: Hosting, standin: SimulatedKubelet
+) -> None:
+    """From inotify to the bytes for the stream; what is logged and counted comes after them."""
+    (directory / "colas" / "a").touch()
+    hosting.start(
+        f"version: v1\nresources: [{{name: {FILES}, sources: [directory: {directory}/colas]}}]"
+    )
+    await standin.wait(FILES, 1, 1)
+    (directory / "colas" / "b").touch()  # what is done once, such as to index the devices
+    await standin.wait(FILES, 2, 2)
+    modules = EventModules()
+    await modules.begin()
+    (directory / "colas" / "c").touch()
+    await standin.wait(FILES, 3, 3)
+    await modules.end()
+    assert "discovery/incremental.py" in modules.seen
+    assert len(modules.seen) <= EVENT_MODULES, " ".join(sorted(modules.seen))

@@ -8,6 +8,20 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import Number, mounts, number_of, swapped
 
 
+class BlockUse:
+    """What uses block devices at one moment: found out once, when it is asked for."""
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._used: frozenset[Number] | None = None
+
+    def of(self, number: Number) -> str | None:
+        """Return why a block device is in use; ``None`` if it is not. Blocks."""
+        if self._used is None:
+            self._used = in_use(self._files)
+        return use_of(number, self._used, self._files)
+
+
 def in_use(files: HostFiles) -> frozenset[Number]:
     """Return the device numbers that are mounted or swapped on."""
     return frozenset((*_mounted(files), *_swapped(files), *_joined(files)))

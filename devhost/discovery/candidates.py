@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.allocation.variables import variables
-from devhost.discovery.survey import Survey
+from devhost.discovery.selection import Selection
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
@@ -18,11 +18,11 @@ from devhost.model.sources import Static
 from devhost.model.template import MissingVariableError, Template
 
 HOLD_S: Final = 1.0  # udev makes links after nodes
-HELD: Final = "held back for a moment: "
-_HELD: Final = f"{HELD}an earlier source may name it"
-_HELD_GROUP: Final = f"{HELD}its optional nodes may come"
+DEFERRED: Final = "held back for a moment: "
+_DEFERRED: Final = f"{DEFERRED}an earlier source may name it"
+_DEFERRED_GROUP: Final = f"{DEFERRED}its optional nodes may come"
 
-Claimed = Callable[[str], str | None]
+OwnerOf = Callable[[str], str | None]
 
 
 @immutable
@@ -47,20 +47,20 @@ class Candidates:
     Attributes:
         found: The candidates.
         skipped: What was found but is not offered.
-        held: As `Snapshot.held`.
+        deferred: As `Snapshot.deferred`.
         incomplete: By ID, why a device of several nodes cannot be offered at the moment.
     """
 
     found: list[Candidate] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    held: dict[str, float] = field(default_factory=dict)
+    deferred: dict[str, float] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
 
-    def holds_back(self, key: str, moment: "Moment", *, may: bool) -> bool:
+    def defers(self, key: str, moment: "Moment", *, may: bool) -> bool:
         """Whether something has to wait, if it may; note since when it has been seen."""
         waits = may and moment.waits(key)
-        if waits or key in moment.previous.held:
-            self.held[key] = moment.previous.held.get(key, moment.now)
+        if waits or key in moment.previous.deferred:
+            self.deferred[key] = moment.previous.deferred.get(key, moment.now)
         return waits
 
     def skip(self, what: str, reason: str) -> None:
@@ -70,33 +70,33 @@ class Candidates:
 
 @immutable
 class Moment:
-    """What counts at one look.
+    """What counts at one scan.
 
     Attributes:
         previous: What was known before.
-        claimed: Names the resource that offers a node (by `Node.key`) before this one.
+        owner_of: Names the resource that offers a node (by `Node.key`) before this one.
         now: Seconds on the host's clock.
         hold_s: How long a node waits for an earlier source to name it.
         constants: Values of variables that are not of a device.
     """
 
     previous: Snapshot
-    claimed: Claimed
+    owner_of: OwnerOf
     now: float
     hold_s: float
     constants: Mapping[str, str]
 
     def waits(self, key: str) -> bool:
         """Whether what was seen first not long ago still has to wait."""
-        since = self.previous.held.get(key, self.now)
+        since = self.previous.deferred.get(key, self.now)
         return bool(self.hold_s) and self.now - since < self.hold_s
 
 
-def candidates(resource: Resource, survey: Survey, moment: Moment) -> Candidates:
+def candidates(resource: Resource, selection: Selection, moment: Moment) -> Candidates:
     """Find out which nodes are one device."""
     if resource.group is not None:
-        return _grouped(resource, resource.group, survey, moment)
-    return _single(resource, survey, moment)
+        return _grouped(resource, resource.group, selection, moment)
+    return _single(resource, selection, moment)
 
 
 def place(node: Node) -> str:
@@ -109,10 +109,10 @@ def label(node: Node) -> str:
     return node.path or node.name
 
 
-def _same_nodes(survey: Survey) -> dict[str, list[Node]]:
+def _same_nodes(selection: Selection) -> dict[str, list[Node]]:
     """Join candidates that resolve to the same node; the first source's comes first."""
     found: dict[str, list[Node]] = {}
-    for node in survey.nodes:
+    for node in selection.nodes:
         found.setdefault(node.key, []).append(node)
     return found
 
@@ -121,12 +121,12 @@ def _known_ids(previous: Snapshot) -> dict[str, str]:
     return {place(node): device.id for device in previous.devices.values() for node in device.nodes}
 
 
-def _single(resource: Resource, survey: Survey, moment: Moment) -> Candidates:
+def _single(resource: Resource, selection: Selection, moment: Moment) -> Candidates:
     result = Candidates()
     known_ids = _known_ids(moment.previous)
-    for key, nodes in _same_nodes(survey).items():
+    for key, nodes in _same_nodes(selection).items():
         first = nodes[0]
-        if (other := moment.claimed(key)) is not None:
+        if (other := moment.owner_of(key)) is not None:
             result.skip(label(first), f"{other} offers it already")
             continue
         known = next(
@@ -141,8 +141,8 @@ def _single(resource: Resource, survey: Survey, moment: Moment) -> Candidates:
         if known is not None:
             result.found.append(Candidate((known,), known_ids[place(known)], known=True))
             continue
-        if result.holds_back(key, moment, may=_may_be_named(resource, first)):
-            result.skip(label(first), _HELD)
+        if result.defers(key, moment, may=_may_be_named(resource, first)):
+            result.skip(label(first), _DEFERRED)
             continue
         result.found.append(Candidate((first,), _id_of(resource, (first,), moment)))
     return result
@@ -154,13 +154,15 @@ def _may_be_named(resource: Resource, first: Node) -> bool:
     return first.state is not None and any(not isinstance(s.kind, Static) for s in earlier)
 
 
-def _grouped(resource: Resource, group: Template, survey: Survey, moment: Moment) -> Candidates:
+def _grouped(
+    resource: Resource, group: Template, selection: Selection, moment: Moment
+) -> Candidates:
     result = Candidates()
     groups: dict[str, list[Node]] = {}
     known_ids = _known_ids(moment.previous)
-    for key, aliases in _same_nodes(survey).items():
+    for key, aliases in _same_nodes(selection).items():
         node = next((one for one in aliases if place(one) in known_ids), aliases[0])
-        if (other := moment.claimed(key)) is not None:
+        if (other := moment.owner_of(key)) is not None:
             result.skip(label(node), f"{other} offers it already")
             continue
         try:
@@ -175,15 +177,15 @@ def _grouped(resource: Resource, group: Template, survey: Survey, moment: Moment
         known = device_id is not None and any(known_ids.get(place(n)) == device_id for n in nodes)
         before = moment.previous.devices.get(device_id or "") if known else None
         had = {node.source for node in before.nodes} if before else set()
-        required, optional = _absent(resource, nodes, had & survey.failed.keys())
+        required, optional = _absent(resource, nodes, had & selection.failed.keys())
         if required:
             reason = f"incomplete: no node of {required}"
             result.skip(", ".join(map(label, nodes)), f"group {name!r} is {reason}")
             # Its ID may be made of the node that is absent.
             of = {device_id, *(known_ids.get(place(node)) for node in nodes)}
             result.incomplete |= {one: reason for one in of if one is not None}
-        elif result.holds_back(f"\0group\0{name}", moment, may=bool(optional) and not known):
-            result.skip(", ".join(map(label, nodes)), _HELD_GROUP)
+        elif result.defers(f"\0group\0{name}", moment, may=bool(optional) and not known):
+            result.skip(", ".join(map(label, nodes)), _DEFERRED_GROUP)
         else:
             result.found.append(Candidate(nodes, device_id, known))
     return result

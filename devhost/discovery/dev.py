@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.discovery.match import Match, WatchRoot, absent, contents
-from devhost.hostfs.files import HostFiles
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.roots import DirectoryRoot, Reading, contents
 from devhost.immutable import immutable
 from devhost.model import pattern
 from devhost.model.sources import Dev
@@ -19,47 +19,33 @@ class DevFinder:
 
     options: Dev
 
-    def find(self, files: HostFiles) -> Iterator[Match]:
-        """Yield each matching path with the pattern's named groups."""
-        for name in files.walk("/dev", hidden=self._hidden, leave_out=_NOT_DEVICES):
-            if (match := self._match(name)) is not None:
-                yield match
+    @property
+    def roots(self) -> tuple[DirectoryRoot]:
+        """Return /dev and all below."""
+        hidden = self.options.pattern.startswith(r"\.")
+        return (DirectoryRoot("/dev", recursive=True, hidden=hidden, leave_out=_NOT_DEVICES),)
 
     @property
-    def by_path(self) -> bool:
-        """Whether `one` can tell."""
+    def told_by_names(self) -> bool:
+        """What is at a path depends on nothing else."""
         return True
 
-    def one(self, path: str) -> Match | None:
-        """Return the candidate at a path."""
-        name = path.removeprefix("/dev/")
-        parts = name.split("/")
-        if len(parts) > 1 and parts[0] in _NOT_DEVICES:
-            return None
-        if not self._hidden and any(part.startswith(".") for part in parts):
-            return None
-        return self._match(name)
+    def find(self, readings: Readings) -> Iterator[Match]:
+        """Yield each matching path with the pattern's named groups."""
+        reading = readings[self.roots[0]]
+        for name in reading.in_order(reading.between(self.options.pattern)):
+            if (match := self._match(reading, name)) is not None:
+                yield match
 
-    @property
-    def _hidden(self) -> bool:
-        """Whether names that begin with a dot count."""
-        return self.options.pattern.startswith(r"\.")
-
-    def _match(self, name: str) -> Match | None:
+    def _match(self, reading: Reading, name: str) -> Match | None:
         groups = pattern.fullmatch(self.options.pattern, name)
         if groups is None:
             return None
         excluded = any(pattern.fullmatch(text, name) is not None for text in self.options.exclude)
-        return Match(f"/dev/{name}", name, groups, "excluded" if excluded else None)
+        reason = "excluded" if excluded else None
+        return Match(f"/dev/{name}", name, groups, reason, (reading, name))
 
-    def missing(self, files: HostFiles) -> str | None:
-        """Say that /dev is not there."""
-        return absent(files, "/dev")
-
-    def unmatched(self, files: HostFiles) -> str:
+    def unmatched(self, readings: Readings) -> str:
         """Say that no path matches."""
-        return f"{contents(files, '/dev')}, nothing below it matches {self.options.pattern}"
-
-    def watch_roots(self) -> tuple[WatchRoot, ...]:
-        """Return /dev and all below."""
-        return (WatchRoot("/dev", recursive=True),)
+        found = contents(readings[self.roots[0]], "/dev")
+        return f"{found}, nothing below it matches {self.options.pattern}"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from devhost.discovery.match import Match, WatchRoot, absent, contents
-from devhost.hostfs.files import HostFiles
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.roots import DirectoryRoot, Reading, contents
 from devhost.immutable import immutable
 from devhost.model import pattern
+from devhost.model.device import Skipped
 from devhost.model.sources import Directory
 
 
@@ -15,43 +16,37 @@ class DirectoryFinder:
 
     options: Directory
 
-    def find(self, files: HostFiles) -> Iterator[Match]:
-        """Yield each entry, or with ``recursive`` everything below."""
-        hidden = self._hidden
-        if self.options.recursive:
-            names = files.walk(self.options.path, hidden=hidden)
-        else:
-            names = (entry.name for entry in files.entries(self.options.path) or ())
-        for name in names:
-            if hidden or not name.startswith("."):
-                yield self._match(name)
+    @property
+    def roots(self) -> tuple[DirectoryRoot]:
+        """Return the directory."""
+        options = self.options
+        return (DirectoryRoot(options.path, options.recursive, options.recursive and self._hidden),)
 
     @property
-    def by_path(self) -> bool:
-        """Whether `one` can tell."""
+    def told_by_names(self) -> bool:
+        """What is at a path depends on nothing else."""
         return True
 
-    def one(self, path: str) -> Match | None:
-        """Return the candidate at a path."""
-        name = path.removeprefix(self._base + "/")
-        parts = name.split("/")
-        if len(parts) > 1 and not self.options.recursive:
-            return None
-        if not self._hidden and any(part.startswith(".") for part in parts):
-            return None
-        return self._match(name)
-
-    @property
-    def _base(self) -> str:
-        return self.options.path.rstrip("/")
+    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
+        """Yield each entry, or with ``recursive`` everything below."""
+        reading = readings[self.roots[0]]
+        found = [name for name in reading.names if self._hidden or not name.startswith(".")]
+        include = self.options.include
+        if include is not None and not self.options.recursive:
+            some = {name for text in include for name in reading.between(text)}
+            yield from (self._match(reading, name) for name in found if name in some)
+            yield from reading.skipped((name for name in found if name not in some), _NOT_INCLUDED)
+        else:
+            yield from (self._match(reading, name) for name in found)
 
     @property
     def _hidden(self) -> bool:
         """Whether names that begin with a dot count."""
         return any(text.startswith((r"\.", "[.]")) for text in self.options.include or ())
 
-    def _match(self, name: str) -> Match:
-        return Match(f"{self._base}/{name}", name, excluded=self._excluded(name))
+    def _match(self, reading: Reading, name: str) -> Match:
+        excluded = self._excluded(name)
+        return Match(reading.path(name), name, excluded=excluded, at=(reading, name))
 
     def _excluded(self, name: str) -> str | None:
         last = name.rpartition("/")[2]
@@ -59,20 +54,15 @@ class DirectoryFinder:
         if include is not None and not any(
             pattern.fullmatch(text, last) is not None for text in include
         ):
-            return "not included"
+            return _NOT_INCLUDED
         if any(pattern.fullmatch(text, last) is not None for text in self.options.exclude):
             return "excluded"
         return None
 
-    def missing(self, files: HostFiles) -> str | None:
-        """Say that the directory is not there."""
-        return absent(files, self.options.path)
-
-    def unmatched(self, files: HostFiles) -> str:
+    def unmatched(self, readings: Readings) -> str:
         """Say that the directory is empty, or that its entries are hidden."""
-        found = contents(files, self.options.path)
+        found = contents(readings[self.roots[0]], self.options.path)
         return found if found.endswith("empty") else f"{found}, none without a leading dot"
 
-    def watch_roots(self) -> tuple[WatchRoot, ...]:
-        """Return the directory."""
-        return (WatchRoot(self.options.path, self.options.recursive),)
+
+_NOT_INCLUDED = "not included"

@@ -1,10 +1,12 @@
 """The source ``glob``: each path that matches is a device."""
 
 import fnmatch
+import os
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.discovery.match import Match, WatchRoot, absent, contents
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.roots import DirectoryRoot, Reading, Root, WatchRoot, absent, contents
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model.sources import Glob
@@ -13,40 +15,71 @@ _SHOWN_MAX: Final = 3
 
 
 @immutable
+class PatternRoot:
+    """The paths that match a glob pattern with wildcards between its slashes, or with none."""
+
+    text: str
+
+    @property
+    def base(self) -> str:
+        """The directory in front of the wildcards."""
+        return _literal_prefix(self.text)
+
+    @property
+    def watched(self) -> WatchRoot:
+        """The directory in front of the wildcards, and all below it."""
+        return WatchRoot(self.base or "/", "/" in self.text[len(self.base) + 1 :])
+
+    def has(self, name: str) -> bool:
+        """Whether a name is the one, where there are no wildcards."""
+        return f"{self.base}/{name}" == self.text
+
+    def read(self, files: HostFiles) -> Reading:
+        """Find what matches."""
+        base = self.base
+        found = dict.fromkeys(path[len(base) + 1 :] for path in _expand(files, self.text))
+        links = [name for name in found if os.path.islink(files.to_local(f"{base}/{name}"))]
+        if found:
+            return Reading(self, files, found, links=links)
+        entries = files.entries(base or "/")
+        if entries is None:
+            return Reading(self, files, missing=absent(files, base or "/"))
+        return Reading(self, files, count=len(entries))
+
+
+@immutable
 class GlobFinder:
     """Finds the paths that match glob patterns."""
 
     options: Glob
 
-    def find(self, files: HostFiles) -> Iterator[Match]:
-        """Yield each path once, of the first pattern that matches it."""
-        seen: set[str] = set()
-        for text in self.options.paths:
-            prefix = _literal_prefix(text)
-            for path in _expand(files, text):
-                if path in seen:
-                    continue
-                seen.add(path)
-                yield self._match(path, prefix)
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Return a directory for each pattern, or what matches the pattern."""
+        return tuple(dict.fromkeys(map(_root, self.options.paths)))
 
     @property
-    def by_path(self) -> bool:
-        """Whether `one` can tell: only the last component has wildcards."""
+    def told_by_names(self) -> bool:
+        """Whether only the last component has wildcards: else links may be on the way."""
         parts = [text.rpartition("/") for text in self.options.paths]
         return not any(_is_wild(above) or last == "**" for above, _, last in parts)
 
-    def one(self, path: str) -> Match | None:
-        """Return the candidate at a path."""
-        parent, _, name = path.rpartition("/")
+    def find(self, readings: Readings) -> Iterator[Match]:
+        """Yield each path once, of the first pattern that matches it."""
+        seen: set[str] = set()
         for text in self.options.paths:
-            prefix, _, wanted = text.rpartition("/")
-            if parent == prefix and _fits(name, wanted):
-                return self._match(path, prefix)
-        return None
+            reading = readings[_root(text)]
+            for name in _matching(reading, text):
+                path = reading.path(name)
+                if path not in seen:
+                    seen.add(path)
+                    yield self._match(reading, name)
 
-    def _match(self, path: str, prefix: str) -> Match:
-        name = path.removeprefix(prefix).lstrip("/") or path.rpartition("/")[2]
-        return Match(path, name, excluded="excluded" if self._excluded(path) else None)
+    def _match(self, reading: Reading, name: str) -> Match:
+        path = reading.path(name)
+        excluded = "excluded" if self._excluded(path) else None
+        default = name.lstrip("/") or path.rpartition("/")[2]
+        return Match(path, default, excluded=excluded, at=(reading, name))
 
     def _excluded(self, path: str) -> bool:
         return any(
@@ -54,30 +87,31 @@ class GlobFinder:
             for text in self.options.exclude
         )
 
-    def missing(self, files: HostFiles) -> str | None:
-        """Say that the directory in front of the wildcards is not there."""
-        for text in self.options.paths:
-            if reason := absent(files, _literal_prefix(text) or "/"):
-                return reason
-        return None
-
-    def unmatched(self, files: HostFiles) -> str:
+    def unmatched(self, readings: Readings) -> str:
         """Say what is in the directories in front of the wildcards, by up to 3 patterns."""
         found = [
-            f"{contents(files, (prefix := _literal_prefix(text)) or '/')}, "
+            f"{contents(readings[_root(text)], (prefix := _literal_prefix(text)) or '/')}, "
             f"none matches {text[len(prefix) + 1 :]}"
             for text in self.options.paths[:_SHOWN_MAX]
         ]
         more = len(self.options.paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")
 
-    def watch_roots(self) -> tuple[WatchRoot, ...]:
-        """Return the directories in front of the wildcards."""
-        roots = []
-        for text in self.options.paths:
-            prefix = _literal_prefix(text)
-            roots.append(WatchRoot(prefix or "/", "/" in text[len(prefix) + 1 :]))
-        return tuple(dict.fromkeys(roots))
+
+def _root(text: str) -> Root:
+    """Return where a pattern is looked for: in a directory if only its last part is wild."""
+    prefix = _literal_prefix(text)
+    rest = text[len(prefix) + 1 :]
+    if "/" in rest or rest == "**" or not _is_wild(rest):
+        return PatternRoot(text)
+    return DirectoryRoot(prefix or "/")
+
+
+def _matching(reading: Reading, text: str) -> list[str]:
+    if isinstance(reading.root, PatternRoot):
+        return list(reading.names)
+    wanted = text.rpartition("/")[2]
+    return [name for name in reading.names if _fits(name, wanted)]
 
 
 def _is_wild(part: str) -> bool:

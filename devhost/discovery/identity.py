@@ -1,21 +1,21 @@
-"""From candidates to devices: who has which ID, who has a seat, who is gone.
+"""From candidates to devices: who has which ID, who has a slot, who is gone.
 
-Pure: the same survey, previous devices and time give the same result.
+Pure: the same selection, previous devices and time give the same result.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from devhost.discovery.candidates import Candidate, Moment, candidates, label
-from devhost.discovery.survey import DANGLING, Survey
+from devhost.discovery.selection import DANGLING, Selection
 from devhost.model import names
-from devhost.model.allocation import MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
 NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
-# Who gets an ID and a seat first: the same node again, a node that comes back under an ID on
+# Who gets an ID and a slot first: the same node again, a node that comes back under an ID on
 # offer (a replug, also elsewhere), a new one.
 _SAME, _OFFERED, _NEW = range(3)
 
@@ -29,43 +29,62 @@ class Identified:
     Attributes:
         devices: By ID.
         skipped: What was found but is not offered.
-        held: As `Snapshot.held`.
+        deferred: As `Snapshot.deferred`.
         incomplete: By ID, why a device of several nodes cannot be offered at the moment.
-        crowded: Whether something was skipped for the limit.
-        unseen: Mounts of the devices whose host paths are not visible to this process.
+        over_limit: Whether something was skipped for the limit.
+        gone: By ID, the devices that were offered and are not found now, as they go on.
     """
 
     devices: dict[str, HostDevice] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
-    held: dict[str, float] = field(default_factory=dict)
+    deferred: dict[str, float] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
-    crowded: bool = False
-    unseen: list[MountSpec] = field(default_factory=list)
+    over_limit: bool = False
+    gone: dict[str, HostDevice] = field(default_factory=dict)
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The nodes (`Node.key`) of the devices, but of those that are missing or have to go."""
+        return keys_of(self.devices.values()) | keys_of(self.gone.values())
 
 
-def identify(resource: Resource, survey: Survey, moment: Moment) -> Identified:
-    """Give each candidate its device: those already offered keep their IDs and their seats."""
-    found = candidates(resource, survey, moment)
+def identify(resource: Resource, selection: Selection, moment: Moment) -> Identified:
+    """Give each candidate its device: those already offered keep their IDs and their slots."""
+    found = candidates(resource, selection, moment)
     result = Identified(
-        skipped=[*survey.skipped, *found.skipped], held=found.held, incomplete=found.incomplete
+        skipped=[*selection.skipped, *found.skipped],
+        deferred=found.deferred,
+        incomplete=found.incomplete,
     )
-    _seat(resource, found.found, moment.previous, result)
+    _assign(resource, found.found, moment.previous, result)
+    result.gone = _vanished(resource, selection, moment.previous, result, moment.now)
     return result
 
 
-def _seat(
+def keys_of(devices: Iterable[HostDevice]) -> frozenset[str]:
+    """Return the nodes (`Node.key`) of devices, but of those that are missing or have to go."""
+    return frozenset(
+        node.key
+        for device in devices
+        if device.missing_since is None
+        for node in device.nodes
+        if node.state
+    )
+
+
+def _assign(
     resource: Resource, found: list[Candidate], previous: Snapshot, result: Identified
 ) -> None:
-    """Assign IDs and seats: those already offered first, then in natural order."""
+    """Assign IDs and slots: those already offered first, then in natural order."""
     wanted: list[tuple[int, str, Candidate]] = []
     for candidate in found:
         device_id = candidate.id
         if problem := _id_problem(device_id):
             result.skipped.append(Skipped(_label(candidate), problem))
         elif device_id is not None:
-            holder = previous.devices.get(device_id)
-            offered = holder is not None and not holder.replaced
-            same = candidate.known and holder is not None and holder.missing_since is None
+            former = previous.devices.get(device_id)
+            offered = former is not None and not former.replaced
+            same = candidate.known and former is not None and former.missing_since is None
             rank = _NEW if not offered else _SAME if same else _OFFERED
             wanted.append((rank, device_id, candidate))
     ordered = names.in_order(
@@ -76,14 +95,14 @@ def _seat(
     absent = kept - len({device_id for rank, device_id, _ in wanted if rank != _NEW})
     limit = resource.limit
     for rank, device_id, candidate in ordered:
-        holder = result.devices.get(device_id)
-        if holder is not None:
-            reason = f"its ID {device_id} is that of {label(holder.nodes[0])}"
+        other = result.devices.get(device_id)
+        if other is not None:
+            reason = f"its ID {device_id} is that of {label(other.nodes[0])}"
             result.skipped.append(Skipped(_label(candidate), reason))
         elif limit is not None and len(result.devices) + (absent if rank == _NEW else 0) >= limit:
             default = "" if resource.max_devices else " by default"
             reason = f"over the limit: maxDevices is {limit}{default}"
-            result.crowded = True
+            result.over_limit = True
             result.skipped.append(Skipped(_label(candidate), reason))
         else:
             result.devices[device_id] = HostDevice(device_id, candidate.nodes)
@@ -101,8 +120,8 @@ def _label(candidate: Candidate) -> str:
     return ", ".join(map(label, candidate.nodes))
 
 
-def vanished(
-    resource: Resource, survey: Survey, previous: Snapshot, present: Identified, now: float
+def _vanished(
+    resource: Resource, selection: Selection, previous: Snapshot, present: Identified, now: float
 ) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
@@ -113,14 +132,14 @@ def vanished(
     if previous.devices.keys() <= present.devices.keys():
         return {}
     moved = _moved(present, previous)
-    seen = {node.path or node.name for node in survey.nodes}
-    seen |= {skipped.candidate for skipped in survey.skipped if skipped.reason != DANGLING}
-    present_keys = frozenset(node.key for node in survey.nodes)
+    seen = {node.path or node.name for node in selection.nodes}
+    seen |= {skipped.candidate for skipped in selection.skipped if skipped.reason != DANGLING}
+    present_keys = frozenset(node.key for node in selection.nodes)
     gone: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
             continue
-        failure = _failure(survey, device)
+        failure = _failure(selection, device)
         if failure is not None:
             gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
             continue
@@ -160,7 +179,7 @@ def file_of(state: FileState) -> File:
     """Return what stays of a file under another name, and what no other file has.
 
     A filesystem may give an inode anew at once, but what the new file holds is of another time.
-    Device nodes are not renamed, and that time tells when they were used.
+    HostDevice nodes are not renamed, and that time tells when they were used.
     """
     return state.stamp if state.number else (*state.identity, state.modified)
 
@@ -194,12 +213,12 @@ def _orphan(device: HostDevice) -> bool:
     return any(node.source == NO_SOURCE for node in device.nodes)
 
 
-def _failure(survey: Survey, device: HostDevice) -> str | None:
+def _failure(selection: Selection, device: HostDevice) -> str | None:
     """Return why a source of a device could not be read."""
     return next(
         (
             reason
-            for source, reason in survey.failed.items()
+            for source, reason in selection.failed.items()
             if _orphan(device) or any(node.source == source for node in device.nodes)
         ),
         None,

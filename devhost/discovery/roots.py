@@ -1,80 +1,282 @@
-"""Where a resource's sources look, and whether events from there tell all that may change."""
+"""The parts of the host that sources look at: each is read once for all sources that name it."""
 
+import bisect
+import contextlib
+import errno
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
 
-from devhost.discovery.match import Finder
-from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import DANGLING, IN_USE, Survey, finder
+from devhost.discovery.block_use import BlockUse
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
-from devhost.model.device import FileKind, Node, Snapshot
+from devhost.model import names, pattern
+from devhost.model.device import FileState, Skipped
 
 
 @immutable
-class Root:
-    """A watched directory of a source: where it is seen and how its paths begin."""
+class WatchRoot:
+    """A host directory whose events tell of changes of a root."""
 
-    shown: str
     path: str
-    real: str
-    index: int
-    finder: Finder
+    recursive: bool = False
 
 
-def roots_of(scanner: Scanner) -> Iterator[Root]:
-    """Yield the roots of all sources, as they are now. Blocks."""
-    files = scanner.files
-    for index, source in enumerate(scanner.resource.sources):
-        found = finder(source.kind)
-        for root in found.watch_roots():
-            real = files.resolve(root.path)
-            shown = files.to_local(real).rstrip("/")
-            yield Root(shown, root.path.rstrip("/"), real.rstrip("/"), index, found)
+class Root(Protocol):
+    """A part of the host; equal ones are the same part."""
+
+    @property
+    def watched(self) -> WatchRoot | None:
+        """The directory to watch, if any."""
+        ...
+
+    @property
+    def base(self) -> str:
+        """The host path, without a slash at its end, before the names that are read."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether a name is one of those that are read, if something is there."""
+        ...
+
+    def read(self, files: HostFiles) -> "Reading":
+        """Read it. Blocks.
+
+        Raises:
+            OSError: The host cannot say.
+        """
+        ...
+
+
+class Reading:
+    """What one reading of a root has found.
+
+    What is at its names is looked at when the first source asks for it, once for all of them.
+
+    Attributes:
+        root: What was read.
+        names: The paths below its base, in natural order.
+        links: Those of the names that are links.
+        count: How many entries the base itself has.
+        missing: Why there is nothing to read, where that is no failure.
+        failure: Why it could not be read.
+        block_use: What uses block devices; ``None`` where that is not to be found out.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        files: HostFiles,
+        found: Iterable[str] = (),
+        *,
+        links: Iterable[str] = (),
+        count: int = 0,
+        missing: str | None = None,
+        failure: str | None = None,
+        whole: bool = True,
+    ) -> None:
+        self.root, self._files, self._looks = root, files, files.cached()
+        self.names: Sequence[str] = names.natural(found)
+        self.links = frozenset(links)
+        self.count, self.missing, self.failure = count, missing, failure
+        self.block_use = BlockUse(files) if whole else None
+        self._real: str | None = None
+        self._states: dict[str, FileState | None] = {}
+        self._skipped: dict[str, dict[str, Skipped]] = {}
+
+    @property
+    def real(self) -> str:
+        """Its base with links resolved. Blocks."""
+        if (
+            self._real is None
+        ):  # no `cached_property`: before Python 3.12 all wait for one that hangs
+            self._real = self._files.resolve(self.root.base or "/").rstrip("/")
+        return self._real
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether events tell of all that comes and goes there. Blocks."""
+        return self.real == self.root.base and not is_silent(self.real)
+
+    def path(self, name: str) -> str:
+        """Return the host path of a name."""
+        return f"{self.root.base}/{name}"
+
+    def state(self, name: str) -> FileState | None:
+        """Return what is at a name; ``None`` where it leads nowhere. Blocks.
+
+        Raises:
+            OSError: The host cannot say.
+        """
+        try:
+            return self._states[name]
+        except KeyError:
+            state = self._states[name] = self._looks.stat(self.path(name))
+            return state
+
+    def in_order(self, some: Iterable[str]) -> list[str]:
+        """Return some of the names in natural order."""
+        return sorted(some, key=self._places.__getitem__)
+
+    def between(self, text: str) -> Sequence[str]:
+        """Return the names that a pattern may match as a whole.
+
+        A thousand sources may have a pattern each for a thousand names: few are tried.
+        """
+        least, greatest = pattern.bounds(text)
+        encoded, in_this_order = self._encoded
+        first, end = bisect.bisect_left(encoded, least), bisect.bisect_right(encoded, greatest)
+        return in_this_order[first:end]
+
+    def skipped(self, some: Iterable[str], reason: str) -> list[Skipped]:
+        """Return some names as skipped for a reason; the values are the same for all sources."""
+        known = self._skipped.setdefault(reason, {})
+        result = []
+        for name in some:
+            one = known.get(name)
+            if one is None:
+                path = self.path(name)
+                one = known[name] = Skipped(names.printable(path), unusable(path) or reason)
+            result.append(one)
+        return result
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    @cached_property
+    def _encoded(self) -> tuple[list[bytes], list[str]]:
+        """All names as the kernel has them, in order, and the names in the same order."""
+        pairs = sorted((name.encode("utf-8", "surrogateescape"), name) for name in self.names)
+        return [encoded for encoded, _ in pairs], [name for _, name in pairs]
+
+
+@immutable
+class DirectoryRoot:
+    """The entries of a directory, or all that is below it; links below it are not followed.
+
+    Attributes:
+        path: The directory.
+        recursive: Whether all that is below it counts.
+        hidden: If so, whether names that begin with a dot count.
+        leave_out: Directories, relative to it, that are not looked into.
+    """
+
+    path: str
+    recursive: bool = False
+    hidden: bool = False
+    leave_out: frozenset[str] = frozenset()
+
+    @property
+    def base(self) -> str:
+        """The directory."""
+        return self.path.rstrip("/")
+
+    @property
+    def watched(self) -> WatchRoot:
+        """The directory."""
+        return WatchRoot(self.path, self.recursive)
+
+    def has(self, name: str) -> bool:
+        """Whether a name is one of those that are read, if something is there."""
+        parts = name.split("/")
+        if not self.recursive:
+            return len(parts) == 1
+        if not self.hidden and any(part.startswith(".") for part in parts):
+            return False
+        above = itertools.accumulate(parts[:-1], lambda one, part: f"{one}/{part}")
+        return self.leave_out.isdisjoint(above)
+
+    def read(self, files: HostFiles) -> Reading:
+        """Read the directory, and those below it."""
+        looks = files.cached()
+        entries = looks.entries(self.path)
+        if entries is None:
+            return Reading(self, files, missing=absent(files, self.path))
+        found: list[str] = []
+        links: list[str] = []
+        pending = [("", entries)]
+        while pending:
+            below, some = pending.pop()
+            for entry in some:
+                if self.recursive and entry.name.startswith(".") and not self.hidden:
+                    continue
+                name = f"{below}{entry.name}"
+                found.append(name)
+                if entry.is_link:
+                    links.append(name)
+                if self.recursive and entry.is_directory and name not in self.leave_out:
+                    inside = looks.entries(f"{self.base}/{name}", below=self.path)
+                    pending.append((f"{name}/", inside or []))
+        return Reading(self, files, found, links=links, count=len(entries))
+
+
+def read(root: Root, files: HostFiles) -> Reading:
+    """Read a root; where that fails, the reading says why. Blocks."""
+    try:
+        return root.read(files)
+    except OSError as error:
+        return Reading(root, files, failure=failure(error))
+
+
+def read_names(root: Root, files: HostFiles, some: Iterable[str]) -> Reading:
+    """Read a few names of a root; where that fails, the reading says why. Blocks."""
+    found, links = [], []
+    reading = Reading(root, files, whole=False)
+    try:
+        for name in filter(root.has, some):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                path = files.to_local(f"{reading.real}/{name}")
+                if stat.S_ISLNK(os.lstat(path).st_mode):
+                    links.append(name)
+                found.append(name)
+    except OSError as error:
+        return Reading(root, files, failure=failure(error))
+    reading.names, reading.links = names.natural(found), frozenset(links)
+    return reading
+
+
+def failure(error: OSError) -> str:
+    """Return why the host could not say something."""
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{where}"
+
+
+def unusable(*texts: str) -> str | None:
+    """Say that a name cannot be handed out, whatever it is."""
+    for text in texts:
+        if "\n" in text or "\t" in text or names.text_problem(text):
+            return "unusable name: it is not UTF-8, or has control characters"
+    return None
+
+
+def is_too_long(error: OSError) -> bool:
+    """Whether a path is longer than the kernel takes."""
+    return error.errno == errno.ENAMETOOLONG
+
+
+def absent(files: HostFiles, directory: str) -> str:
+    """Say why there is no such directory."""
+    if files.stat(directory) is not None:
+        return f"{directory} is not a directory"
+    if files.is_host:
+        return f"{directory} does not exist yet"
+    return (
+        f"{directory} does not exist below {files.root}: it is not there yet, or not mounted "
+        "(the chart's hostPaths)"
+    )
+
+
+def contents(reading: Reading, directory: str) -> str:
+    """Say how many entries a directory has."""
+    if reading.count == 0:
+        return f"{directory} is empty"
+    return f"{directory} has {reading.count} {'entry' if reading.count == 1 else 'entries'}"
 
 
 def is_silent(path: str) -> bool:
     """Whether there are no events at a path: the kernel makes up what is there."""
     return f"{path}/".startswith(("/sys/", "/proc/"))
-
-
-def entangled(roots: Iterable[Root], node: Node) -> bool:
-    """Whether a node is not all its own: what happens to another path may change it."""
-    state = node.state
-    if state is None or state.kind is FileKind.DIRECTORY:
-        return True
-    return not any(  # it is, or it is behind, a link
-        root.index == node.source
-        and node.path.startswith(root.path + "/")
-        and state.realpath == root.real + node.path[len(root.path) :]
-        for root in roots
-    )
-
-
-def told_by_events(scanner: Scanner, found: Survey, snapshot: Snapshot) -> bool:
-    """Whether the events of the watched directories tell all that may change a snapshot. Blocks.
-
-    They tell nothing of where links lead, of what uses a block device, of what else containers
-    are given, of whether a CDI spec can be written, and of why a device is not fit to be given.
-    """
-    if found.failed:  # where the roots lead may not be answered either
-        return False
-    roots, files = list(roots_of(scanner)), scanner.files
-    return (
-        scanner.by_path
-        and scanner.resource.inject != "cdi"
-        and snapshot.error is None
-        and not any(one.reason and one.missing_since is None for one in snapshot.devices.values())
-        and scanner.self_contained
-        and not any(root.real != root.path or is_silent(root.path) for root in roots)
-        and all(root.finder.by_path for root in roots)  # else links may be on the way
-        and not any(
-            one.reason == DANGLING
-            or one.reason.startswith(IN_USE)
-            or os.path.islink(files.to_local(one.candidate))
-            for one in found.skipped
-        )
-        and not any(
-            node.state and (node.state.kind is FileKind.BLOCK or entangled(roots, node))
-            for node in found.nodes
-        )
-    )

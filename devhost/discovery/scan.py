@@ -1,4 +1,4 @@
-"""One look at the host for one resource: a survey, then devices, answers, health."""
+"""A scan of the host for one resource: a selection, then devices, answers, their health."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,14 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.rules import bound, rules_of
 from devhost.discovery import identity, topology
-from devhost.discovery.candidates import HOLD_S, Claimed, Moment
+from devhost.discovery.candidates import HOLD_S, Moment, OwnerOf
 from devhost.discovery.identity import NO_SOURCE, Identified
-from devhost.discovery.match import WatchRoot
-from devhost.discovery.survey import Survey, survey, watch_roots
+from devhost.discovery.match import Readings
+from devhost.discovery.roots import Root
+from devhost.discovery.selection import Selection, roots_of, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.allocation import Allocation, MountSpec, Rendered
 from devhost.model.config import Resource
@@ -43,46 +45,62 @@ class Scanner(Declaration):
         return cls(resource, rules, files, policy, node_name, hold_s)
 
     @property
-    def by_path(self) -> bool:
-        """Whether what is at a path may be judged alone."""
-        return True
+    def roots(self) -> tuple[Root, ...]:
+        """What has to be read of the host."""
+        return roots_of(self.resource)
 
-    def watch_roots(self) -> frozenset[WatchRoot]:
-        """Return the host directories whose changes may change what is found."""
-        return watch_roots(self.resource)
+    def select(self, readings: Readings) -> Selection:
+        """Return what the resource's sources find among what was read. Blocks."""
+        return select(self.resource, readings)
 
-    def survey(self) -> Survey:
-        """Look at the host. Blocks."""
-        return survey(self.resource, self.files)
+    def failed(self, reason: str) -> Selection:
+        """Return what is found where the host does not say."""
+        return Selection(failed=dict.fromkeys(range(len(self.resource.sources)), reason))
 
-    def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
-        """Turn a survey into the next snapshot. Looks at host paths, so it blocks."""
-        moment = Moment(previous, claimed, now, self.hold_s, self.constants)
-        present, devices = self.judged(found, moment)
+    def identify(
+        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
+    ) -> Identified:
+        """Find out which devices there are; pure."""
+        moment = Moment(previous, owner_of, now, self.hold_s, self.constants)
+        return identity.identify(self.resource, found, moment)
+
+    def conclude(
+        self, found: Selection, identified: Identified, previous: Snapshot, now: float
+    ) -> Snapshot:
+        """Return the next snapshot. Looks at host paths, so it blocks."""
+        devices, unseen = self.rendered(identified, previous, now)
         devices, mixed = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
-            skipped=_listed(present.skipped),
+            skipped=_listed(identified.skipped),
             error="; ".join(found.failed.values()) or None,
-            notes=(*found.notes, *_unseen(present.unseen, self.files.root)),
+            notes=(*found.notes, *_unseen(unseen, self.files.root)),
             unmatched=() if devices else found.unmatched,
-            held=present.held,
-            again_at=self.again_at(devices, present, now),
+            deferred=identified.deferred,
+            again_at=self.again_at(devices, identified, now),
             mixed=mixed,
         )
 
-    def judged(self, found: Survey, moment: Moment) -> tuple[Identified, dict[str, HostDevice]]:
-        """Return who is there, and all devices that are known then, but for their NUMA nodes."""
-        present = identity.identify(self.resource, found, moment)
-        gone = identity.vanished(self.resource, found, moment.previous, present, moment.now)
-        rendered = self._rendered(present, moment.previous)
-        return present, {**gone, **dict(_swapped(rendered, moment.previous, moment.now))}
+    def snapshot(
+        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
+    ) -> Snapshot:
+        """Do both; for a resource alone. Blocks."""
+        identified = self.identify(found, previous, owner_of, now)
+        return self.conclude(found, identified, previous, now)
 
-    def _rendered(self, present: Identified, previous: Snapshot) -> dict[str, HostDevice]:
+    def rendered(
+        self, identified: Identified, previous: Snapshot, now: float
+    ) -> tuple[dict[str, HostDevice], list[MountSpec]]:
+        """Return all devices that are known then, but for their NUMA nodes.
+
+        Returns:
+            The devices, and their mounts whose host paths are not visible to this process.
+        """
         devices: dict[str, HostDevice] = {}
         found: dict[str, Rendered] = {}
         alone: dict[str, Allocation] = {}
-        for device_id, device in present.devices.items():
+        unseen: list[MountSpec] = []
+        for device_id, device in identified.devices.items():
             try:
                 rendered, allocated = rendering.render(self.rules, device_id, device.nodes)
             except AllocationError as error:
@@ -93,24 +111,24 @@ class Scanner(Declaration):
         reasons = rendering.clashes(self.rules, offered | found)
         host_paths = HostPaths(self.files, self.policy)
         for device_id, rendered in found.items():
-            nodes = present.devices[device_id].nodes
+            nodes = identified.devices[device_id].nodes
             for node in nodes:
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
             reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
             devices[device_id] = HostDevice(device_id, nodes, reason, rendered=rendered)
-            present.unseen += filter(host_paths.is_unseen, alone[device_id].mounts)
-        return devices
+            unseen += filter(host_paths.is_unseen, alone[device_id].mounts)
+        return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
 
     def again_at(
         self, devices: Mapping[str, HostDevice], present: Identified, now: float
     ) -> float | None:
-        """Return when to look again even if nothing happens, by these devices."""
-        seated = sum(1 for device in devices.values() if not device.replaced)
-        if present.crowded and seated < (self.resource.limit or 0):
-            return now  # a device was given up, and its seat is free for another
+        """Return when to scan again even if nothing happens, by these devices."""
+        taken = sum(1 for device in devices.values() if not device.replaced)
+        if present.over_limit and taken < (self.resource.limit or 0):
+            return now  # a device was given up, and its slot is free for another
         times = [time for device in devices.values() for time in self.times(device)]
-        times += [since + self.hold_s for since in present.held.values()]
+        times += [since + self.hold_s for since in present.deferred.values()]
         return min((time for time in times if time > now and time != float("inf")), default=None)
 
     def times(self, device: HostDevice) -> Iterator[float]:
@@ -119,6 +137,49 @@ class Scanner(Declaration):
             yield device.missing_since + identity.remembered(self.resource, device)
         if device.swapped_at is not None:
             yield device.swapped_at + identity.SWAP_S
+
+
+@immutable
+class ScanResult:
+    """What a scan has found, of everything or of a few names.
+
+    Attributes:
+        before: The snapshot that it changes.
+        snapshot: The snapshot then.
+        devices: The devices that were scanned, by ID.
+        gone: The IDs of those that are known no longer.
+    """
+
+    before: Snapshot
+    snapshot: Snapshot
+    devices: Mapping[str, HostDevice]
+    gone: frozenset[str]
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The nodes (`Node.key`) of the devices that were scanned."""
+        return identity.keys_of(self.devices.values())
+
+    @property
+    def released(self) -> frozenset[str]:
+        """The nodes that they had before, and have no longer."""
+        former = (self.before.devices.get(one) for one in (*self.devices, *self.gone))
+        return identity.keys_of(one for one in former if one is not None) - self.offered
+
+
+def told_by_events(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bool:
+    """Whether the events of the watched directories tell all that may change a snapshot.
+
+    They tell nothing of where links lead, of what uses a block device, of what else containers
+    are given, of whether a CDI spec can be written, and of why a device is not fit to be given.
+    """
+    return (
+        found.direct
+        and scanner.resource.inject != "cdi"
+        and snapshot.error is None
+        and scanner.self_contained
+        and not any(one.reason and one.missing_since is None for one in snapshot.devices.values())
+    )
 
 
 def _listed(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:

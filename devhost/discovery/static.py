@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from devhost.discovery.match import Match, WatchRoot
-from devhost.hostfs.files import HostFiles
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.roots import Root
 from devhost.immutable import immutable
+from devhost.model import names
 from devhost.model.sources import Static
 
 
@@ -14,29 +15,22 @@ class StaticFinder:
 
     options: Static
 
-    def find(self, _files: HostFiles) -> Iterator[Match]:
-        """Yield each token."""
-        ids = self.options.ids
-        for name in ids if ids is not None else map(str, range(self.options.count or 0)):
-            yield Match("", name)
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Nothing is read."""
+        return ()
 
     @property
-    def by_path(self) -> bool:
-        """Tokens have no paths."""
+    def told_by_names(self) -> bool:
+        """Tokens have no names on the host."""
         return True
 
-    def one(self, _path: str) -> Match | None:
-        """No path leads to one."""
-        return None
+    def find(self, _readings: Readings) -> Iterator[Match]:
+        """Yield each token."""
+        ids = self.options.ids
+        texts = names.natural(ids) if ids is not None else map(str, range(self.options.count or 0))
+        return (Match("", text) for text in texts)
 
-    def missing(self, _files: HostFiles) -> str | None:
-        """Nothing can be missing."""
-        return None
-
-    def unmatched(self, _files: HostFiles) -> str:
+    def unmatched(self, _readings: Readings) -> str:
         """Say that none are declared."""
         return "static declares no devices"
-
-    def watch_roots(self) -> tuple[WatchRoot, ...]:
-        """There is nothing to watch."""
-        return ()

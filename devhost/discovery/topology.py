@@ -25,7 +25,7 @@ def placed(
         The devices, and whether some are attached to NUMA nodes and others are not.
     """
     nodes: dict[str, tuple[int, ...]] = {}
-    sysfs = _Sysfs(files)
+    sysfs = Sysfs(files)
     for device_id, device in devices.items():
         if choice == "none":
             nodes[device_id] = ()
@@ -54,22 +54,13 @@ def _known(device: HostDevice, previous: Snapshot) -> tuple[int, ...] | None:
     return before.numa_nodes
 
 
-def _nodes_of(device: HostDevice, sysfs: "_Sysfs") -> tuple[int, ...]:
+def _nodes_of(device: HostDevice, sysfs: "Sysfs") -> tuple[int, ...]:
     states = [node.state for node in device.nodes if node.state]
     return tuple(sorted({number for state in states for number in sysfs.numa_nodes(state)}))
 
 
-def numa_nodes(state: FileState, files: HostFiles) -> frozenset[int]:
-    """Return the NUMA nodes of a device node, empty where sysfs names none. Blocks.
-
-    The first ancestor in sysfs that has a NUMA node counts (a PCI function, say); a block
-    device that is made of others is where these are.
-    """
-    return _Sysfs(files).numa_nodes(state)
-
-
-class _Sysfs:
-    """One look at sysfs; what is above several devices is read once."""
+class Sysfs:
+    """Reads sysfs; what is above several devices is read once."""
 
     def __init__(self, files: HostFiles) -> None:
         below = files.to_local("/sys")
@@ -78,6 +69,11 @@ class _Sysfs:
         self._numbers: dict[str, int | None] = {}
 
     def numa_nodes(self, state: FileState) -> frozenset[int]:
+        """Return the NUMA nodes of a device node, empty where sysfs names none. Blocks.
+
+        The first ancestor in sysfs that has a NUMA node counts (a PCI function, say); a block
+        device that is made of others is where these are.
+        """
         if state.number is None:
             return frozenset()
         kind = "block" if state.kind is FileKind.BLOCK else "char"

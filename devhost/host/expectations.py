@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from devhost.discovery.candidates import HELD
+from devhost.discovery.candidates import DEFERRED
 from devhost.host.resource.publisher import Publisher
 from devhost.host.state_files import StateWriter, locked, write_atomically
 from devhost.immutable import immutable
@@ -140,7 +140,7 @@ class Expectations:
 
     def _count(self, name: str, published: Publisher) -> None:
         found = published.found
-        if found.error is not None or any(one.reason.startswith(HELD) for one in found.skipped):
+        if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
             return  # not the final number; another scan follows
         there = sum(device.missing_since is None for device in found.devices.values())
         resource, elsewhere = published.scanner.resource, len(published.skipped)

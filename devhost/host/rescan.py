@@ -1,7 +1,7 @@
 """The rescan: finds what no event tells, for every resource within `RESCAN_S`.
 
-The directories of each resource are compared with what they were when they were scanned. Where
-one differs, or where that would not show all that matters, the resource is scanned.
+The directories of each root are compared with what they were when it was read. Resources of
+one that differs are scanned, and those of which events do not tell all that matters.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from devhost.discovery.baseline import Baseline, Fingerprint, fingerprint
+from devhost.host.inventory import InventoryRoot
 from devhost.hostfs import mounts
 from devhost.threads import in_own_thread, in_thread
 
@@ -23,12 +24,17 @@ class Rescanned(Protocol):
     """A resource that can be scanned."""
 
     @property
-    def baseline(self) -> Baseline | None:
-        """What its directories were like at the last scan; ``None``: scan it in any case."""
+    def roots(self) -> Sequence[InventoryRoot]:
+        """What it reads."""
+        ...
+
+    @property
+    def told_by_events(self) -> bool:
+        """Whether events tell all that may change what was found."""
         ...
 
     def rescan(self) -> None:
-        """Scan everything, and see that the right directories are watched."""
+        """Scan everything."""
         ...
 
 
@@ -44,7 +50,7 @@ class Rescan:
         self._mounts = await in_thread("mounts", lambda: mounts.by_directory(_MOUNTS))
 
     async def run(self) -> None:
-        """Go round for ever."""
+        """Go round until cancelled."""
         while True:
             await asyncio.sleep(RESCAN_S)
             try:
@@ -53,31 +59,33 @@ class Rescan:
                 _LOG.exception("rescan failed")
 
     async def round(self) -> None:
-        """Go round once. A filesystem that does not answer is left to its resource's scan."""
+        """Go round once. A filesystem that does not answer is left to its root's reading."""
         before = self._mounts
         await self.begin()
         either = before.keys() | self._mounts.keys()
         mounted = {path for path in either if before.get(path) != self._mounts.get(path)}
-        pending: list[tuple[Rescanned, Baseline]] = []
-        for resource in list(self._resources()):
-            baseline = resource.baseline
+        resources = list(self._resources())
+        baselines = {root: root.baseline for one in resources for root in one.roots}
+        differing: set[InventoryRoot] = set()
+        pending: list[tuple[InventoryRoot, Baseline]] = []
+        for root, baseline in baselines.items():
             if baseline is None or not mounted.isdisjoint(baseline):
-                resource.rescan()
+                differing.add(root)
             else:
-                pending.append((resource, baseline))
-        known: dict[str, Fingerprint] = {}  # several resources may have the same directories
+                pending.append((root, baseline))
         while pending:
-            differ = await _compared([baseline for _, baseline in pending], known)
-            for (resource, _), differs in zip(pending, differ, strict=False):
-                if differs:  # a scan that ended meanwhile may have begun before the change
-                    resource.rescan()
+            differ = await _compared([baseline for _, baseline in pending])
+            differing |= {root for (root, _), it in zip(pending, differ, strict=False) if it}
             pending = pending[len(differ) :]
+        for one in resources:  # a reading that ended meanwhile may have begun before the change
+            if not one.told_by_events or not differing.isdisjoint(one.roots):
+                one.rescan()
 
 
-async def _compared(baselines: Sequence[Baseline], known: dict[str, Fingerprint]) -> Sequence[bool]:
+async def _compared(baselines: Sequence[Baseline]) -> Sequence[bool]:
     """Return which directories differ, as far as the first that does not answer: that counts."""
     found: list[bool] = []
-    work = in_own_thread("rescan", lambda: _compare(baselines, known, found))
+    work = in_own_thread("rescan", lambda: _compare(baselines, found))
     done, _ = await asyncio.wait({work}, timeout=_PATIENCE_S)
     if done:
         work.result()
@@ -85,9 +93,8 @@ async def _compared(baselines: Sequence[Baseline], known: dict[str, Fingerprint]
     return [*found, True][: len(baselines)]
 
 
-def _compare(
-    baselines: Iterable[Baseline], known: dict[str, Fingerprint], found: list[bool]
-) -> None:
+def _compare(baselines: Iterable[Baseline], found: list[bool]) -> None:
+    known: dict[str, Fingerprint] = {}  # several roots may have the same directories
     for baseline in baselines:
         for path in baseline.keys() - known.keys():
             known[path] = fingerprint(path)

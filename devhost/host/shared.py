@@ -8,15 +8,15 @@ from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
-from devhost.host.ownership.claims import Claims
+from devhost.host.inventory import Inventory
 from devhost.host.ownership.owners import Owners
+from devhost.host.ownership.ownership import Ownership
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
 from devhost.observe.recorder import Recorder
-from devhost.watch.watcher import Watcher
 
 
 @immutable
@@ -25,8 +25,8 @@ class Shared:
 
     Attributes:
         directory: The plugin directory.
-        watcher: Tells when to look again.
-        claims: Who offers which node.
+        inventory: What is on the host.
+        ownership: Which resource offers which node.
         holders: Which pods hold which devices.
         owners: Under what names nodes are, or were, offered.
         cdi_files: Where CDI specs are kept.
@@ -37,8 +37,8 @@ class Shared:
     """
 
     directory: PluginDirectory
-    watcher: Watcher
-    claims: Claims
+    inventory: Inventory
+    ownership: Ownership
     holders: Holders
     owners: Owners
     cdi_files: CdiFiles

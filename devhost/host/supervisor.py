@@ -17,8 +17,9 @@ from devhost.host.cdi.files import CdiFiles
 from devhost.host.config.source import ConfigSource
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
-from devhost.host.ownership.claims import Claims
+from devhost.host.inventory import Inventory
 from devhost.host.ownership.owners import Owners
+from devhost.host.ownership.ownership import Ownership
 from devhost.host.rescan import Rescan
 from devhost.host.resource.runner import Runner
 from devhost.host.shared import CodeResource, Shared
@@ -110,10 +111,11 @@ class Host:
         socket = settings.pod_resources
         directory = PluginDirectory(settings.plugin_dir)
         holders = Holders(PodResources(socket) if socket else None)
+        self._watcher = Watcher()
         self._shared = Shared(
             directory=directory,
-            watcher=Watcher(),
-            claims=Claims(),
+            inventory=Inventory(settings.files, self._watcher),
+            ownership=Ownership(),
             holders=holders,
             owners=Owners(
                 holders,
@@ -161,7 +163,7 @@ class Host:
         shared = self._shared
         directory = shared.directory
         try:
-            async with shared.watcher as watcher, asyncio.TaskGroup() as self._tasks:
+            async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
                 targets = frozenset({WatchTarget(str(directory.path))})
                 await watcher.subscribe(directory.on_change).watch(targets)
                 self._tasks.create_task(directory.run(), name="plugin directory")
@@ -227,7 +229,7 @@ class Host:
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
             yield change
-        self._shared.claims.arrange([resource.name for resource in config.resources])
+        self._shared.ownership.arrange([resource.name for resource in config.resources])
 
     def refused(self, config: Config) -> dict[str, tuple[str, str]]:
         """Return what of a new configuration could give nodes to a second pod.

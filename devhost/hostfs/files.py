@@ -152,10 +152,6 @@ class HostFiles:
         """Return a reader of many paths that resolves each directory once."""
         return CachedFiles(self)
 
-    def exists(self, path: str) -> bool:
-        """Whether there is something at a path, also a dangling link."""
-        return os.path.lexists(self.to_local(path))
-
     def is_link(self, path: str) -> bool:
         """Whether the path itself is a symbolic link."""
         parent, _, name = path.rpartition("/")
@@ -169,15 +165,10 @@ class HostFiles:
         """
         return CachedFiles(self).entries(path)
 
-    def walk(
-        self, path: str, *, hidden: bool = False, leave_out: frozenset[str] = frozenset()
-    ) -> Iterator[str]:
-        """Yield the paths below a directory, relative to it; links are not followed.
+    def walk(self, path: str) -> Iterator[str]:
+        """Yield the paths below a directory, relative to it, without those of hidden entries.
 
-        Args:
-            path: The host's directory.
-            hidden: Whether names that begin with a dot count.
-            leave_out: Directories, relative to it, that are not entered.
+        Links are not followed.
 
         Raises:
             OSError: A directory cannot be read.
@@ -187,11 +178,11 @@ class HostFiles:
         while pending:
             below = pending.pop()
             for entry in cached.entries(f"{path}/{below}" if below else path, below=path) or ():
-                if entry.name.startswith(".") and not hidden:
+                if entry.name.startswith("."):
                     continue
                 name = f"{below}/{entry.name}" if below else entry.name
                 yield name
-                if entry.is_directory and name not in leave_out:
+                if entry.is_directory:
                     pending.append(name)
 
 

@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from devhost.discovery import topology
-from devhost.discovery.candidates import Claimed
-from devhost.discovery.match import WatchRoot
+from devhost.discovery.candidates import OwnerOf
+from devhost.discovery.identity import Identified
+from devhost.discovery.match import Readings
+from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import Survey
+from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.library.calls import CallError
 from devhost.library.device import Device
 from devhost.library.options import ID_VARIABLE
-from devhost.library.plugin_methods import PluginMethods
+from devhost.library.plugin_methods import Item, PluginMethods
 from devhost.library.result_checks import described
 from devhost.model import names
 from devhost.model.allocation import Allocation
@@ -34,6 +37,46 @@ class DeclaredNode(Node):
     problem: str | None = None
 
 
+@immutable
+class PluginRoot:
+    """The devices of a plugin, in the place of a part of the host."""
+
+    methods: PluginMethods
+
+    @property
+    def base(self) -> str:
+        """They have no common path."""
+        return ""
+
+    @property
+    def watched(self) -> None:
+        """Nothing is watched."""
+        return
+
+    def has(self, _name: str) -> bool:
+        """Nothing is read by name."""
+        return False
+
+    def read(self, files: HostFiles) -> Reading:
+        """Ask the plugin."""
+        try:
+            return PluginReading(self, files, self.methods.devices())
+        except CallError as error:
+            return Reading(self, files, failure=str(error))
+
+
+class PluginReading(Reading):
+    """What a plugin returned.
+
+    Attributes:
+        items: Its devices, each with what is wrong with it.
+    """
+
+    def __init__(self, root: Root, files: HostFiles, items: Sequence[Item]) -> None:
+        super().__init__(root, files)
+        self.items = items
+
+
 @dataclass(frozen=True)  # no slots: they would break super()
 class CodeScanner(Scanner):
     """A scanner that gets the devices from a plugin.
@@ -49,22 +92,22 @@ class CodeScanner(Scanner):
         """Whether there are preStart steps, or ``pre_start`` is overridden."""
         return bool(self.resource.pre_start) or self.methods.prepares
 
-    def watch_roots(self) -> frozenset[WatchRoot]:
-        """Return nothing: the plugin reports changes itself."""
-        return frozenset()
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The plugin; it reports changes itself."""
+        return (PluginRoot(self.methods),)
 
     # ── scan ──
 
-    def survey(self) -> Survey:
-        """Get the devices from the plugin, and check their nodes. Blocks."""
-        try:
-            items = self.methods.devices()
-        except CallError as error:
-            return Survey(failed={0: str(error)})
+    def select(self, readings: Readings) -> Selection:
+        """Check the nodes of the devices that the plugin returned. Blocks."""
+        reading = readings[self.roots[0]]
+        if not isinstance(reading, PluginReading):
+            return self.failed(reading.failure or "")
         found: dict[str, tuple[DeclaredNode, ...]] = {}
         owners: dict[str, str] = {}  # by `Node.key`
         skipped = []
-        for item, problem in items:
+        for item, problem in reading.items:
             if not isinstance(item, Device) or problem is not None:
                 what = item.id if isinstance(item, Device) else item
                 label = what if isinstance(what, str) and what else described(item)
@@ -83,7 +126,7 @@ class CodeScanner(Scanner):
             owners |= dict.fromkeys((node.key for node in nodes), item.id)
         unmatched = () if found or skipped else ("devices() returned no devices",)
         nodes = tuple(node for nodes in found.values() for node in nodes)
-        return Survey(nodes, tuple(skipped), unmatched=unmatched)
+        return Selection(nodes, tuple(skipped), unmatched=unmatched)
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
         variables = {ID_VARIABLE: device.id}
@@ -107,34 +150,33 @@ class CodeScanner(Scanner):
         below = "" if self.files.is_host else f" (below {self.files.root})"
         return state, None if state else f"{path} does not exist{below}"
 
-    @property
-    def by_path(self) -> bool:
-        """Whether devices are known by their paths; a plugin's are known by their IDs."""
-        return False
+    def failed(self, reason: str) -> Selection:
+        """Return what is found while the plugin does not say."""
+        return Selection(failed={0: self.methods.waiting_for_devices or reason})
 
-    def snapshot(self, found: Survey, previous: Snapshot, claimed: Claimed, now: float) -> Snapshot:
-        """Return the next snapshot by a scan. Accesses host paths, so it blocks."""
-        failure = self._failure(found)
-        if failure is not None:
-            found = Survey(failed={0: failure})
-        snapshot = super().snapshot(found, previous, _taken(found, claimed).get, now)
+    def identify(
+        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
+    ) -> Identified:
+        """Find out which devices there are; pure."""
+        return super().identify(found, previous, _taken(found, owner_of).get, now)
+
+    def conclude(
+        self, found: Selection, identified: Identified, previous: Snapshot, now: float
+    ) -> Snapshot:
+        """Return the next snapshot. Accesses host paths, so it blocks."""
+        snapshot, failure = super().conclude(found, identified, previous, now), found.failed.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
         again_at = now + self.methods.interval
         if snapshot.again_at is not None:
             again_at = min(again_at, snapshot.again_at)
         return replace(snapshot, devices=self._placed(devices, previous), again_at=again_at)
 
-    def _failure(self, found: Survey) -> str | None:
-        if not found.failed:
-            return None
-        return self.methods.waiting_for_devices or "; ".join(found.failed.values())
-
     def _placed(
         self, devices: Mapping[str, HostDevice], previous: Snapshot
     ) -> dict[str, HostDevice]:
-        """Return the devices with their NUMA nodes: the plugin's, else those in sysfs.
+        """Return the devices with the NUMA nodes that the code gives, if it gives any.
 
-        Unhealthy devices without NUMA nodes do not count.
+        Nodes that are not there have none, which counts for the others only if they are there.
         """
         given = {key: tuple(plugin_device(device).numa_nodes) for key, device in devices.items()}
         if self.resource.topology == "auto" and any(given.values()):
@@ -150,10 +192,10 @@ class CodeScanner(Scanner):
     # ── kubelet's calls ──
 
     def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
-        """Return what a container receives, after checking that all of it exists. Blocks.
+        """Put together what a container receives, and check that it is there. Blocks.
 
         Raises:
-            AllocationError: A device is unknown, unhealthy or gone, or the plugin refuses.
+            AllocationError: A device is unknown, unhealthy or gone, or the code refuses.
         """
         declared = super().allocate(snapshot, advertised_ids)
         chosen = names.natural(distinct(advertised_ids))
@@ -168,7 +210,7 @@ class CodeScanner(Scanner):
     def preferred(
         self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Return which of the available IDs a container should get; empty: kubelet chooses."""
+        """Return which of the available IDs a container should get; none to leave it open."""
         try:
             chosen = self.methods.preferred(available, must, size)
         except CallError:
@@ -188,21 +230,21 @@ def _problem(device: HostDevice) -> str | None:
 
 
 def _judged(device: HostDevice, failure: str | None) -> HostDevice:
-    """Return a device with the health that the plugin reports, or the plugin's failure."""
+    """Return a device with what the code says of its health, or why nothing is known of it."""
     if device.missing_since is not None or device.replaced:
         return device
     reason = failure or plugin_device(device).reason or _problem(device) or device.reason
     return replace(device, reason=reason)
 
 
-def _taken(found: Survey, claimed: Claimed) -> dict[str, str]:
+def _taken(found: Selection, owner_of: OwnerOf) -> dict[str, str]:
     """Return which resource owns a node, or another node of the same device, by `Node.key`."""
     devices: dict[str, list[str]] = {}
     for node in found.nodes:
         devices.setdefault(node.variables[ID_VARIABLE], []).append(node.key)
     taken: dict[str, str] = {}
     for keys in devices.values():
-        other = next((other for key in keys if (other := claimed(key)) is not None), None)
+        other = next((other for key in keys if (other := owner_of(key)) is not None), None)
         if other is not None:
             taken |= dict.fromkeys(keys, other)
     return taken

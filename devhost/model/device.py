@@ -158,7 +158,7 @@ class Snapshot:
         error: Why a source could not be read; its devices are kept, as unhealthy.
         notes: States that are not failures, such as a directory that does not exist yet.
         unmatched: Why there are no devices, where no failure and nothing skipped explains it.
-        held: First sight (seconds on the host's clock) of nodes held back, by `Node.key`.
+        deferred: First sight (seconds on the host's clock) of nodes that wait, by `Node.key`.
         again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
     """
@@ -168,6 +168,6 @@ class Snapshot:
     error: str | None = None
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
-    held: Mapping[str, float] = field(default_factory=dict)
+    deferred: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     mixed: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+_BOUND_MAX: Final = 64  # bytes
 LENGTH_MAX: Final = 1000  # compiling a pattern may take far more memory than its length
 
 # What may contain "(?P<name>" literally, and the start of a named group.
@@ -69,6 +70,17 @@ def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     if match is None:
         return None
     return {name: value for name, value in match.groupdict().items() if value is not None}
+
+
+def bounds(text: str) -> tuple[bytes, bytes]:
+    """Return the least and the greatest text, in UTF-8, that a pattern may match as a whole."""
+    import re2  # noqa: PLC0415 (as above)
+
+    try:
+        least, greatest = _compiled(text).possiblematchrange(_BOUND_MAX)
+    except re2.error:  # it can be anything
+        return b"", b"\xff"
+    return least, greatest
 
 
 def _explain(text: str, error: Exception) -> str:

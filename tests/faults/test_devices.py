@@ -19,8 +19,8 @@ devhost.host.rescan.RESCAN_S = 1.0
 """
 # A scan of very many devices takes long on a busy machine.
 PATIENT = """
-import devhost.host.resource.surveyor
-devhost.host.resource.surveyor.SCAN_TIMEOUT_S = 300.0
+import devhost.host.inventory
+devhost.host.inventory.ANSWER_S = 300.0
 """
 
 

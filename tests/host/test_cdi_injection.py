@@ -20,6 +20,7 @@ from devhost.host.holders import Holders
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from tests.support.scanning import selected
 
 NAME = "example.com/x"
 
@@ -47,7 +48,7 @@ resources:
         return CdiInjection(CdiFiles(self.place), Holders(None), self.looked.set)
 
     def found(self) -> Snapshot:
-        return self.scanner.snapshot(self.scanner.survey(), Snapshot(), lambda _: None, 0.0)
+        return self.scanner.snapshot(selected(self.scanner), Snapshot(), lambda _: None, 0.0)
 
     async def write(self) -> None:
         await self.injection.write(self.scanner, self.found())

@@ -16,7 +16,8 @@ import pytest
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.discovery.survey import Survey, survey
+from devhost.discovery.match import Readings
+from devhost.discovery.selection import Selection, select
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
@@ -71,12 +72,12 @@ async def test_a_source_that_hangs_holds_up_nobody_else(
     """While one resource's scan never answers, another registers and allocates."""
     release = threading.Event()
 
-    def hanging(resource: Resource, files: HostFiles) -> Survey:
+    def hanging(resource: Resource, readings: Readings) -> Selection:
         if resource.name.endswith("stuck"):
             release.wait(60)
-        return survey(resource, files)
+        return select(resource, readings)
 
-    monkeypatch.setattr("devhost.discovery.scan.survey", hanging)
+    monkeypatch.setattr("devhost.discovery.scan.select", hanging)
     config = """
 version: v1
 resources:
@@ -112,12 +113,12 @@ async def test_a_source_that_raises_is_that_resources_alone(
     """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
     broken = threading.Event()
 
-    def breaking(resource: Resource, files: HostFiles) -> Survey:
+    def breaking(resource: Resource, readings: Readings) -> Selection:
         if broken.is_set() and resource.name.endswith("bad"):
             raise ZeroDivisionError("oops")
-        return survey(resource, files)
+        return select(resource, readings)
 
-    monkeypatch.setattr("devhost.discovery.scan.survey", breaking)
+    monkeypatch.setattr("devhost.discovery.scan.select", breaking)
     config = """
 version: v1
 resources:
@@ -128,12 +129,12 @@ resources:
         await kubelet.wait("example.com/bad", 1, 1)
         await kubelet.wait("example.com/good", 2, 2)
         broken.set()
-        host.runners[0].look_again()
+        host.runners[0].trigger_scan()
         await kubelet.wait("example.com/bad", 1, 0)
         assert "ZeroDivisionError" in str(host.runners[0].snapshot.error)
         assert (await kubelet.capacity())["example.com/good"] == (2, 2)
         broken.clear()
-        host.runners[0].look_again()
+        host.runners[0].trigger_scan()
         await kubelet.wait("example.com/bad", 1, 1)
 
 

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.partial import Part
-from devhost.discovery.scan import Scanner
+from devhost.discovery.scan import Scanner, ScanResult
 from devhost.host.holders import Holders
-from devhost.host.ownership.claims import Claims
 from devhost.host.ownership.owners import Owners
 from devhost.host.resource.publisher import Publisher
 from devhost.hostfs.files import HostFiles
@@ -35,14 +33,11 @@ class Published:
     """A publisher among others, and what it has led to."""
 
     def __init__(self, replicas: int) -> None:
-        self.claims, self.device_list = Claims(), DeviceList(leave_after=1000.0)
-        self.claim = self.claims.add("own", lambda: None)
+        self.device_list = DeviceList(leave_after=1000.0)
         self.owners = Owners(
             Holders(None), Instances(Path("/nowhere")), None, assume_free=False, leave_after=1000.0
         )
-        self.publisher = Publisher(
-            scanner(replicas), self.device_list, self.claims, self.claim, self.owners, []
-        )
+        self.publisher = Publisher(scanner(replicas), self.device_list, self.owners, [])
         self.resource = self.publisher.scanner.resource
 
     async def elsewhere(self, ids: set[str]) -> None:
@@ -53,9 +48,8 @@ class Published:
     @property
     def result(self) -> object:
         snapshot, found = self.publisher.snapshot, self.publisher.found
-        claim = self.claim
         entries, leaving = dict(self.device_list.entries), set(self.device_list.leaving)
-        return (dict(snapshot.devices), found, claim.offered, claim.leaving, entries, leaving)
+        return (dict(snapshot.devices), found, entries, leaving)
 
     def told(self) -> None:
         """The kubelet has the list."""
@@ -105,7 +99,7 @@ def test_a_part_is_the_whole(
             await whole.owners.keep(whole.resource, after.devices.values())
             await part.owners.keep(part.resource, devices.values())
             whole.publisher.publish(whole.publisher.scanner, after)
-            assert part.publisher.publish_part(Part(before, after, devices, gone))
+            assert part.publisher.publish_change(ScanResult(before, after, devices, gone))
             assert part.result == whole.result
 
     asyncio.run(publish())
@@ -116,7 +110,9 @@ async def test_a_part_of_something_else_is_left_alone() -> None:
     at = Published(1)
     before = Snapshot()
     after = Snapshot({"a": device("a", "well")})
-    assert not at.publisher.publish_part(Part(before, after, dict(after.devices), frozenset()))
+    assert not at.publisher.publish_change(
+        ScanResult(before, after, dict(after.devices), frozenset())
+    )
     assert not at.device_list.entries
 
 

@@ -22,7 +22,7 @@ class ExitError(BaseException):
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hangs is given up soon."""
-    monkeypatch.setattr("devhost.host.resource.surveyor.SCAN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("devhost.host.inventory.ANSWER_S", 1.0)
     monkeypatch.setattr("devhost.library.plugin_methods.ANSWER_S", 1.0)
     monkeypatch.setattr("devhost.library.plugin_methods.DESTROY_S", 1.0)
     monkeypatch.setattr("devhost.host.resource.allocation_backend.WITHIN_S", 1.0)

@@ -202,9 +202,9 @@ class Machine(RuleBasedStateMachine):
         return self.root / directory_of(name) / name
 
     def nudge(self) -> None:
-        """Look again, as the slow rescan does: of a link's target there is no event."""
+        """Scan everything, as the slow rescan does: of a link's target there is no event."""
         for one in self.bench.runners.values():
-            one.look_again()
+            one.trigger_scan()
 
     # ── the beginning ──
 

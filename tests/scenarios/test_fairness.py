@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import Survey
 from devhost.host import supervisor
-from devhost.host.ownership import look_order
+from devhost.host.ownership import ownership
 from devhost.host.resource.runner import Runner
-from devhost.host.resource.surveyor import Surveyor
+from devhost.host.resource.scans import Scans
+from devhost.model.device import Snapshot
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Hosting
 
@@ -39,45 +39,46 @@ async def all_have(kubelet: SimulatedKubelet, tokens: int) -> None:
         await kubelet.wait(f"example.com/r{number}", tokens, tokens)
 
 
-async def test_few_resources_are_scanned_at_a_time(
-    kubelet: SimulatedKubelet,
-    hosting: Hosting,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_many_resources_begin_to_scan_one_after_the_other(
+    kubelet: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look_order, "_LONG_S", 60.0)
-    survey, most, scanning = Surveyor.survey, 0, 0
+    """A round of the event loop for each, between which calls of the kubelet come."""
+    loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
+    full = Scans.full
 
-    async def counted(self: Surveyor, scanner: Scanner, *more: frozenset[str] | None) -> Survey:
-        nonlocal most, scanning
-        scanning += 1
-        most = max(most, scanning)
-        try:
-            return await survey(self, scanner, *more)
-        finally:
-            scanning -= 1
+    def next_round() -> None:
+        nonlocal rounds
+        rounds += 1
+        loop.call_soon(next_round)
 
-    monkeypatch.setattr(Surveyor, "survey", counted)
+    async def counted(self: Scans, previous: Snapshot, since: float) -> Snapshot | None:
+        begun[rounds] += 1
+        return await full(self, previous, since)
+
     hosting.start(config(1))
     await all_have(kubelet, 1)
-    hosting.reload(config(2))
-    await all_have(kubelet, 2)
-    assert 1 < most <= look_order._AT_A_TIME
+    monkeypatch.setattr(Scans, "full", counted)
+    loop.call_soon(next_round)
+    for runner in hosting.hosts[-1].runners:
+        runner.trigger_scan()
+    async with asyncio.timeout(10):
+        while begun.total() < COUNT:
+            await asyncio.sleep(0.01)
+    assert max(begun.values()) <= ownership._CROWD
 
 
 async def test_one_that_waits_for_the_host_lets_others_be_scanned(
-    kubelet: SimulatedKubelet,
-    hosting: Hosting,
-    monkeypatch: pytest.MonkeyPatch,
+    kubelet: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many wait."""
-    survey, sick = Surveyor.survey, {f"example.com/r{number}" for number in range(COUNT - 1)}
+    full, sick = Scans.full, {f"example.com/r{number}" for number in range(COUNT - 1)}
 
-    async def hanging(self: Surveyor, scanner: Scanner, *more: frozenset[str] | None) -> Survey:
-        if scanner.resource.name in sick:
+    async def hanging(self: Scans, previous: Snapshot, since: float) -> Snapshot | None:
+        if self.scanner.resource.name in sick:
             await asyncio.Event().wait()
-        return await survey(self, scanner, *more)
+        return await full(self, previous, since)
 
-    monkeypatch.setattr(Surveyor, "survey", hanging)
+    monkeypatch.setattr(Scans, "full", hanging)
     hosting.start(config(1))
     await kubelet.wait(f"example.com/r{COUNT - 1}", 1, 1)
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.match import Readings
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import Survey, survey
-from devhost.hostfs.files import HostFiles
+from devhost.discovery.selection import Selection, select
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.server import PluginServer
 from devhost.model.allocation import Allocation
@@ -74,8 +74,8 @@ async def test_a_look_that_is_out_of_date_takes_nothing_over(
     """A node vanished while the second resource looked: it was never the second's."""
     looked, go_on = threading.Event(), threading.Event()
 
-    def slow(resource: Resource, files: HostFiles) -> Survey:
-        found = survey(resource, files)
+    def slow(resource: Resource, readings: Readings) -> Selection:
+        found = select(resource, readings)
         if resource.name == B:
             looked.set()
             go_on.wait(60)
@@ -92,8 +92,8 @@ resources:
     async with reloading(directory, text) as running:
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
-        monkeypatch.setattr("devhost.discovery.scan.survey", slow)
-        running.runner(B).look_again()
+        monkeypatch.setattr("devhost.discovery.scan.select", slow)
+        running.runner(B).trigger_scan()
         await asyncio.to_thread(looked.wait, 60)
         (directory / "colas" / "x").unlink()
         await started.wait(A, 1, 0)
@@ -171,7 +171,7 @@ resources:
         await started.wait(A, 0, 0)
         await started.wait(B, 1, 1)
         monkeypatch.setattr(Scanner, "snapshot", slow)
-        running.runner(B).look_again()
+        running.runner(B).trigger_scan()
         await asyncio.to_thread(judged.wait, 60)
         (other / "y").symlink_to(directory / "colas" / "x")
         await started.wait(A, 1, 1)
@@ -200,7 +200,7 @@ resources:
         assert list(running.runner(A).device_list.entries) == ["new-x"]
 
 
-async def test_a_mistake_in_a_partial_look_is_left_to_the_whole_one(
+async def test_a_mistake_in_an_incremental_scan_is_left_to_a_full_one(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,
@@ -218,13 +218,13 @@ async def test_a_mistake_in_a_partial_look_is_left_to_the_whole_one(
     )
     await started.wait(A, 1, 1)
     runner = hosting.hosts[-1].runners[0]
-    monkeypatch.setattr("devhost.discovery.partial._looked", mistaken)
+    monkeypatch.setattr("devhost.discovery.incremental.Incremental.scan", mistaken)
     (directory / "colas" / "b").touch()
     await started.wait(A, 2, 2)
     assert hosting.hosts[-1].runners == [runner]
     told = [one.message for one in caplog.records if one.exc_info]
     assert told
-    assert set(told) == {"looking at a part failed"}
+    assert set(told) == {"incremental scan failed, running a full scan"}
 
 
 async def test_a_file_under_another_name_is_not_in_two_hands(
@@ -271,7 +271,7 @@ async def test_another_node_in_a_devices_place_is_no_blip(
             assert hosting.reason(A, "tty0") is not None
             await asyncio.sleep(0.01)
     monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
-    host.runners[0].look_again()
+    host.runners[0].trigger_scan()
     await started.wait(A, 1, 1)
 
 
@@ -288,7 +288,7 @@ async def test_a_disk_that_came_is_looked_at_again_for_who_uses_it(
     hosting.start(config, root=root, policy=policy)
     await started.wait(A, 1, 1)
     runner = hosting.hosts[-1].runners[0]
-    assert runner._looker.baseline is not None
+    assert runner.told_by_events
     os.mknod(root / "dev/vda", 0o060660, os.makedev(240, 0))
     await started.wait(A, 2, 2)
-    assert runner._looker.baseline is None
+    assert not runner.told_by_events

@@ -647,7 +647,7 @@ async def test_a_disk_is_formatted_for_each_holder_and_for_nobody_else(
     answer = (await started.admit("pod", ONE))["app"]
     assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path)]
     with container(disk.device, disk.place, "echo precious >file"):
-        hosting.hosts[-1].runners[0].look_again()
+        hosting.hosts[-1].runners[0].trigger_scan()
         await started.start_container("pod", "app")
     await started.start_container("pod", "app")
     with container(disk.device, disk.place, "cat file") as content:
@@ -694,11 +694,11 @@ async def test_a_disk_that_the_machine_sees_mounted_is_not_formatted(
     await started.admit("pod", ONE)
     with mounted(disk.device, disk.place) as place:
         (place / "file").write_text("precious")
-        hosting.hosts[-1].runners[0].look_again()
+        hosting.hosts[-1].runners[0].trigger_scan()
         await started.wait(DISK, 1, 1 if in_use else 0)
         await started.start_container("pod", "app")
         assert (place / "file").read_text() == "precious"
-    hosting.hosts[-1].runners[0].look_again()
+    hosting.hosts[-1].runners[0].trigger_scan()
     await started.wait(DISK, 1, 1)
     await started.start_container("pod", "app")
     with mounted(disk.device, disk.place) as place:

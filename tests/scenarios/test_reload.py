@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
 from devhost.host.config.last_good import LastGood
 from devhost.host.config.source import ConfigSource
 from devhost.host.resource.runner import Runner
+from devhost.host.resource.scans import Scans
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
@@ -405,7 +405,7 @@ resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}
         await started.wait(A, 2, 0)
         may_leave.set()
         while running.runner(A).device_list.leaving:
-            running.runner(A).look_again()
+            running.runner(A).trigger_scan()
             await asyncio.sleep(0.005)
         await started.wait(A, 1, 1)
 
@@ -437,16 +437,16 @@ async def test_a_reload_at_the_moment_at_which_a_look_has_ended(
     may_leave: asyncio.Event,
 ) -> None:
     """What was found by the old sources is not taken for what the new ones found."""
-    look = Runner._look
+    full = Scans.full
 
-    async def overtaken(self: Runner, scanner: Scanner) -> Snapshot:
-        found = await look(self, scanner)
-        if set(found.devices) == {"old", "0"}:
+    async def overtaken(self: Scans, previous: Snapshot, since: float) -> Snapshot | None:
+        found = await full(self, previous, since)
+        if found and set(found.devices) == {"old", "0"}:
             config = loads(tokens(a=0).replace("static: 0", "static: [new]")).require()
             asyncio.get_running_loop().call_soon(running.host.apply, config)
         return found
 
-    monkeypatch.setattr(Runner, "_look", overtaken)
+    monkeypatch.setattr(Scans, "full", overtaken)
     text = tokens(a=0).replace("static: 0", "static: [old]")
     async with reloading(directory, text) as running:
         await started.wait(A, 1, 1)

@@ -245,10 +245,10 @@ async def test_a_failing_source_keeps_what_was_known(
 
     with monkeypatch.context() as patch:
         patch.setattr("devhost.hostfs.files.os.scandir", sick)
-        host.runners[0].look_again()
+        host.runners[0].trigger_scan()
         await started.wait(COLA, 1, 0)
         assert host.runners[0].snapshot.error == "Input/output error (/etc/colas)"
-    host.runners[0].look_again()
+    host.runners[0].trigger_scan()
     await started.wait(COLA, 1, 1)
 
 

@@ -25,6 +25,7 @@ from devhost.kubelet import encoding
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
+from tests.support.scanning import selected
 
 NAME: Final = "example.com/loot"
 NULL, MEM, KMEM, PORT = (1, 3), (1, 1), (1, 2), (1, 4)
@@ -137,7 +138,7 @@ class Victim:
     def scan(self, scanner: Scanner, previous: Snapshot | None = None) -> Snapshot:
         self.now += 1
         return scanner.snapshot(
-            scanner.survey(), previous or Snapshot(), lambda _key: None, self.now
+            selected(scanner), previous or Snapshot(), lambda _key: None, self.now
         )
 
     def attack(self, resource: Resource, *allow: str) -> Outcome:

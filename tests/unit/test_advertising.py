@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from devhost.host.resource import advertising
+from devhost.host.resource import publisher
 from devhost.kubelet.device_list import AdvertisedDevice
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
@@ -18,31 +18,22 @@ def snapshot(*devices: HostDevice) -> Snapshot:
 
 def test_withdrawn_devices_all_have_to_go() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
-    found = advertising.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
+    found = publisher.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
     assert [one.reason for one in found.devices.values()] == ["removed", "removed"]
-    assert advertising.entries(found, 1) == {}
-    assert advertising.keys(found, leaving=True) == {"/dev/a", "/dev/b"}
-    assert advertising.keys(found, leaving=False) == frozenset()
+    assert publisher.entries(found, 1) == {}
 
 
 def test_a_replaced_device_is_kept_while_any_of_its_ids_is_leaving() -> None:
     """Of shares, the last that leaves takes the device with it."""
     found = snapshot(device("a", replaced=True), device("b", 2))
-    assert set(advertising.without_left(found, {"a::1"}).devices) == {"a", "b"}
-    assert set(advertising.without_left(found, set()).devices) == {"b"}
-
-
-def test_what_is_left_of_an_incomplete_device_is_nobody_elses() -> None:
-    """It is not offered, and still on its way out for other resources."""
-    found = snapshot(device("a", missing_since=1.0, remaining=frozenset({"/dev/a"})))
-    assert advertising.keys(found, leaving=True) == {"/dev/a"}
-    assert advertising.keys(found, leaving=False) == frozenset()
+    assert set(publisher.without_left(found, {"a::1"}).devices) == {"a", "b"}
+    assert set(publisher.without_left(found, set()).devices) == {"b"}
 
 
 def test_each_share_is_listed() -> None:
     """All shares of a device have its health and topology."""
     found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
-    assert advertising.entries(found, 2) == {
+    assert publisher.entries(found, 2) == {
         "a::0": AdvertisedDevice(True, (1,)),
         "a::1": AdvertisedDevice(True, (1,)),
         "b::0": AdvertisedDevice(False),

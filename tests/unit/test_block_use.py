@@ -7,11 +7,12 @@ import pytest
 
 from devhost.discovery import block_use
 from devhost.discovery.health import _is_read_only
-from devhost.discovery.survey import Survey, survey
+from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import HostMount, mounts, swapped
 from devhost.loading.loader import loads
 from tests.support.mounts import bound, tmpfs
+from tests.support.scanning import survey
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
@@ -34,7 +35,7 @@ def mounted(root: Path, text: str) -> None:
     (root / "proc/1/mountinfo").write_bytes(os.fsencode(text))
 
 
-def look(root: Path) -> Survey:
+def look(root: Path) -> Selection:
     text = "version: v1\nresources: [{name: a.b/c, sources: [dev: 'vd[a-z]']}]"
     return survey(loads(text).require().resources[0], HostFiles(str(root)))
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.survey import Survey, survey
+from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
+from tests.support.scanning import survey
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
 
-def look(root: Path, *sources: str) -> Survey:
-    """Survey a root for a resource with these sources (in YAML's flow style)."""
+def look(root: Path, *sources: str) -> Selection:
+    """Selection a root for a resource with these sources (in YAML's flow style)."""
     text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{', '.join(sources)}]\n"
     (resource,) = loads(text).require().resources
     return survey(resource, HostFiles(str(root)))

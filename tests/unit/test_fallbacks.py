@@ -10,6 +10,7 @@ from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from tests.support.scanning import selected
 
 TWO_SOURCES = r"sources: [{dev: {pattern: 'tty(?P<port>[0-9])', types: file}}, directory: /locks]"
 GROUPED = """\
@@ -30,7 +31,7 @@ def scan(root: Path, body: str) -> tuple[Scanner, Snapshot]:
     text = f"version: v1\nresources:\n- name: e.com/a\n  {TWO_SOURCES}\n  {body}\n"
     (resource,) = loads(text).require().resources
     scanner = Scanner.of(resource, HostFiles(str(root)), Policy(), "node", hold_s=0)
-    return scanner, scanner.snapshot(scanner.survey(), Snapshot(), lambda _key: None, 0)
+    return scanner, scanner.snapshot(selected(scanner), Snapshot(), lambda _key: None, 0)
 
 
 def envs(root: Path, body: str, *ids: str) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
+from tests.support.scanning import selected
 
 SOUND = r"""
 sources:
@@ -54,7 +55,7 @@ class Host:
 
     def scan(self, after: float = 0.0) -> Snapshot:
         self.now += after
-        found = self.scanner.survey()
+        found = selected(self.scanner)
         self.last = self.scanner.snapshot(found, self.last, lambda _: None, self.now)
         return self.last
 
@@ -189,7 +190,7 @@ group: device${name}
     host = Host(tmp_path, text.replace("${name}", ""))
     host.make("x0", "../extra/e")
     assert host.states() == {"device": None}
-    found = host.scanner.survey()
+    found = selected(host.scanner)
     failed = type(found)(
         tuple(node for node in found.nodes if node.source == 0), failed={1: "Input/output error"}
     )
@@ -201,7 +202,7 @@ def test_a_source_that_fails_does_not_matter_to_who_has_no_node_of_it(tmp_path: 
     host = Host(tmp_path)
     host.make("snd/controlC0", "snd/pcmC0D0p")
     host.scan()
-    found = replace(host.scanner.survey(), failed={2: "Input/output error"})
+    found = replace(selected(host.scanner), failed={2: "Input/output error"})
     after = host.scanner.snapshot(found, host.last, lambda _: None, 1.0)
     assert after.devices["card0"].healthy
 
@@ -232,7 +233,7 @@ def test_an_id_made_of_the_absent_node_is_incomplete_too(tmp_path: Path) -> None
 def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.make("snd/controlC0", "snd/pcmC0D0p")
-    found = host.scanner.survey()
+    found = selected(host.scanner)
     claimed = {"/dev/snd/pcmC0D0p": "e.com/first"}
     after = host.scanner.snapshot(found, host.last, claimed.get, 0.0)
     assert not after.devices

@@ -10,10 +10,11 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import Survey, survey
+from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from tests.support.scanning import survey
 from tests.support.sysfs import as_root
 
 X, XY = "sources: [directory: /x]", "sources: [directory: /x, directory: /y]"
@@ -51,14 +52,14 @@ class Host:
         for name in names:
             (self.root / name).unlink()
 
-    def survey(self) -> Survey:
+    def survey(self) -> Selection:
         return survey(self.scanner.resource, self.scanner.files)
 
     def scan(
         self,
         after: float = 0.0,
         claimed: Callable[[str], str | None] = nobody,
-        found: Survey | None = None,
+        found: Selection | None = None,
     ) -> Snapshot:
         self.now += after
         self.last = self.scanner.snapshot(found or self.survey(), self.last, claimed, self.now)

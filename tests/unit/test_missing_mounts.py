@@ -14,6 +14,7 @@ from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation, MountSpec
 from devhost.model.device import Snapshot
 from tests.support.mounts import tmpfs
+from tests.support.scanning import selected
 
 REQUIRED = "mounts: [/opt/driver]"
 OPTIONAL = "mounts: [{hostPath: /opt/driver, optional: true}]"
@@ -37,7 +38,7 @@ resources:
     policy = Policy(("/opt/*",), enforced=True)
     (resource,) = loads(text, policy=policy).require().resources
     scanner = Scanner.of(resource, HostFiles(str(root)), policy, "node", hold_s=0.0)
-    return scanner, scanner.snapshot(scanner.survey(), Snapshot(), lambda _key: None, 0.0)
+    return scanner, scanner.snapshot(selected(scanner), Snapshot(), lambda _key: None, 0.0)
 
 
 def mounted(root: Path, allocate: str) -> list[str]:

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.baseline import Baseline, Fingerprint, baseline, fingerprint
+from devhost.discovery.baseline import Fingerprint, baseline, fingerprint
+from devhost.discovery.roots import DirectoryRoot
 from devhost.host import rescan
+from devhost.host.inventory import InventoryRoot
 from devhost.host.rescan import Rescan
 from devhost.hostfs import mounts
+from devhost.hostfs.files import HostFiles
+from devhost.watch.watcher import Watcher
 
 MOUNTINFO = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:5 / /dev rw - devtmpfs udev rw
@@ -19,14 +23,19 @@ MOUNTINFO = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
 class Resource:
     """Has directories, and counts its scans."""
 
+    told_by_events = True
+
     def __init__(self, *paths: Path) -> None:
-        self._paths = paths
+        watcher = Watcher()
+        self.roots = [
+            InventoryRoot(DirectoryRoot(str(path)), HostFiles(), watcher) for path in paths
+        ]
         self.scans = 0
-        self.baseline: Baseline | None = None
         self.scan()
 
     def scan(self) -> None:
-        self.baseline = baseline(map(str, self._paths))
+        for root in self.roots:
+            root.baseline = baseline([root.root.base])
 
     def rescan(self) -> None:
         self.scans += 1
@@ -73,11 +82,20 @@ async def test_a_directory_that_differs_and_no_other(tmp_path: Path) -> None:
 async def test_one_without_a_baseline_is_scanned_each_time(tmp_path: Path) -> None:
     resource = Resource(tmp_path)
     resource.scan = lambda: None  # type: ignore[method-assign]
-    resource.baseline = None
+    resource.roots[0].baseline = None
     one = await begun(resource)
     for _ in range(3):
         await one.round()
     assert resource.scans == 3
+
+
+async def test_one_of_which_events_do_not_tell_all_is_scanned_each_time(tmp_path: Path) -> None:
+    resource, other = Resource(tmp_path), Resource(tmp_path)
+    resource.told_by_events = False
+    one = await begun(resource, other)
+    for _ in range(3):
+        await one.round()
+    assert (resource.scans, other.scans) == (3, 0)
 
 
 async def test_a_directory_of_many_resources_is_looked_at_once(

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.roots import is_silent, told_by_events
-from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import Survey
+from devhost.discovery.roots import is_silent
+from devhost.discovery.scan import Scanner, told_by_events
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Snapshot
+from tests.support.scanning import selected
 
 
 def scanner_of(resource: str, root: str = "/") -> Scanner:
@@ -24,7 +24,7 @@ def scanner_of(resource: str, root: str = "/") -> Scanner:
 
 def told(tmp_path: Path, resource: str, root: str = "/") -> bool:
     scanner = scanner_of(resource.replace("DIR", str(tmp_path)), root)
-    found = scanner.survey()
+    found = selected(scanner)
     snapshot = scanner.snapshot(found, Snapshot(), lambda _: None, 1.0)
     assert snapshot.devices
     return told_by_events(scanner, found, snapshot)
@@ -105,19 +105,6 @@ def test_a_name_that_begins_like_one_of_the_kernels(tmp_path: Path) -> None:
     (tmp_path / "sysroot").mkdir()
     (tmp_path / "sysroot" / "a").touch()
     assert told(tmp_path, "sources: [directory: /sysroot]", root=str(tmp_path))
-
-
-def test_what_failed_is_not_told_and_not_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it hangs, it would be asked in vain where the source is."""
-    scanner = scanner_of(f"sources: [directory: {tmp_path}]")
-
-    def hangs(*_: object) -> str:
-        raise AssertionError("it was asked")
-
-    monkeypatch.setattr(HostFiles, "resolve", hangs)
-    assert not told_by_events(scanner, Survey(failed={0: "no answer"}), Snapshot(error="no answer"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mknod needs root")

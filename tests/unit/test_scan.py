@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from devhost.allocation.policy import Policy
 from devhost.discovery import scan
 from devhost.discovery.scan import Scanner
-from devhost.discovery.survey import survey
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model import config, names
 from devhost.model.device import Snapshot
+from tests.support.scanning import survey
 
 
 class Scans:

@@ -10,6 +10,7 @@ from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from tests.support.scanning import selected
 
 
 class Host:
@@ -42,7 +43,7 @@ class Host:
         text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{sources}]\n{more}"
         (resource,) = loads(text).require().resources
         scanner = Scanner.of(resource, HostFiles(str(self.root)), Policy(), "n", hold_s=0.0)
-        self.last = scanner.snapshot(scanner.survey(), self.last, lambda _: None, 0.0)
+        self.last = scanner.snapshot(selected(scanner), self.last, lambda _: None, 0.0)
         return {device.id: device.numa_nodes for device in self.last.devices.values()}
 
 

@@ -14,6 +14,7 @@ class Entry:
         record: The record on the disk, or about to be.
         former: Whether the device no longer has the node, as far as this process knows.
         since: On the event loop's clock, since when kubelet cannot allocate the node by it.
+        listed: Whether kubelet's list of this process had the device when that was last checked.
         gone: Whether a scan has not found the node.
         unknown: Whether kubelet cannot know the device, except from this process.
     """
@@ -21,6 +22,7 @@ class Entry:
     record: Record
     former: bool = False
     since: float = 0.0
+    listed: bool = False
     gone: bool = False
     unknown: bool = False
 

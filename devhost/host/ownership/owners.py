@@ -88,7 +88,9 @@ class Owners:
 
     def declare(self, resources: Iterable[Resource]) -> None:
         """Set the resources of the configuration in force."""
-        self._overlap = {one.name: one.overlap == "allow" for one in resources}
+        before, self._overlap = self._overlap, {r.name: r.overlap == "allow" for r in resources}
+        if before != self._overlap:
+            self._freed = True  # a node may wait for one that shares its nodes now
 
     def serve(self, name: str, device_list: DeviceList, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
@@ -177,8 +179,10 @@ class Owners:
         owner, now = entry.record.owner, asyncio.get_running_loop().time()
         served = self._served.get(owner.resource)
         if served and self._has_left(owner) and _offers(served.device_list, owner, now):
-            entry.since = now
+            entry.since, entry.listed = now, True
             return False
+        if entry.listed:  # another reason counts from now on
+            entry.listed, self._freed = False, True
         if self._elsewhere(owner.resource) or now < entry.since:
             return False
         if not self._holders.asked:

@@ -18,21 +18,23 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
     def fields(**more: object) -> dict[str, object]:
         return {"fields": {"resource": resource, **{k: v for k, v in more.items() if v}}}
 
-    lines = list(_device_lines(before, after))
+    devices = list(_device_lines(before, after))
     known = set(before.skipped)
-    lines += [
-        ("skipped", {"candidate": skipped.candidate, "reason": skipped.reason})
-        for skipped in after.skipped
-        if skipped not in known
-    ]
+    skipped = [one for one in after.skipped if one not in known] if known else after.skipped
     # Those with a reason first: of many lines, only the first are logged.
-    lines.sort(key=lambda line: not line[1].get("reason"))
+    lines = [line for line in devices if line[1].get("reason")]
+    lines += [
+        ("skipped", {"candidate": one.candidate, "reason": one.reason})
+        for one in skipped[: _LINES_MAX + 1]
+    ]
+    lines += [line for line in devices if not line[1].get("reason")]
     for message, more in lines[:_LINES_MAX]:
         level = logging.WARNING if more.get("reason") else logging.INFO
         _LOG.log(level, message, extra=fields(**more))
-    if rest := lines[_LINES_MAX:]:
-        level = logging.WARNING if rest[0][1].get("reason") else logging.INFO
-        _LOG.log(level, "and more", extra=fields(changes=len(rest)))
+    rest = len(devices) + len(skipped) - _LINES_MAX
+    if rest > 0:
+        level = logging.WARNING if lines[_LINES_MAX][1].get("reason") else logging.INFO
+        _LOG.log(level, "and more", extra=fields(changes=rest))
     for note in set(after.notes) - set(before.notes):
         _LOG.info("host path missing", extra=fields(reason=note))
     for reason in () if before.unmatched else after.unmatched:

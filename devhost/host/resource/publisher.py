@@ -2,20 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.partial import Part
-from devhost.discovery.scan import Scanner
-from devhost.host.ownership.claim import Claim
-from devhost.host.ownership.claims import Claims
+from devhost.discovery.scan import Scanner, ScanResult
 from devhost.host.ownership.owners import Owners, owner_of
-from devhost.host.resource import advertising
 from devhost.host.resource.changes import log_changes
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.device import Snapshot
-from devhost.model.names import share_ids
+from devhost.model.names import share_ids, without_share
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -27,7 +23,7 @@ class Publisher:
 
     Attributes:
         device_list: What the kubelet is sent.
-        found: What the last look found, before it was judged.
+        found: What the last scan found, before it was judged.
         snapshot: What is advertised.
         scanner: The declaration by which that was found.
         skipped: The nodes (`Node.key`) that were left to other resources.
@@ -37,14 +33,11 @@ class Publisher:
         self,
         scanner: Scanner,
         device_list: DeviceList,
-        claims: Claims,
-        claim: Claim,
         owners: Owners,
         judges: Sequence[Judge],
     ) -> None:
         self.scanner, self.device_list = scanner, device_list
-        self._claims, self._claim, self._judges = claims, claim, judges
-        self._owners = owners
+        self._owners, self._judges = owners, judges
         self.found = self.snapshot = Snapshot()
         self.skipped: frozenset[str] = frozenset()
 
@@ -62,9 +55,9 @@ class Publisher:
         self.skipped = self.skipped if skipped is None else frozenset(skipped)
         device_list, replicas = self.device_list, scanner.resource.replicas
         before, left = device_list.entries, device_list.left_count
-        found = advertising.without_left(found, before)
+        found = without_left(found, before)
         snapshot = self._judged(found)
-        wanted = advertising.entries(snapshot, replicas)
+        wanted = entries(snapshot, replicas)
         held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
         wanted = self._fitting(wanted)
         device_list.update(wanted)
@@ -79,55 +72,42 @@ class Publisher:
         if device_list.left_count != left:
             self.publish(scanner, found)  # what has waited for the IDs that left need wait no more
             return
-        self.found = advertising.without_left(found, device_list.leaving)
-        former, self.snapshot = (
-            self.snapshot,
-            advertising.without_left(snapshot, device_list.leaving),
-        )
+        self.found = without_left(found, device_list.leaving)
+        former, self.snapshot = self.snapshot, without_left(snapshot, device_list.leaving)
         log_changes(scanner.resource.name, former, self.snapshot)
         devices = self.snapshot.devices.values()
         declared = {owner_of(scanner.resource, one) for one in devices if not one.replaced}
         self._owners.offered(scanner.resource.name, declared)
         self._owners.count(scanner.resource.name, self.snapshot)
-        offered = advertising.keys(self.snapshot, leaving=False)
-        leaving = advertising.keys(self.snapshot, leaving=True)
-        self._claims.set(self._claim, offered, leaving, self.skipped)
 
-    def publish_part(self, part: Part) -> bool:
+    def publish_change(self, change: ScanResult) -> bool:
         """Do what `publish` does, for the few devices that may be different.
 
         Returns:
             Whether that could be done; else nothing was.
         """
         resource, device_list = self.scanner.resource, self.device_list
-        if self.found is not part.before or device_list.omitted:
+        if self.found is not change.before or device_list.omitted:
             return False
-        if part.after is part.before:
+        if change.snapshot is change.before:
             return True
-        judged = self._judged(Snapshot(part.devices))
-        wanted = advertising.entries(judged, resource.replicas)
+        judged = self._judged(Snapshot(change.devices))
+        wanted = entries(judged, resource.replicas)
         if len(device_list.fitting(wanted)) < len(wanted):
             return False
-        gone = [one for key in part.gone for one in share_ids(key, resource.replicas)]
+        gone = [one for key in change.gone for one in share_ids(key, resource.replicas)]
         device_list.change(wanted, gone)
         devices = {**self.snapshot.devices, **judged.devices}
-        former = {key: devices[key] for key in part.gone}
-        for key in part.gone:
+        former = {key: devices[key] for key in change.gone}
+        for key in change.gone:
             self._owners.left(owner_of(resource, devices.pop(key)))
-        former |= {
-            key: self.snapshot.devices[key] for key in part.devices if key in self.snapshot.devices
-        }
+        known = self.snapshot.devices
+        former |= {key: known[key] for key in change.devices if key in known}
         before = Snapshot(former, self.snapshot.skipped)
-        self.found, self.snapshot = part.after, replace(part.after, devices=devices)
+        self.found, self.snapshot = change.snapshot, replace(change.snapshot, devices=devices)
         # After the stream's turn: the kubelet is told first.
         after = Snapshot(judged.devices, self.snapshot.skipped)
         asyncio.get_running_loop().call_later(0, log_changes, resource.name, before, after)
-        self._claims.change(
-            self._claim,
-            offered=(offered := advertising.keys(judged, leaving=False)),
-            leaving=(leaving := advertising.keys(judged, leaving=True)),
-            gone=advertising.keys(before, leaving=False) - offered - leaving,
-        )
         self._owners.count(resource.name, self.snapshot)
         return True
 
@@ -153,3 +133,38 @@ class Publisher:
             fields = {"resource": self.scanner.resource.name, "left_out": device_list.omitted}
             _LOG.warning("list truncated", extra={"fields": fields})
         return listed
+
+
+# ── pure ──
+
+
+def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
+    """Return a snapshot of which every device has to go."""
+    devices = {
+        device_id: replace(device, reason=reason, missing_since=now, replaced=True)
+        for device_id, device in snapshot.devices.items()
+    }
+    return Snapshot(devices)
+
+
+def without_left(snapshot: Snapshot, leaving: Collection[str]) -> Snapshot:
+    """Forget replaced devices whose IDs have all left the list."""
+    if not any(device.replaced for device in snapshot.devices.values()):
+        return snapshot
+    bases = {without_share(advertised_id) for advertised_id in leaving}
+    kept = {
+        device_id: device
+        for device_id, device in snapshot.devices.items()
+        if not device.replaced or device_id in bases
+    }
+    return replace(snapshot, devices=kept)
+
+
+def entries(snapshot: Snapshot, replicas: int) -> dict[str, AdvertisedDevice]:
+    """Return what the list is to have: each share of each device that is declared."""
+    wanted: dict[str, AdvertisedDevice] = {}
+    for device in snapshot.devices.values():
+        if not device.replaced:
+            entry = AdvertisedDevice(device.healthy, device.numa_nodes)
+            wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
+    return wanted

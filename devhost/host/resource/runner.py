@@ -1,23 +1,21 @@
-"""One resource's life: look, publish, serve, hand out; change, drain, end."""
+"""One resource's life: scan, publish, serve; change, drain, end."""
 
 import asyncio
 import math
-from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from devhost.discovery.baseline import Baseline
+from devhost.discovery.incremental import Changed
+from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.host.cdi.injection import CdiInjection
 from devhost.host.health import HealthMonitor
+from devhost.host.inventory import InventoryRoot
 from devhost.host.prestart.preparation import Preparation
-from devhost.host.resource import advertising
 from devhost.host.resource.allocation_backend import ResourceBackend
-from devhost.host.resource.due import Due
-from devhost.host.resource.looker import Looker
-from devhost.host.resource.publisher import Publisher
+from devhost.host.resource.publisher import Publisher, withdrawn, without_left
 from devhost.host.resource.resource_status import ResourceStatus
-from devhost.host.resource.source_watch import SourceWatch
+from devhost.host.resource.scans import RescanTrigger, Scans
 from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import Registration
@@ -38,23 +36,20 @@ class Runner:
 
     def __init__(self, scanner: Scanner, shared: Shared, code: CodeResource | None = None) -> None:
         name, self._code = scanner.resource.name, code
-        self._scanner, self._shared = scanner, shared
-        self._claims = shared.claims
-        self._claim = shared.claims.add(name, self.look_again)
-        self._claim.shares = scanner.resource.overlap == "allow"
+        self._shared = shared
         self.draining = False
-        self._due = Due()
-        self._looking: asyncio.Task[Snapshot] | None = None
-        self._looker = Looker(shared.claims, self._claim, shared.recorder, self.look_again)
-        self.health = HealthMonitor(name, self.look_again)
-        self._injection = CdiInjection(shared.cdi_files, shared.holders, self.look_again)
+        self._due = RescanTrigger()
+        shares = scanner.resource.overlap == "allow"
+        self._member = shared.ownership.add(name, self.trigger_scan, shares=shares)
+        self._scans = Scans(scanner, self._member, shared)
+        self._scanning: asyncio.Task[Snapshot | None] | None = None
+        self.health = HealthMonitor(name, self.trigger_scan)
+        self._injection = CdiInjection(shared.cdi_files, shared.holders, self.trigger_scan)
         self.device_list = DeviceList(shared.leave_after)
         self.device_list.ids_held_by_pods = self._held
         judges = [self.health.with_health, self._injection.judged]
-        self._publisher = Publisher(
-            scanner, self.device_list, shared.claims, self._claim, shared.owners, judges
-        )
-        shared.owners.serve(name, self.device_list, self.look_again)
+        self._publisher = Publisher(scanner, self.device_list, shared.owners, judges)
+        shared.owners.serve(name, self.device_list, self.trigger_scan)
         self._last_held: AbstractSet[str] = frozenset()
         self._up_to_date = asyncio.Event()
         self._preparation = Preparation(
@@ -65,25 +60,23 @@ class Runner:
             holders=shared.holders.now if shared.holders.asked else None,
             state_dir=shared.state_dir,
         )
-        self._declared: Scanner | None = None
         backend = ResourceBackend(
             self._publisher, self._up_to_date, self._preparation, shared, code
         )
         self.resource_status = ResourceStatus(name)
         self._registration = Registration(backend, shared.directory, self._tell)
-        self._watch = SourceWatch(shared.watcher, self.look_again)
         if code is not None:
-            code.started(self.look_again)
+            code.started(self.trigger_scan)
 
     @property
     def name(self) -> str:
         """The resource's name."""
-        return self._scanner.resource.name
+        return self._member.name
 
     @property
     def resource(self) -> Resource:
         """The declaration."""
-        return self._scanner.resource
+        return self._scans.scanner.resource
 
     @property
     def snapshot(self) -> Snapshot:
@@ -96,9 +89,14 @@ class Runner:
         return self.resource_status.shown
 
     @property
-    def baseline(self) -> Baseline | None:
-        """See `Looker.baseline`."""
-        return self._looker.baseline
+    def roots(self) -> list[InventoryRoot]:
+        """What is read for it."""
+        return self._shared.inventory.of(self._member)
+
+    @property
+    def told_by_events(self) -> bool:
+        """Whether events tell all that may change what was found."""
+        return self._scans.told_by_events
 
     @property
     def _drained(self) -> bool:
@@ -106,43 +104,46 @@ class Runner:
 
     # ── what may be asked of it ──
 
-    def look_again(self, path: str | None = None) -> None:
-        """Something may have changed on the host; at one path, if that is known."""
-        self._claims.order.busy(self._claim)
-        self._due.tell(path)
+    def trigger_scan(self, root: Root | None = None, name: str | None = None) -> None:
+        """Something may have changed on the host; at one name of a root, if that is known."""
+        self._shared.ownership.due(self._member)
+        self._due.request(root, name)
 
     def rescan(self) -> None:
-        """Look at everything again, also whether the watches are right."""
-        self._watch.doubt()
-        self.look_again()
+        """Scan everything, and see that the right directories are watched."""
+        for root in self.roots:
+            root.doubt()
+        self.trigger_scan()
 
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
         self.draining = False
         publisher = self._publisher
-        publisher.found = carried_over(publisher.found, self._scanner.resource, scanner.resource)
-        self._scanner = scanner
-        self._claims.share(self._claim, scanner.resource.overlap == "allow")
-        self._turn()
+        publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
+        self._scans = Scans(scanner, self._member, self._shared)
+        self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
+        self._member.shares = scanner.resource.overlap == "allow"
+        self._start_over()
         self.resource_status.restore()
 
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
         self._shared.expectations.forget(self.name)
-        self._turn()
+        self._start_over()
         self.resource_status.override(State.DRAINING, _DRAINING)
 
-    def _turn(self) -> None:
+    def _start_over(self) -> None:
         self._up_to_date.clear()
-        self.look_again()
-        if self._looking is not None:
-            self._looking.cancel()
+        self.trigger_scan()
+        if self._scanning is not None:
+            self._scanning.cancel()
 
     async def run(self) -> None:
-        """Look and serve until cancelled, or until drained."""
+        """Scan and serve until cancelled, or until drained."""
         self.resource_status.set(State.DISCOVERING)
-        self._due.tell()
+        self._due.request()
+        self._shared.inventory.use(self._member, self._scans.scanner.roots, self.trigger_scan)
         self._shared.holders.subscribe(self._held_changed)
         registering: asyncio.Task[None] | None = None
         try:
@@ -158,13 +159,13 @@ class Runner:
                 if registering is not None:
                     registering.cancel()
         finally:
-            if self._looking is not None:
-                self._looking.cancel()
-            self._watch.end()
+            if self._scanning is not None:
+                self._scanning.cancel()
+            self._shared.inventory.leave(self._member)
             self._shared.holders.unsubscribe(self._held_changed)
             self.health.close()
             self._injection.close()
-            self._claims.give_up(self._claim)
+            self._shared.ownership.settled(self._member)
             self.resource_status.set(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
@@ -173,7 +174,7 @@ class Runner:
 
     async def close(self) -> None:
         """Give up what a resource that has ended had on this node."""
-        self._claims.remove(self._claim)
+        self._shared.ownership.remove(self._member)
         self._shared.owners.end(self.name)
         await self._preparation.ended()
         await self._injection.remove(self.name)
@@ -185,68 +186,65 @@ class Runner:
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()
         if self.resource.inject == "cdi" and state is State.REGISTERED:
-            self.look_again()  # an older instance may have written its spec until now
+            self.trigger_scan()  # an older instance may have written its spec until now
 
     # ── discovery ──
 
     async def _discover(self) -> None:
-        """Wait until there is a reason to look, look, publish, and rest."""
-        changed = await self._until_due()
-        with await self._claims.order.turns.next():
-            began = (clock := asyncio.get_running_loop().time)()
-            if not changed or not await self._look_at(changed):
-                await self._look_at_all()
-        # One whose looks take long leaves time to the others.
+        """Wait until there is a reason to scan, scan, publish, and rest."""
+        await self._until_due()
+        await self._shared.ownership.begin(self._member)
+        changed = self._due.take()
+        began = (clock := asyncio.get_running_loop().time)()
+        if not changed or not await self._scan_names(changed):
+            await self._scan_all()
+        # One whose scans take long leaves time to the others.
         await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
 
-    async def _look_at(self, changed: Collection[str]) -> bool:
-        """Look at a few paths, if that is enough; else nothing is done."""
-        scanner, publisher = self._scanner, self._publisher
-        if self.draining or not self._watch.of(scanner):
+    async def _scan_names(self, changed: Changed) -> bool:
+        """Scan a few names, if that is enough; else nothing is done."""
+        scans, publisher = self._scans, self._publisher
+        if self.draining:
             return False
-        part = await self._looker.part(scanner, publisher.found, changed)
-        if part is None:
+        began = asyncio.get_running_loop().time()
+        result = await scans.names(publisher.found, changed)
+        if result is None:
             return False
-        await self._shared.owners.keep(scanner.resource, part.devices.values())
-        if scanner is not self._scanner or not publisher.publish_part(part):
+        await self._shared.owners.keep(scans.scanner.resource, result.devices.values())
+        if scans is not self._scans or not publisher.publish_change(result):
             return False
-        self.health.watch(scanner, publisher.found)
+        self.health.watch(scans.scanner, publisher.found)
         self._registration.notify()
-        self._shared.expectations.changed(self.name, publisher)
-        self._settled()
+        loop = asyncio.get_running_loop()
+        loop.call_later(0, self._count, loop.time() - began)  # the kubelet is told first
         return True
 
-    async def _look_at_all(self) -> None:
-        scanner = self._scanner
-        if not self._watch.of(scanner) and not self.draining:
-            await self._watch.arrange(scanner)
-        self._looking = asyncio.create_task(self._look(scanner), name=f"look {self.name}")
+    def _count(self, seconds: float) -> None:
+        """Count a scan of a few names, and the devices then."""
+        self._shared.recorder.scanned(self.name, seconds, failed=False)
+        self._shared.expectations.changed(self.name, self._publisher)
+
+    async def _scan_all(self) -> None:
+        scans = self._scans
+        self._scanning = asyncio.create_task(self._scan(scans), name=f"scan {self.name}")
         try:
-            found = await self._looking
+            found = await self._scanning
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             return  # the declaration has changed meanwhile
         finally:
-            self._looking.cancel()
-        if scanner is not self._scanner:
-            return  # it has changed after the look had ended
-        await self._follow(scanner, found)
-        if scanner is not self._scanner:
+            self._scanning.cancel()
+        if scans is not self._scans or found is None:
+            return  # it has changed after the scan had ended, or the host has
+        await self._follow(scans.scanner, found)
+        if scans is not self._scans:
             return
-        self._publisher.scanner = scanner
+        self._publisher.scanner = scans.scanner
         self._publish(found)
-        self._looker.published(scanner, self._publisher.found)
-        self._settled()
+        scans.published(self._publisher.found)
         self._up_to_date.set()
-
-    def _settled(self) -> None:
-        """End a look; it is repeated if other resources took or left a node meanwhile."""
-        if self._looker.outdated() and not self.draining:
-            self.look_again()
-        if not self._due:
-            self._claims.order.idle(self._claim)
 
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
         """See to all that has to be so before the kubelet learns of what was found."""
@@ -255,26 +253,21 @@ class Runner:
             self.health.watch(scanner, found)
             if not self._shared.directory.instances.newer(self.name):  # that has written its own
                 await self._injection.write(scanner, found)
-            if self._declared is not scanner:
-                self._declared = scanner
+            if not self._up_to_date.is_set():
                 await self._preparation.declared(scanner.resource)
         if self.device_list.prunable(asyncio.get_running_loop().time()):
             await self._shared.holders.try_refresh()
 
-    async def _until_due(self) -> Collection[str] | None:
-        """Wait for a reason to look, or the time of something that was put off.
-
-        Returns:
-            The paths that changed; ``None`` if anything may have.
-        """
+    async def _until_due(self) -> None:
+        """Wait for a reason to scan, or the time of something that was put off."""
         clock = asyncio.get_running_loop().time
-        pause = POLL_S if self._watch.degraded else math.inf
+        pause = POLL_S if any(root.degraded for root in self.roots) else math.inf
         if (again_at := self._publisher.found.again_at) is not None:
             pause = min(pause, max(0.0, again_at - clock()))
         until = clock() + pause
         while not self._due and clock() < until:
             if self._drained:
-                return None
+                return
             held = self._held()
             busy = self.device_list.leaving - held or (self.draining and not held)
             step = min(until - clock(), _STEP_S) if busy else until - clock()
@@ -284,18 +277,18 @@ class Runner:
                     self._registration.notify()
         if not self._due:
             self.rescan()
-        return self._due.take()
 
-    async def _look(self, scanner: Scanner) -> Snapshot:
-        previous = advertising.without_left(self._publisher.found, self.device_list.leaving)
+    async def _scan(self, scans: Scans) -> Snapshot | None:
+        previous = without_left(self._publisher.found, self.device_list.leaving)
         if self.draining:
-            return advertising.withdrawn(previous, _REMOVED, asyncio.get_running_loop().time())
-        return await self._looker.all(scanner, previous, self._watch.directories)
+            self._shared.ownership.decide(self._member, ())
+            return withdrawn(previous, _REMOVED, asyncio.get_running_loop().time())
+        return await scans.full(previous, self._due.since)
 
     # ── publishing ──
 
     def _publish(self, found: Snapshot) -> None:
-        self._publisher.publish(self._publisher.scanner, found, self._looker.skipped)
+        self._publisher.publish(self._publisher.scanner, found, self._scans.left)
         self._registration.notify()
         if not self.draining:
             self._shared.expectations.changed(self.name, self._publisher)
@@ -318,4 +311,4 @@ class Runner:
             or self.device_list.leaving
             or self._shared.owners.withheld(self.name)
         ):
-            self.look_again()
+            self.trigger_scan()

@@ -1,0 +1,220 @@
+"""What of all that was read is a resource's: candidates, and what is not offered and why."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
+from typing import Final
+
+from devhost.discovery.dev import DevFinder
+from devhost.discovery.directory import DirectoryFinder
+from devhost.discovery.glob import GlobFinder
+from devhost.discovery.match import Finder, Match, Readings
+from devhost.discovery.roots import (
+    Reading,
+    Root,
+    failure,
+    is_too_long,
+    read,
+    unusable,
+)
+from devhost.discovery.static import StaticFinder
+from devhost.hostfs.files import HostFiles
+from devhost.immutable import immutable
+from devhost.model import names
+from devhost.model.config import Resource
+from devhost.model.device import FileKind, FileState, Node, Skipped
+from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
+
+DANGLING: Final = "dangling link"
+IN_USE: Final = "in use: "
+# Neither what happens in a directory nor what uses a block device shows at their own entries.
+_INDIRECT: Final = (FileKind.DIRECTORY, FileKind.BLOCK)
+_TOO_LONG: Final = "its path is too long for the kernel"
+
+
+@immutable
+class Selection:
+    """What a resource's sources find.
+
+    Attributes:
+        nodes: Candidates in the order of the sources, then in natural order of their names.
+        skipped: What is not to be offered.
+        failed: By source, why it could not be read.
+        notes: What is not there yet.
+        unmatched: Why nothing is found, where nothing is missing and no source finds anything.
+        direct: Whether events tell all that may change it: each candidate is what its own entry
+            of a watched directory is, not what that leads to or what is mounted.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    direct: bool = False
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Which nodes are found (`Node.key`), without tokens."""
+        return frozenset(node.key for node in self.nodes if node.state)
+
+
+def finder(kind: Kind) -> Finder:
+    """Return what finds the devices of a kind of source."""
+    match kind:
+        case Directory():
+            return DirectoryFinder(kind)
+        case Glob():
+            return GlobFinder(kind)
+        case Dev():
+            return DevFinder(kind)
+        case Static():
+            return StaticFinder(kind)
+
+
+def roots_of(resource: Resource) -> tuple[Root, ...]:
+    """Return what has to be read for a resource."""
+    return tuple(
+        dict.fromkeys(root for source in resource.sources for root in finder(source.kind).roots)
+    )
+
+
+def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
+    """Read roots, one after the other. Blocks."""
+    return {root: read(root, files) for root in roots}
+
+
+def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Selection:
+    """Return what a resource's sources find among what was read.
+
+    Blocks, for what is at a name is looked at here; never raises for what the host does.
+
+    Args:
+        resource: The declaration.
+        readings: Of all roots of the resource.
+        tokens: Whether what is not on the host counts too.
+    """
+    nodes: list[Node] = []
+    skipped: list[Skipped] = []
+    failed: dict[int, str] = {}
+    notes: list[str] = []
+    unmatched: list[str] = []
+    direct = True
+    for index, source in enumerate(resource.sources):
+        found = finder(source.kind)
+        some = [readings[root] for root in found.roots]
+        if not some and not tokens:
+            continue
+        if reason := next((reading.failure for reading in some if reading.failure), None):
+            failed[index] = reason
+            continue
+        one = _Source(index, source)
+        try:
+            one.judge(found, some, readings)
+        except OSError as error:
+            failed[index] = failure(error)
+        nodes += one.nodes
+        skipped += one.skipped
+        if index in failed:
+            continue
+        missing = next((reading.missing for reading in some if reading.missing), None)
+        if missing and not (one.nodes or one.skipped):
+            notes.append(missing)
+        elif not (nodes or skipped):
+            unmatched.append(found.unmatched(readings))
+        direct &= one.direct and found.told_by_names and all(r.is_direct for r in some)
+    return Selection(
+        tuple(nodes),
+        tuple(skipped),
+        failed,
+        tuple(notes),
+        () if nodes or skipped else tuple(unmatched),
+        direct=direct and not failed,
+    )
+
+
+def _name_key(match: Match | Skipped) -> object:
+    name = match.name if isinstance(match, Match) else match.candidate
+    return names.natural_key(name), name
+
+
+class _Source:
+    """Judges the matches of a source.
+
+    Attributes:
+        nodes: Those that are candidates.
+        skipped: Those that are not.
+        direct: As `Selection.direct`.
+    """
+
+    def __init__(self, index: int, source: Source) -> None:
+        kind = source.kind
+        self._index, self._role = index, source.role
+        self._types = None if isinstance(kind, Static) else kind.types
+        self._in_use = isinstance(kind, Static) or kind.in_use
+        self.nodes: list[Node] = []
+        self.skipped: list[Skipped] = []
+        self.direct = True
+
+    def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
+        """Judge all matches.
+
+        Raises:
+            OSError: The host could not say what one of them is.
+        """
+        matches: Iterable[Match | Skipped] = found.find(readings)
+        if len(some) > 1:
+            matches = names.in_order(matches, _name_key)
+        for match in matches:
+            if isinstance(match, Skipped):  # by the source, which does not say if it is a link
+                self.skipped.append(match)
+                self.direct &= not some[0].links
+            else:
+                self._judge(match)
+
+    def _judge(self, match: Match) -> None:
+        problem, state = unusable(match.path, match.name) or match.excluded, None
+        if match.at is not None and problem is None:
+            problem, state = self._state(*match.at)
+        if problem is not None:
+            self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
+            self.direct &= not (match.at and match.at[1] in match.at[0].links)
+            return
+        if state is not None and match.at is not None:
+            reading, name = match.at
+            own = state.realpath == f"{reading.real}/{name}"
+            self.direct &= own and state.kind not in _INDIRECT
+        variables = match.variables
+        node = Node(match.path, state, self._index, match.name, variables, self._role)
+        self.nodes.append(node)
+
+    def _state(self, reading: Reading, name: str) -> tuple[str | None, FileState | None]:
+        """Return why it is no candidate, and what it is."""
+        try:
+            state = reading.state(name)
+        except OSError as error:
+            if not is_too_long(error):
+                raise
+            return _TOO_LONG, None
+        if state is None:
+            self.direct = False
+            return DANGLING, None
+        problem = self._wrong_type(state, is_link=name in reading.links)
+        if problem is None and (problem := self._busy(reading, state)):
+            self.direct = False
+        return problem or unusable(state.realpath), state
+
+    def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
+        if self._types is None:
+            directory = state.kind is FileKind.DIRECTORY
+            return "a directory: name it in `types` to offer it" if directory else None
+        if state.kind.value in self._types or ("symlink" in self._types and is_link):
+            return None
+        return f"a {state.kind.value}, not {' or '.join(self._types)}"
+
+    def _busy(self, reading: Reading, state: FileState) -> str | None:
+        if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
+            return None
+        if reading.block_use is None:
+            return IN_USE
+        use = reading.block_use.of(state.number)
+        return f"{IN_USE}{use}" if use else None

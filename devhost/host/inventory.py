@@ -1,0 +1,210 @@
+"""What is on the host: each root is watched and read once for all resources that look there."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from devhost.discovery.baseline import Baseline, baseline
+from devhost.discovery.match import Readings
+from devhost.discovery.roots import Reading, Root, is_silent, read
+from devhost.hostfs.files import HostFiles
+from devhost.threads import in_thread
+from devhost.watch.targets import WatchTarget
+from devhost.watch.watcher import Watcher
+
+ANSWER_S: Final = 10.0
+_PATIENCE_MAX_S: Final = 60.0
+_WATCH_S: Final = 1.0
+_LOG: Final = logging.getLogger(__name__)
+
+OnChange = Callable[[Root, str | None], None]
+"""Called when something may have changed at a root: at one name, or anywhere."""
+
+
+def unanswered() -> str:
+    """Say that the host did not answer."""
+    return f"the host did not answer in {ANSWER_S:.0f} s"
+
+
+class InventoryRoot:
+    """A root that is in use. One that hangs holds up only those who read it.
+
+    Attributes:
+        root: What is read.
+        users: Who is called when something may have changed.
+        baseline: What its directories were like before the last reading; ``None`` where that is
+            not known.
+    """
+
+    def __init__(self, root: Root, files: HostFiles, watcher: Watcher) -> None:
+        self.root, self._files = root, files
+        self._subscription = watcher.subscribe(self._changed)
+        self.users: dict[Hashable, OnChange] = {}
+        self.baseline: Baseline | None = None
+        self._reading: Reading | None = None
+        self._began = 0.0
+        self._job: asyncio.Task[None] | None = None
+        self._patience = ANSWER_S
+        self._given_up = False  # somebody has waited in vain
+        self._watching: asyncio.Task[None] | None = None
+        self._in_doubt = True
+        self._shown = ""  # where this process sees its base
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it cannot be watched, so that it has to be read regularly."""
+        return self._subscription.degraded
+
+    def doubt(self) -> None:
+        """Have the next reading see that the watches are still right."""
+        self._in_doubt = True
+
+    def close(self) -> None:
+        """Watch it no longer."""
+        for task in (self._job, self._watching):
+            if task is not None:
+                task.cancel()
+        self._subscription.close()
+
+    # ── reading ──
+
+    async def read(self, since: float) -> Reading:
+        """Return a reading that began at a time of the event loop's clock or later.
+
+        If the host does not answer, that is the failure, and the users are told when it does.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        while self._reading is None or self._began < since:
+            if self._job is None:
+                self._job = asyncio.create_task(self._read(), name=f"read {self.root.base}")
+            done, _ = await asyncio.wait({self._job}, timeout=max(0.0, deadline - loop.time()))
+            if not done:
+                self._given_up = True
+                return Reading(self.root, self._files, failure=unanswered())
+        return self._reading
+
+    async def _read(self) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            if self._in_doubt:
+                await self._watch()
+            directories, reads = self._directories(), clock()
+
+            def work() -> tuple[Baseline | None, Reading]:
+                before = None if directories is None else baseline(directories)
+                return before, read(self.root, self._files)
+
+            try:
+                before, reading = await in_thread(f"read {self.root.base}", work)
+            except Exception as error:  # noqa: BLE001 (logged, and tried again)
+                _LOG.exception("reading failed", extra={"fields": {"root": self.root.base}})
+                reason = f"reading failed: {error!r}"
+                before, reading = None, Reading(self.root, self._files, failure=reason)
+            self.baseline, self._reading, self._began = before, reading, reads
+        finally:
+            self._job = None
+        if self._given_up:  # what is slow and not dead is given more time from then on, or it flaps
+            self._given_up = False
+            self._patience = min(max(self._patience, 2 * (clock() - began)), _PATIENCE_MAX_S)
+            self._tell(None)
+
+    def _tell(self, name: str | None) -> None:
+        for changed in list(self.users.values()):
+            changed(self.root, name)
+
+    # ── watching ──
+
+    def _directories(self) -> frozenset[str] | None:
+        """Return the directories that are watched; ``None`` where that is not known."""
+        watching = self._watching
+        if watching is None or not watching.done() or watching.cancelled():
+            return None
+        if watching.exception() is not None:
+            return None
+        return self._subscription.directories
+
+    async def _watch(self) -> None:
+        """See that it is watched; wait for that, so that nothing is missed, but not for long.
+
+        The filesystem may not answer: the reading shows that too, and this is not tried twice at a
+        time. What came between the reading and the watch is read when the watch is there.
+        """
+        if self._watching is None or self._watching.done():
+            self._in_doubt = False
+            self._watching = asyncio.create_task(self._arrange(), name=f"watch {self.root.base}")
+        _, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
+        for one in late:
+            one.add_done_callback(self._watched_late)
+
+    def _watched_late(self, watching: "asyncio.Task[None]") -> None:
+        if not watching.cancelled():
+            self._tell(None)
+
+    async def _arrange(self) -> None:
+        watched, files = self.root.watched, self._files
+        if watched is None:
+            return
+        path = watched.path
+        shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
+        self._shown = shown.rstrip("/")
+        target = WatchTarget(shown, watched.recursive)
+        await self._subscription.watch(frozenset(() if is_silent(path) else (target,)))
+
+    def _changed(self, path: str | None) -> None:
+        above = f"{self._shown}/"
+        known = path is not None and path.startswith(above)
+        self._tell(path[len(above) :] if known and path is not None else None)
+
+
+class Inventory:
+    """All roots that resources read."""
+
+    def __init__(self, files: HostFiles, watcher: Watcher) -> None:
+        self._files, self._watcher = files, watcher
+        self._roots: dict[Root, InventoryRoot] = {}
+        self._used: dict[Hashable, tuple[Root, ...]] = {}
+
+    @property
+    def roots(self) -> Iterable[InventoryRoot]:
+        """All that are in use."""
+        return self._roots.values()
+
+    def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
+        """Have a user be told of changes of these roots, and no longer of others."""
+        former, wanted = self._used.get(user, ()), tuple(roots)
+        for root in wanted:
+            one = self._roots.get(root)
+            if one is None:
+                one = self._roots[root] = InventoryRoot(root, self._files, self._watcher)
+            one.users[user] = changed
+        self._used[user] = wanted
+        for root in former:
+            if root not in wanted:
+                self._drop(user, root)
+
+    def leave(self, user: Hashable) -> None:
+        """Have a user be told of nothing any more."""
+        for root in self._used.pop(user, ()):
+            self._drop(user, root)
+
+    def _drop(self, user: Hashable, root: Root) -> None:
+        one = self._roots[root]
+        del one.users[user]
+        if not one.users:
+            one.close()
+            del self._roots[root]
+
+    def of(self, user: Hashable) -> list[InventoryRoot]:
+        """Return the roots of a user."""
+        return [self._roots[root] for root in self._used.get(user, ())]
+
+    async def read(self, user: Hashable, since: float) -> Readings:
+        """Return readings of a user's roots that began at a time or later."""
+        ones = self.of(user)
+        if len(ones) == 1:
+            return {ones[0].root: await ones[0].read(since)}
+        found = await asyncio.gather(*(one.read(since) for one in ones))
+        return {one.root: reading for one, reading in zip(ones, found, strict=True)}

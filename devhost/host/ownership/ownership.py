@@ -1,0 +1,258 @@
+"""Which resource offers which node: decided by one step at a time, in the order of the file.
+
+The first resource in the file that finds a node has it, the others leave it to that one. What was
+offered before, and may still be held, is in `owners`. All is looked up by node, so that what a
+resource does costs the same among a thousand others.
+"""
+
+import asyncio
+import bisect
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+_TURN_S: Final = 1.0
+_CROWD: Final = 8  # resources that begin a scan without regard to the others
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A resource among those that may find the same nodes.
+
+    Attributes:
+        name: The resource's name.
+        rescan: Has it scanned again.
+        place: Where it is in the file.
+        shares: Its nodes may be offered by others too (``overlap: allow``).
+        offered: The nodes that it offers (`Node.key`).
+        left: Those that it would offer if no resource before it did.
+        asked: How many reasons for a scan there were.
+        begun: How many of them the last scan that began is for.
+        decided: How many of them the last decision is for.
+        removed: It is served no longer.
+    """
+
+    name: str
+    rescan: Callable[[], None]
+    place: int
+    shares: bool = False
+    offered: set[str] = field(default_factory=set)
+    left: frozenset[str] = frozenset()
+    asked: int = 0
+    begun: int = 0
+    decided: int = 0
+    removed: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a decision is to come."""
+        return self.decided < self.asked
+
+
+class _ByNode:
+    """By node, the members that have to do with it."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, tuple[Member, ...]] = {}
+
+    def of(self, key: str) -> tuple[Member, ...]:
+        return self._members.get(key, ())
+
+    def change(self, member: Member, *, gone: Iterable[str], new: Iterable[str]) -> None:
+        for key in gone:
+            rest = tuple(one for one in self._members[key] if one is not member)
+            if rest:
+                self._members[key] = rest
+            else:
+                del self._members[key]
+        for key in new:
+            self._members[key] = (*self.of(key), member)
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """A member that knows what it has found, and waits for its decision."""
+
+    member: Member
+    deadline: float
+    granted: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Ownership:
+    """The resources of a process; all but `owner` belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._members: list[Member] = []  # these are in the order of the file
+        self._pending: list[Member] = []
+        self._waiting: list[_Waiter] = []
+        self._deciding = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._gate = asyncio.Lock()
+        self._offered, self._left = _ByNode(), _ByNode()
+        self._arranged: dict[str, bool] = {}  # who shares, in the order of the file
+
+    def add(self, name: str, rescan: Callable[[], None], *, shares: bool) -> Member:
+        """Enter a resource behind those that are there; a scan of it is due."""
+        place = self._members[-1].place + 1 if self._members else 0
+        member = Member(name, rescan, place, shares)
+        self._members.append(member)
+        self.due(member)
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Forget a resource that is served no longer."""
+        self.decide(member, ())
+        self.settled(member)
+        member.removed = True
+        self._members.remove(member)
+
+    def arrange(self, order: Sequence[str]) -> None:
+        """Put the resources in the order of a new file; those that it lacks go behind.
+
+        If some come in another order now, or share their nodes no longer, or now, all are scanned;
+        a new one only if it has decided already, in the place that it had until now.
+        """
+        places = {name: place for place, name in enumerate(order)}
+        self._members.sort(key=lambda one: places.get(one.name, len(places)))
+        for place, member in enumerate(self._members):
+            member.place = place
+        self._pending.sort(key=_place)
+        self._waiting.sort(key=_place_of_waiter)
+        former = self._arranged
+        self._arranged = {one.name: one.shares for one in self._members if one.name in places}
+        before = [pair for pair in former.items() if pair[0] in self._arranged]
+        changed = before != [pair for pair in self._arranged.items() if pair[0] in former]
+        for member in self._members:
+            if changed or (member.name not in former and not member.pending):
+                member.rescan()
+
+    # ── whose turn it is ──
+
+    def due(self, member: Member) -> None:
+        """Note that there is a reason to scan a resource: those behind it wait for the outcome."""
+        if member.removed:
+            return
+        if not member.pending:
+            bisect.insort(self._pending, member, key=_place)
+        member.asked += 1
+
+    async def begin(self, member: Member) -> None:
+        """Begin a scan: of very many at a time, one in each round of the event loop."""
+        if len(self._pending) > _CROWD:
+            async with self._gate:
+                await asyncio.sleep(0)
+        member.begun = member.asked
+
+    def settled(self, member: Member) -> None:
+        """Note that nobody is to wait for a resource, whatever is due."""
+        if member.pending:
+            self._pending.remove(member)
+        member.decided = member.begun = member.asked
+        self._next()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, member: Member) -> AsyncIterator[None]:
+        """Wait until the resources before have decided; meanwhile no other one decides.
+
+        Not for long: one that hangs must not hold up the others.
+        """
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(member, loop.time() + _TURN_S)
+        bisect.insort(self._waiting, waiter, key=_place_of_waiter)
+        self._next()
+        try:
+            await waiter.granted
+            yield
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            else:
+                self._deciding = False
+            self._next()
+
+    def _next(self) -> None:
+        """Let the first decide that knows what it has found, unless one before it does not yet."""
+        if self._deciding or not self._waiting:
+            return
+        first = self._waiting[0]
+        if self._pending and self._pending[0].place < first.member.place:
+            if self._timer is not None:
+                return
+            loop, deadline = asyncio.get_running_loop(), min(map(_deadline, self._waiting))
+            if deadline > loop.time():
+                self._timer = loop.call_at(deadline, self._overdue)
+                return
+        self._waiting.remove(first)
+        self._deciding = True
+        if not first.granted.done():
+            first.granted.set_result(None)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        self._next()
+
+    # ── who offers what ──
+
+    def owner(self, member: Member, key: str) -> str | None:
+        """Return the resource before this one that offers a node."""
+        if member.shares or key.startswith("\0"):
+            return None
+        return next((one.name for one in self._before(member, key)), None)
+
+    def outdated(self, member: Member, offered: Collection[str]) -> bool:
+        """Whether a decision would take nodes over that may be there no longer.
+
+        Another resource had them at the last scan. Why it has left them since is perhaps the
+        reason that has come since this scan began.
+        """
+        return member.asked != member.begun and not member.left.isdisjoint(offered)
+
+    def _before(self, member: Member, key: str) -> Iterator[Member]:
+        return (one for one in self._offered.of(key) if one.place < member.place)
+
+    def decide(self, member: Member, offered: Iterable[str], left: Iterable[str] = ()) -> None:
+        """Note what a resource offers now; others that this concerns are scanned again.
+
+        Args:
+            member: The resource.
+            offered: The nodes that it offers.
+            left: Those that it leaves to resources before it.
+        """
+        now, before, member.left = set(offered), member.left, frozenset(left)
+        self._left.change(member, gone=before - member.left, new=member.left - before)
+        self.change(member, new=now - member.offered, gone=member.offered - now)
+        if any(self.owner(member, key) is None for key in member.left):
+            member.rescan()  # its owner has ended meanwhile
+
+    def change(self, member: Member, *, new: Collection[str], gone: Collection[str]) -> None:
+        """Note what of what a resource offers is new, and what it offers no longer."""
+        member.offered.update(new)
+        member.offered.difference_update(gone)
+        self._offered.change(member, gone=gone, new=new)
+        if member.decided < member.begun:
+            member.decided = member.begun
+            if not member.pending:
+                self._pending.remove(member)
+        concerned: dict[Member, None] = {}
+        for key in new:
+            concerned |= dict.fromkeys(self._offered.of(key))
+        for key in gone:
+            concerned |= dict.fromkeys(self._left.of(key))
+        for one in concerned:
+            if one.place > member.place and not one.pending:
+                one.rescan()
+
+
+def _place(member: Member) -> int:
+    return member.place
+
+
+def _deadline(waiter: _Waiter) -> float:
+    return waiter.deadline
+
+
+def _place_of_waiter(waiter: _Waiter) -> int:
+    return waiter.member.place

@@ -1,0 +1,187 @@
+"""Scans the host for one resource: everything, or a few names where that is enough."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from devhost import memory
+from devhost.discovery.incremental import Changed, Incremental, is_independent
+from devhost.discovery.roots import Root
+from devhost.discovery.scan import Scanner, ScanResult, told_by_events
+from devhost.discovery.selection import Selection
+from devhost.host import inventory
+from devhost.host.ownership.ownership import Member
+from devhost.host.resource.patience import Patience
+from devhost.host.shared import Shared
+from devhost.model.device import Snapshot
+from devhost.threads import in_thread
+
+_FEW: Final = 200  # to identify so few takes less than a thread does
+_NAMES_S: Final = 1.0  # for a scan of a few names
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RescanTrigger:
+    """Collects reasons to scan again; a burst of them is one scan. One task waits for them.
+
+    Attributes:
+        since: When the last reason came: what was read before that does not count.
+    """
+
+    def __init__(self) -> None:
+        self._due = True
+        self.since = asyncio.get_running_loop().time()
+        self._names: dict[Root, set[str]] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __bool__(self) -> bool:
+        return self._due
+
+    def request(self, root: Root | None = None, name: str | None = None) -> None:
+        """Something may have changed; at one name of a root, if that is known."""
+        if root is None or name is None:
+            self._names = None
+        elif self._names is not None:
+            self._names.setdefault(root, set()).add(name)
+        self._due = True
+        self.since = asyncio.get_running_loop().time()
+        self._wake()
+
+    def take(self) -> dict[Root, set[str]] | None:
+        """Begin anew; return the names that changed, or ``None`` if anything may have."""
+        changed, self._names = self._names, {}
+        self._due = False
+        return changed
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a reason, but not longer; return whether there is one."""
+        if not self._due:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            if seconds == math.inf:
+                await self._waiter
+            else:
+                timer = loop.call_later(max(seconds, 0.0), self._wake)
+                try:
+                    await self._waiter
+                finally:
+                    timer.cancel()
+        return self._due
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Scans:
+    """The scans of one resource by one declaration, one at a time.
+
+    Attributes:
+        scanner: The declaration.
+        left: The nodes (`Node.key`) that the last full scan has left to other resources.
+        told_by_events: Whether events tell all that may change what the last full scan found.
+    """
+
+    def __init__(self, scanner: Scanner, member: Member, shared: Shared) -> None:
+        self.scanner, self._member = scanner, member
+        self._host, self._ownership = shared.inventory, shared.ownership
+        self._recorder = shared.recorder
+        self._patience = Patience(member.rescan)
+        self._found = Selection()  # by the scan under way
+        self._incremental: Incremental | None = None
+        self.left: frozenset[str] = frozenset()
+        self.told_by_events = False
+
+    async def full(self, previous: Snapshot, since: float) -> Snapshot | None:
+        """Scan everything; ``None`` if another scan is due, and this one came too late.
+
+        Args:
+            previous: What was known before.
+            since: What was read of the host before this time does not count.
+        """
+        clock, name, scanner = asyncio.get_running_loop().time, self._member.name, self.scanner
+        began, readings = clock(), await self._host.read(self._member, since)
+        unanswered = False
+        try:
+            found = await self._patience.run(f"select {name}", lambda: scanner.select(readings))
+        except TimeoutError:
+            unanswered, found = True, scanner.failed(inventory.unanswered())
+        except Exception as error:  # noqa: BLE001 (logged, and tried again)
+            _LOG.exception("scan failed", extra={"fields": {"resource": name}})
+            found = scanner.failed(f"scan failed: {error!r}")
+        self._recorder.scanned(name, clock() - began, failed=bool(found.failed))
+        memory.gc_freeze_many(len(found.nodes))
+        if not unanswered:
+            try:
+                return await self._concluded(found, previous, self._patience.run)
+            except TimeoutError:  # a path of an answer may not answer either
+                found = scanner.failed(inventory.unanswered())
+        # Where nothing is found there is no path to look at.
+        return await self._concluded(found, previous, in_thread)
+
+    async def _concluded(
+        self,
+        found: Selection,
+        previous: Snapshot,
+        run: Callable[[str, Callable[[], Snapshot]], Awaitable[Snapshot]],
+    ) -> Snapshot | None:
+        clock, name, scanner = asyncio.get_running_loop().time, self._member.name, self.scanner
+        left: set[str] = set()
+
+        def owner_of(key: str) -> str | None:
+            owner = self._ownership.owner(self._member, key)
+            if owner is not None:
+                left.add(key)
+            return owner
+
+        async with self._ownership.turn(self._member):
+            now = clock()
+            if len(found.nodes) + len(previous.devices) <= _FEW:
+                identified = scanner.identify(found, previous, owner_of, now)
+            else:
+                identified = await in_thread(
+                    f"identify {name}", lambda: scanner.identify(found, previous, owner_of, now)
+                )
+            if self._ownership.outdated(self._member, identified.offered):
+                return None
+            self._ownership.decide(self._member, identified.offered, left)
+        self.left, self._found = frozenset(left), found
+        return await run(f"scan {name}", lambda: scanner.conclude(found, identified, previous, now))
+
+    async def names(self, known: Snapshot, changed: Changed) -> ScanResult | None:
+        """Scan a few names; ``None`` where everything has to be scanned."""
+        incremental, self._incremental = self._incremental, None
+        if incremental is None or incremental.snapshot is not known:
+            return None
+        now, name = asyncio.get_running_loop().time(), self._member.name
+        try:
+            async with asyncio.timeout(_NAMES_S):
+                result = await in_thread(f"scan {name}", lambda: incremental.scan(changed, now))
+        except TimeoutError:
+            return None
+        except Exception:  # noqa: BLE001 (logged; a full scan says what is wrong, if anything is)
+            fields = {"resource": name}
+            _LOG.exception("incremental scan failed, running a full scan", extra={"fields": fields})
+            return None
+        if result is None:
+            return None
+        async with self._ownership.turn(self._member):
+            offered, released = result.offered, result.released
+            if self._ownership.outdated(self._member, offered) or any(
+                self._ownership.owner(self._member, key) for key in offered
+            ):
+                return None
+            new = offered - self._member.offered
+            self._ownership.change(self._member, new=new, gone=released & self._member.offered)
+        self._incremental = incremental
+        return result
+
+    def published(self, snapshot: Snapshot) -> None:
+        """Take note of what a full scan has led to, which a scan of a few names goes on from."""
+        found, self._found = self._found, Selection()
+        self.told_by_events = told_by_events(self.scanner, found, snapshot)
+        independent = is_independent(self.scanner, found, snapshot)
+        self._incremental = Incremental(self.scanner, snapshot) if independent else None
+        memory.gc_freeze_many(len(snapshot.devices))

@@ -1,0 +1,274 @@
+"""Who offers a node when several resources find it."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.host.ownership import ownership
+from devhost.host.ownership.ownership import Member, Ownership
+
+
+class Entered:
+    """Three resources, and which of them were to be scanned again."""
+
+    def __init__(self) -> None:
+        self.ownership, self.again = Ownership(), set[str]()
+        self.a, self.b, self.c = (self.enter(name) for name in "abc")
+        self.ownership.arrange("abc")
+        self.again.clear()
+
+    def enter(self, name: str, *, shares: bool = False) -> Member:
+        member = self.ownership.add(name, lambda: self.again.add(name), shares=shares)
+        self.ownership.settled(member)
+        return member
+
+    def decide(self, member: Member, offered: Iterable[str], left: Iterable[str] = ()) -> None:
+        self.ownership.decide(member, offered, left)
+
+    def owner(self, member: Member, key: str) -> str | None:
+        return self.ownership.owner(member, key)
+
+    def told(self) -> set[str]:
+        told, self.again = self.again, set()
+        return told
+
+
+@pytest.fixture
+async def at() -> Entered:
+    return Entered()
+
+
+def test_the_first_in_the_file_has_a_node(at: Entered) -> None:
+    """Those behind see who has it; the one itself and those before do not."""
+    at.decide(at.a, ["n"])
+    assert at.owner(at.b, "n") == "a"
+    assert at.owner(at.a, "n") is None
+    at.decide(at.c, ["m"])
+    assert at.owner(at.b, "m") is None
+
+
+def test_who_left_a_node_to_another_is_scanned_when_that_has_it_no_longer(at: Entered) -> None:
+    at.decide(at.a, ["n"])
+    at.decide(at.b, [], ["n"])
+    at.decide(at.c, ["m"], ["x"])
+    assert at.told() == {"c"}  # nobody has what it has left
+    for offered in (["n", "o"], ["o"], []):
+        at.decide(at.a, offered)
+    assert at.told() == {"b"}
+    at.decide(at.b, [])
+    at.decide(at.a, ["n"])
+    at.decide(at.a, [])
+    assert at.told() == set()
+
+
+def test_one_before_takes_a_node_over(at: Entered) -> None:
+    at.decide(at.b, ["n"])
+    assert at.told() == set()
+    at.decide(at.a, ["n"])
+    assert at.told() == {"b"}
+    assert at.owner(at.b, "n") == "a"
+
+
+def test_who_is_scanned_is_not_told(at: Entered) -> None:
+    """It has not decided yet, and will see what has changed."""
+    at.decide(at.a, ["n"])
+    at.decide(at.b, [], ["n"])
+    at.ownership.due(at.b)
+    at.decide(at.a, [])
+    assert at.told() == set()
+
+
+async def test_what_may_be_there_no_longer_is_not_taken_over(at: Entered) -> None:
+    """Another had it when it was looked for; why that has left it is not known yet."""
+    at.decide(at.a, ["n"])
+    at.decide(at.b, ["m"], ["n"])
+    at.ownership.due(at.b)
+    await at.ownership.begin(at.b)
+    assert not at.ownership.outdated(at.b, ["n"])
+    at.ownership.due(at.b)
+    at.decide(at.a, [])
+    assert at.ownership.outdated(at.b, ["n"])
+    assert not at.ownership.outdated(at.b, ["m"])
+    await at.ownership.begin(at.b)
+    assert not at.ownership.outdated(at.b, ["n"])
+
+
+def test_shared_nodes_wait_for_nobody(at: Entered) -> None:
+    """`overlap: allow` leaves nothing to others, but what comes first still keeps its nodes."""
+    at.b.shares = True
+    at.decide(at.a, ["n"])
+    at.decide(at.b, ["n"])
+    assert at.owner(at.b, "n") is None
+    at.decide(at.b, ["m"])
+    assert at.owner(at.c, "m") == "b"
+
+
+def test_tokens_are_nobodys(at: Entered) -> None:
+    """Two resources may both have a token called 0."""
+    at.decide(at.a, ["\0000"])
+    assert at.owner(at.b, "\0000") is None
+
+
+def test_a_new_order_has_all_scanned(at: Entered) -> None:
+    """Only when the order of those that are there changes; what the file lacks goes behind."""
+    at.decide(at.a, ["n"])
+    at.ownership.arrange("abc")
+    assert at.told() == set()
+    at.ownership.arrange("bc")
+    assert at.told() == set()
+    assert at.owner(at.b, "n") is None
+    at.ownership.arrange("cb")
+    assert at.told() == {"a", "b", "c"}
+
+
+def test_who_shares_now_has_all_scanned(at: Entered) -> None:
+    at.b.shares = True
+    at.ownership.arrange("abc")
+    assert at.told() == {"a", "b", "c"}
+
+
+def test_a_resource_that_comes_between_disturbs_nobody(at: Entered) -> None:
+    """The others are in the order in which they were; what it has decided is decided anew."""
+    new = at.enter("n")
+    at.ownership.arrange("anbc")
+    assert at.told() == {"n"}
+    at.decide(at.a, ["n"])
+    assert at.owner(new, "n") == "a"
+    at.decide(new, ["m"])
+    assert at.owner(at.b, "m") == "n"
+
+
+def test_a_removed_resource_has_nothing(at: Entered) -> None:
+    """Those that left its nodes to it are scanned."""
+    at.decide(at.a, ["n"])
+    at.decide(at.c, [], ["n"])
+    at.ownership.remove(at.a)
+    assert at.told() == {"c"}
+    assert at.owner(at.b, "n") is None
+
+
+async def test_nobody_waits_for_a_removed_resource(at: Entered) -> None:
+    """Something of it may come late, such as what a filesystem that hung has to say."""
+    at.ownership.due(at.a)
+    at.ownership.remove(at.a)
+    at.ownership.due(at.a)
+    at.ownership.due(at.b)
+    async with asyncio.timeout(0.5), at.ownership.turn(at.b):
+        pass
+
+
+def test_who_ends_while_another_decides(at: Entered) -> None:
+    """What was left to it is free: nobody tells the other later."""
+    at.decide(at.b, [], ["n"])
+    assert at.told() == {"b"}
+
+
+# ── whose turn it is ──
+
+
+async def decided(at: Entered, due: str, found: Iterable[str]) -> list[str]:
+    """Return in which order resources decide.
+
+    Args:
+        at: The resources.
+        due: Of which a scan is due.
+        found: The order in which they know what they have found.
+    """
+    members = {"a": at.a, "b": at.b, "c": at.c}
+    order: list[str] = []
+
+    async def decide(member: Member) -> None:
+        async with at.ownership.turn(member):
+            order.append(member.name)
+            await asyncio.sleep(0)
+            at.ownership.decide(member, ())
+
+    for name in due:
+        at.ownership.due(members[name])
+        await at.ownership.begin(members[name])
+    deciding = []
+    for name in found:
+        deciding.append(asyncio.create_task(decide(members[name])))
+        await asyncio.sleep(0)
+    await asyncio.gather(*deciding)
+    return order
+
+
+@given(st.permutations("abc"))
+async def test_they_decide_in_the_order_of_the_file(found: list[str]) -> None:
+    at = Entered()
+    assert await decided(at, "abc", found) == ["a", "b", "c"]
+    assert not any(one.pending for one in (at.a, at.b, at.c))
+
+
+async def test_nobody_waits_for_one_before_of_which_no_scan_is_due(at: Entered) -> None:
+    assert await decided(at, "bc", "bc") == ["b", "c"]
+
+
+async def test_a_decision_for_a_former_reason_is_waited_for(at: Entered) -> None:
+    """A scan that is due again will find what came since; until then the others wait."""
+    at.ownership.due(at.a)
+    await at.ownership.begin(at.a)
+    at.ownership.due(at.a)
+    at.ownership.decide(at.a, ())
+    waiting = asyncio.create_task(decided(at, "c", "c"))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await at.ownership.begin(at.a)
+    at.ownership.decide(at.a, ())
+    at.ownership.settled(at.a)
+    assert await waiting == ["c"]
+
+
+async def test_one_that_hangs_is_not_waited_for_for_long(
+    at: Entered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_TURN_S", 0.05)
+    at.ownership.due(at.a)
+    assert await decided(at, "bc", "cb") == ["b", "c"]
+    assert at.a.pending
+
+
+async def test_one_that_gives_up_its_turn_holds_nobody_up(at: Entered) -> None:
+    """A reload ends its scan while it waits, or while it decides."""
+    at.ownership.due(at.a)
+    tasks = [asyncio.create_task(decided(at, name, name)) for name in "bc"]
+    await asyncio.sleep(0.01)
+    tasks[0].cancel()
+    await asyncio.wait({tasks[0]})
+    at.ownership.settled(at.a)
+    at.ownership.settled(at.b)
+    assert await tasks[1] == ["c"]
+
+
+nodes = st.sets(st.sampled_from("nmop"))
+moves = st.lists(st.tuples(st.sampled_from("abc"), nodes, nodes, st.booleans()))
+
+
+@given(moves)
+async def test_a_change_is_a_decision(moves: list[tuple[str, set[str], set[str], bool]]) -> None:
+    """To decide on some nodes is to decide on all, of which the others are as they were."""
+    whole, part = Entered(), Entered()
+    for name, some, touched, partly in moves:
+        one, other = getattr(whole, name), getattr(part, name)
+        if partly:
+            offered = (one.offered - touched) | (some & touched)
+            part.ownership.change(other, new=offered - other.offered, gone=other.offered - offered)
+            whole.decide(one, offered, one.left)
+        else:
+            part.decide(other, some, touched)
+            whole.decide(one, some, touched)
+        assert one.offered == other.offered
+        if not partly:
+            assert whole.told() == part.told()
+        whole.told(), part.told()
+        for at in (whole, part):
+            offers: Mapping[str, set[str]] = {one.name: one.offered for one in (at.a, at.b, at.c)}
+            for member, key in itertools.product((at.a, at.b, at.c), "nmop"):
+                before = "abc"[: "abc".index(member.name)]
+                first = next((one for one in before if key in offers[one]), None)
+                assert (at.owner(member, key) is None) == (first is None)
