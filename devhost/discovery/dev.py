@@ -26,7 +26,7 @@ class DevFinder:
         return (DirectoryRoot("/dev", recursive=True, hidden=hidden, leave_out=_NOT_DEVICES),)
 
     @property
-    def told_by_names(self) -> bool:
+    def by_path_alone(self) -> bool:
         """What is at a path depends on nothing else."""
         return True
 

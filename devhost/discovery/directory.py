@@ -23,7 +23,7 @@ class DirectoryFinder:
         return (DirectoryRoot(options.path, options.recursive, options.recursive and self._hidden),)
 
     @property
-    def told_by_names(self) -> bool:
+    def by_path_alone(self) -> bool:
         """What is at a path depends on nothing else."""
         return True
 

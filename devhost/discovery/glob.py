@@ -59,7 +59,7 @@ class GlobFinder:
         return tuple(dict.fromkeys(map(_root, self.options.paths)))
 
     @property
-    def told_by_names(self) -> bool:
+    def by_path_alone(self) -> bool:
         """Whether only the last component has wildcards: else links may be on the way."""
         parts = [text.rpartition("/") for text in self.options.paths]
         return not any(_is_wild(above) or last == "**" for above, _, last in parts)

@@ -14,7 +14,7 @@ from devhost.model.config import Resource
 from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
-NO_SOURCE: Final = -1  # of a node: the source that found it is declared no more
+NO_SOURCE: Final = -1  # of a node: the source that found it is no longer declared
 # Who gets an ID and a slot first: the same node again, a node that comes back under an ID on
 # offer (a replug, also elsewhere), a new one.
 _SAME, _OFFERED, _NEW = range(3)
@@ -178,7 +178,7 @@ def remembered(resource: Resource, device: HostDevice) -> float:
 def file_of(state: FileState) -> File:
     """Return what stays of a file under another name, and what no other file has.
 
-    A filesystem may give an inode anew at once, but what the new file holds is of another time.
+    A filesystem may reuse an inode immediately, but what the new file holds is of another time.
     HostDevice nodes are not renamed, and that time tells when they were used.
     """
     return state.stamp if state.number else (*state.identity, state.modified)
@@ -190,7 +190,7 @@ def files_of(device: HostDevice) -> set[File]:
 
 
 def _moved(present: Identified, previous: Snapshot) -> set[File]:
-    """Return the files of devices that are found no more which others have now, or may have.
+    """Return the files of devices that are no longer found which others have now, or may have.
 
     A device that has had the file all the time is none of them: it is another name of it, a hard
     link. But while the former ID of one that has moved is in the list, it counts as moved.

@@ -1,6 +1,6 @@
 """A scan of a few names instead of everything, by the same functions, where that gives the same.
 
-A device comes or goes: its directory's event names it, and among ten thousand others only that
+A device comes or goes: its directory's event has its name, and among ten thousand others only that
 name is read, selected, identified and rendered. Whatever might concern other devices too (a link,
 an ID that is taken, a limit, a group, a directory that failed) is left to a full scan. The tests
 hold both against each other.
@@ -25,7 +25,7 @@ Changed = Mapping[Root, AbstractSet[str]]
 
 
 def is_independent(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bool:
-    """Whether the devices of a resource do not depend on each other, as far as is quickly told."""
+    """Whether the devices of a resource do not depend on each other, by a quick check."""
     resource = scanner.resource
     return (
         found.direct

@@ -40,7 +40,7 @@ class Finder(Protocol):
         ...
 
     @property
-    def told_by_names(self) -> bool:
+    def by_path_alone(self) -> bool:
         """Whether what is at a path depends on nothing else."""
         ...
 

@@ -19,7 +19,7 @@ from devhost.model.device import FileState, Skipped
 
 @immutable
 class WatchRoot:
-    """A host directory whose events tell of changes of a root."""
+    """A host directory whose events report changes of a root."""
 
     path: str
     recursive: bool = False
@@ -98,7 +98,7 @@ class Reading:
 
     @property
     def is_direct(self) -> bool:
-        """Whether events tell of all that comes and goes there. Blocks."""
+        """Whether events report all that is created and removed there. Blocks."""
         return self.real == self.root.base and not is_silent(self.real)
 
     def path(self, name: str) -> str:

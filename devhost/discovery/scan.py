@@ -167,11 +167,11 @@ class ScanResult:
         return identity.keys_of(one for one in former if one is not None) - self.offered
 
 
-def told_by_events(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bool:
-    """Whether the events of the watched directories tell all that may change a snapshot.
+def events_suffice(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bool:
+    """Whether the events of the watched directories report all that may change a snapshot.
 
-    They tell nothing of where links lead, of what uses a block device, of what else containers
-    are given, of whether a CDI spec can be written, and of why a device is not fit to be given.
+    There are none for the targets of links, the use of block devices, other host paths that
+    containers get, the CDI spec's directory, and what makes a device unhealthy.
     """
     return (
         found.direct
@@ -241,7 +241,7 @@ def _swapped(
 def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
     """Return what was known under an old declaration, for the next scan by a new one.
 
-    Each node is told by which of the new sources it was found; by none, if its source is gone.
+    Each node gets the number of the new source that is its former one, or none.
     """
     places = [
         next((at for at, source in enumerate(new.sources) if source == former), NO_SOURCE)

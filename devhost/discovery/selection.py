@@ -41,7 +41,7 @@ class Selection:
         failed: By source, why it could not be read.
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything.
-        direct: Whether events tell all that may change it: each candidate is what its own entry
+        direct: Whether events report all that may change it: each candidate is what its own entry
             of a watched directory is, not what that leads to or what is mounted.
     """
 
@@ -121,7 +121,7 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
             notes.append(missing)
         elif not (nodes or skipped):
             unmatched.append(found.unmatched(readings))
-        direct &= one.direct and found.told_by_names and all(r.is_direct for r in some)
+        direct &= one.direct and found.by_path_alone and all(r.is_direct for r in some)
     return Selection(
         tuple(nodes),
         tuple(skipped),

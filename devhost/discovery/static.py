@@ -21,7 +21,7 @@ class StaticFinder:
         return ()
 
     @property
-    def told_by_names(self) -> bool:
+    def by_path_alone(self) -> bool:
         """Tokens have no names on the host."""
         return True
 

@@ -72,7 +72,7 @@ class InventoryRoot:
     async def read(self, since: float) -> Reading:
         """Return a reading that began at a time of the event loop's clock or later.
 
-        If the host does not answer, that is the failure, and the users are told when it does.
+        If the host does not answer, that is the failure; the users are called when it does.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
@@ -173,7 +173,7 @@ class Inventory:
         return self._roots.values()
 
     def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
-        """Have a user be told of changes of these roots, and no longer of others."""
+        """Call a user for changes of these roots, and no longer for others."""
         former, wanted = self._used.get(user, ()), tuple(roots)
         for root in wanted:
             one = self._roots.get(root)
@@ -186,7 +186,7 @@ class Inventory:
                 self._drop(user, root)
 
     def leave(self, user: Hashable) -> None:
-        """Have a user be told of nothing any more."""
+        """Call a user no longer."""
         for root in self._used.pop(user, ()):
             self._drop(user, root)
 

@@ -1,7 +1,7 @@
-"""The rescan: finds what no event tells, for every resource within `RESCAN_S`.
+"""The rescan: finds changes without an event, for every resource within `RESCAN_S`.
 
 The directories of each root are compared with what they were when it was read. Resources of
-one that differs are scanned, and those of which events do not tell all that matters.
+one that differs are scanned, and those for which events do not report everything.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class Rescanned(Protocol):
         ...
 
     @property
-    def told_by_events(self) -> bool:
-        """Whether events tell all that may change what was found."""
+    def events_suffice(self) -> bool:
+        """Whether events report all that may change what was found."""
         ...
 
     def rescan(self) -> None:
@@ -78,7 +78,7 @@ class Rescan:
             differing |= {root for (root, _), it in zip(pending, differ, strict=False) if it}
             pending = pending[len(differ) :]
         for one in resources:  # a reading that ended meanwhile may have begun before the change
-            if not one.told_by_events or not differing.isdisjoint(one.roots):
+            if not one.events_suffice or not differing.isdisjoint(one.roots):
                 one.rescan()
 
 

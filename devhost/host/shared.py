@@ -33,7 +33,7 @@ class Shared:
         expectations: How many devices each resource should have.
         state_dir: What outlives this process; ``None`` where nothing does.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
-        recorder: Is told of what is counted.
+        recorder: The counters.
     """
 
     directory: PluginDirectory
@@ -49,9 +49,9 @@ class Shared:
 
 
 class CodeResource(Protocol):
-    """A resource whose devices and answers come from code; it is told of its life.
+    """A resource whose devices and answers come from code.
 
-    All methods belong to the event loop and return at once, or wait beside it.
+    All methods belong to the event loop and do not block it.
     """
 
     @property
@@ -76,5 +76,5 @@ class CodeResource(Protocol):
         ...
 
     async def ended(self) -> None:
-        """It is served no more."""
+        """It is no longer served."""
         ...

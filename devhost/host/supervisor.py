@@ -67,7 +67,7 @@ class Settings:
         cdi_dir: Where container runtimes look for CDI specs.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         hold_s: Seconds that a node waits for an earlier source to name it.
-        recorder: Is told of what is counted.
+        recorder: The counters.
     """
 
     plugin_dir: Path
@@ -273,7 +273,7 @@ class Host:
         )
 
     async def _clear_cdi(self) -> None:
-        """Remove the CDI specs of resources that are declared no more and that no pod holds."""
+        """Remove the CDI specs of resources that are no longer declared and that no pod holds."""
         instances, holders = self._shared.directory.instances, self._shared.holders
         await holders.until_known()
         needed = self._runners.keys() | holders.resources()

@@ -23,7 +23,7 @@ MOUNTINFO = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
 class Resource:
     """Has directories, and counts its scans."""
 
-    told_by_events = True
+    events_suffice = True
 
     def __init__(self, *paths: Path) -> None:
         watcher = Watcher()
@@ -91,7 +91,7 @@ async def test_one_without_a_baseline_is_scanned_each_time(tmp_path: Path) -> No
 
 async def test_one_of_which_events_do_not_tell_all_is_scanned_each_time(tmp_path: Path) -> None:
     resource, other = Resource(tmp_path), Resource(tmp_path)
-    resource.told_by_events = False
+    resource.events_suffice = False
     one = await begun(resource, other)
     for _ in range(3):
         await one.round()

@@ -7,7 +7,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.roots import is_silent
-from devhost.discovery.scan import Scanner, told_by_events
+from devhost.discovery.scan import Scanner, events_suffice
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Snapshot
@@ -27,7 +27,7 @@ def told(tmp_path: Path, resource: str, root: str = "/") -> bool:
     found = selected(scanner)
     snapshot = scanner.snapshot(found, Snapshot(), lambda _: None, 1.0)
     assert snapshot.devices
-    return told_by_events(scanner, found, snapshot)
+    return events_suffice(scanner, found, snapshot)
 
 
 @pytest.mark.parametrize(

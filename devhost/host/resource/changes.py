@@ -1,4 +1,4 @@
-"""Logs what changed between two snapshots of a resource, and no more than that."""
+"""Logs what changed between two snapshots of a resource."""
 
 import logging
 from typing import Final

@@ -49,7 +49,7 @@ class Publisher:
         Args:
             scanner: The declaration by which it was found.
             found: What was found.
-            skipped: The nodes that were left to other resources; as before unless told.
+            skipped: The nodes that were left to other resources; as before by default.
         """
         self.scanner = scanner
         self.skipped = self.skipped if skipped is None else frozenset(skipped)
@@ -70,7 +70,7 @@ class Publisher:
             device_list.update(wanted)
         device_list.prune(asyncio.get_running_loop().time())
         if device_list.left_count != left:
-            self.publish(scanner, found)  # what has waited for the IDs that left need wait no more
+            self.publish(scanner, found)  # devices may have waited for IDs that have left
             return
         self.found = without_left(found, device_list.leaving)
         former, self.snapshot = self.snapshot, without_left(snapshot, device_list.leaving)
@@ -105,7 +105,7 @@ class Publisher:
         former |= {key: known[key] for key in change.devices if key in known}
         before = Snapshot(former, self.snapshot.skipped)
         self.found, self.snapshot = change.snapshot, replace(change.snapshot, devices=devices)
-        # After the stream's turn: the kubelet is told first.
+        # After the list is sent.
         after = Snapshot(judged.devices, self.snapshot.skipped)
         asyncio.get_running_loop().call_later(0, log_changes, resource.name, before, after)
         self._owners.count(resource.name, self.snapshot)

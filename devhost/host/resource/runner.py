@@ -94,9 +94,9 @@ class Runner:
         return self._shared.inventory.of(self._member)
 
     @property
-    def told_by_events(self) -> bool:
-        """Whether events tell all that may change what was found."""
-        return self._scans.told_by_events
+    def events_suffice(self) -> bool:
+        """Whether events report all that may change what was found."""
+        return self._scans.events_suffice
 
     @property
     def _drained(self) -> bool:
@@ -216,7 +216,7 @@ class Runner:
         self.health.watch(scans.scanner, publisher.found)
         self._registration.notify()
         loop = asyncio.get_running_loop()
-        loop.call_later(0, self._count, loop.time() - began)  # the kubelet is told first
+        loop.call_later(0, self._count, loop.time() - began)  # after the list is sent
         return True
 
     def _count(self, seconds: float) -> None:

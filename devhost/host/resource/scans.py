@@ -9,7 +9,7 @@ from typing import Final
 from devhost import memory
 from devhost.discovery.incremental import Changed, Incremental, is_independent
 from devhost.discovery.roots import Root
-from devhost.discovery.scan import Scanner, ScanResult, told_by_events
+from devhost.discovery.scan import Scanner, ScanResult, events_suffice
 from devhost.discovery.selection import Selection
 from devhost.host import inventory
 from devhost.host.ownership.ownership import Member
@@ -81,7 +81,7 @@ class Scans:
     Attributes:
         scanner: The declaration.
         left: The nodes (`Node.key`) that the last full scan has left to other resources.
-        told_by_events: Whether events tell all that may change what the last full scan found.
+        events_suffice: Whether events report all that may change what the last full scan found.
     """
 
     def __init__(self, scanner: Scanner, member: Member, shared: Shared) -> None:
@@ -92,7 +92,7 @@ class Scans:
         self._found = Selection()  # by the scan under way
         self._incremental: Incremental | None = None
         self.left: frozenset[str] = frozenset()
-        self.told_by_events = False
+        self.events_suffice = False
 
     async def full(self, previous: Snapshot, since: float) -> Snapshot | None:
         """Scan everything; ``None`` if another scan is due, and this one came too late.
@@ -181,7 +181,7 @@ class Scans:
     def published(self, snapshot: Snapshot) -> None:
         """Take note of what a full scan has led to, which a scan of a few names goes on from."""
         found, self._found = self._found, Selection()
-        self.told_by_events = told_by_events(self.scanner, found, snapshot)
+        self.events_suffice = events_suffice(self.scanner, found, snapshot)
         independent = is_independent(self.scanner, found, snapshot)
         self._incremental = Incremental(self.scanner, snapshot) if independent else None
         memory.gc_freeze_many(len(snapshot.devices))
