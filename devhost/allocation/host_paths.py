@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
 from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
@@ -27,6 +26,7 @@ class HostPaths:
         self._files, self._policy = files, policy
         self._cached = files.cached()
         self._seen: dict[str, FileState | str | None] = {}
+        self._visible: tuple[str, ...] | None = None
         self._absent: dict[str, str] = {}  # the real paths of what does not exist
         self._parts: dict[DeviceSpec, tuple[DeviceSpec, ...]] = {}
 
@@ -79,17 +79,22 @@ class HostPaths:
         if not isinstance(spec, MountSpec) or self.lookup(spec.host_path) is not None:
             return False
         where = f"{self.realpath(spec.host_path)}/"
-        return bool(self._visible) and not any(map(where.startswith, self._visible))
+        visible = self._visible_below()
+        return bool(visible) and not any(map(where.startswith, visible))
 
-    @cached_property
-    def _visible(self) -> tuple[str, ...]:
-        """The host paths, with a slash, below which files are visible; empty: all of them."""
-        if self._files.is_host:
-            return ()
-        root = os.path.realpath(self._files.root)
-        points = {mount.point for mount in mounts("/proc/self/mountinfo")}
-        below = {f"{point.removeprefix(root)}/" for point in points if point.startswith(f"{root}/")}
-        return () if root in points else tuple(below)
+    def _visible_below(self) -> tuple[str, ...]:
+        """Return the host paths, with a slash, below which files are visible; none: everywhere."""
+        # Not cached_property: before Python 3.12 all instances share its lock, and this may hang.
+        if self._visible is None:
+            root = os.path.realpath(self._files.root)
+            points = {mount.point for mount in mounts("/proc/self/mountinfo")}
+            if self._files.is_host or root in points:
+                self._visible = ()
+            else:
+                above = f"{root}/"
+                below = (point for point in points if point.startswith(above))
+                self._visible = tuple(f"{point.removeprefix(root)}/" for point in below)
+        return self._visible
 
     def parts(self, spec: S) -> tuple[S, ...]:
         """Return a spec, or for a directory of device nodes one for each; links are left out.

@@ -90,9 +90,8 @@ class Reading:
     @property
     def real(self) -> str:
         """Its base with links resolved. Blocks."""
-        if (
-            self._real is None
-        ):  # no `cached_property`: before Python 3.12 all wait for one that hangs
+        # Not cached_property: before Python 3.12 all instances share its lock, and this may hang.
+        if self._real is None:
             self._real = self._files.resolve(self.root.base or "/").rstrip("/")
         return self._real
 

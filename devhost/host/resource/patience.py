@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from devhost.host import inventory
-from devhost.threads import in_thread
+from devhost.threads import BlockingCalls, NoAnswerError
 
 T = TypeVar("T")
 
@@ -13,54 +13,39 @@ _MAX_S: Final = 60.0
 
 
 class Patience:
-    """Runs blocking work, one at a time; what comes late is announced, for it is not waited for.
+    """Runs the blocking work of one resource, one call at a time.
 
     Args:
-        late: Called when work has ended that was given up.
+        name: The resource's name.
+        on_late: Called when a call has returned for which nobody waited any longer.
     """
 
-    def __init__(self, late: Callable[[], None]) -> None:
-        self._late = late
+    def __init__(self, name: str, on_late: Callable[[], None]) -> None:
+        self._on_late = on_late
         self._seconds = inventory.ANSWER_S
-        self._job: asyncio.Future[Any] | None = None
+        self._calls = BlockingCalls(f"scan {name}", serial=True, patience_hanging=self._seconds)
         self._given_up = False
 
-    async def run(self, name: str, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T]) -> T:
         """Return the result of work in a thread.
 
         Raises:
-            TimeoutError: It has not come back in time, or what was begun before has not.
+            NoAnswerError: It has not returned in time, or an earlier call has not.
             Exception: Whatever the work raises.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        if self._job is not None:
-            await self._wait(began)
-        job = self._job = in_thread(name, work)
-        started = loop.time()
 
-        def ended(job: asyncio.Future[Any]) -> None:
-            if not job.cancelled():
-                job.exception()  # perhaps nobody waits for it any more
-            if self._job is job:
-                self._job = None
-            if self._given_up:
+        def late() -> None:
+            if self._given_up:  # else the wait was cancelled, as by a reload
                 self._given_up = False
-                # What is slow and not dead is given more time from then on, or it would flap.
-                taken = loop.time() - started
+                # A host that is slow gets more time from now on, or its devices would flap.
+                taken = loop.time() - began
                 self._seconds = min(max(self._seconds, 2 * taken), _MAX_S)
-                self._late()
+                self._on_late()
 
-        job.add_done_callback(ended)
-        await self._wait(began)
-        result: T = job.result()
-        return result
-
-    async def _wait(self, began: float) -> None:
-        if self._job is None:
-            return
-        left = began + self._seconds - asyncio.get_running_loop().time()
-        done, _ = await asyncio.wait({self._job}, timeout=max(0.0, left))
-        if not done:
+        try:
+            return await self._calls.run(work, patience=self._seconds, on_late=late)
+        except NoAnswerError:
             self._given_up = True
-            raise TimeoutError
+            raise

@@ -1,6 +1,7 @@
 """Scans the host for one resource: everything, or a few names where that is enough."""
 
 import asyncio
+import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -88,7 +89,7 @@ class Scans:
         self.scanner, self._member = scanner, member
         self._host, self._ownership = shared.inventory, shared.ownership
         self._recorder = shared.recorder
-        self._patience = Patience(member.rescan)
+        self._patience = Patience(member.name, member.rescan)
         self._found = Selection()  # by the scan under way
         self._incremental: Incremental | None = None
         self.left: frozenset[str] = frozenset()
@@ -105,7 +106,7 @@ class Scans:
         began, readings = clock(), await self._host.read(self._member, since)
         unanswered = False
         try:
-            found = await self._patience.run(f"select {name}", lambda: scanner.select(readings))
+            found = await self._patience.run(lambda: scanner.select(readings))
         except TimeoutError:
             unanswered, found = True, scanner.failed(inventory.unanswered())
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
@@ -118,14 +119,15 @@ class Scans:
                 return await self._concluded(found, previous, self._patience.run)
             except TimeoutError:  # a path of an answer may not answer either
                 found = scanner.failed(inventory.unanswered())
-        # Where nothing is found there is no path to look at.
-        return await self._concluded(found, previous, in_thread)
+        # Where nothing is found, no path has to be checked.
+        in_any_thread = functools.partial(in_thread, f"scan {name}")
+        return await self._concluded(found, previous, in_any_thread)
 
     async def _concluded(
         self,
         found: Selection,
         previous: Snapshot,
-        run: Callable[[str, Callable[[], Snapshot]], Awaitable[Snapshot]],
+        run: Callable[[Callable[[], Snapshot]], Awaitable[Snapshot]],
     ) -> Snapshot | None:
         clock, name, scanner = asyncio.get_running_loop().time, self._member.name, self.scanner
         left: set[str] = set()
@@ -148,7 +150,7 @@ class Scans:
                 return None
             self._ownership.decide(self._member, identified.offered, left)
         self.left, self._found = frozenset(left), found
-        return await run(f"scan {name}", lambda: scanner.conclude(found, identified, previous, now))
+        return await run(lambda: scanner.conclude(found, identified, previous, now))
 
     async def names(self, known: Snapshot, changed: Changed) -> ScanResult | None:
         """Scan a few names; ``None`` where everything has to be scanned."""
