@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
-ROOTS: Final = (
-    *("devhost/cli", "devhost/library", "devhost/loading", "devhost/model", "devhost/observe"),
-    *("devhost/testing", "devhost/errors.py", "devhost/plan.py", "devhost/report.py"),
-    *("devhost/startup_signals.py", "config", "deploy", "docs", "examples", "README.md"),
-)
+ROOTS: Final = ("devhost", "config", "deploy", "docs", "examples", "README.md", "ARCHITECTURE.md")
 SUFFIXES: Final = {".html", ".json", ".md", ".py", ".service", ".tpl", ".txt", ".yaml"}
 # Phrases that have a plainer equivalent in every context.
 PHRASES: Final = re.compile(
@@ -24,7 +20,7 @@ def texts() -> Iterator[tuple[str, str]]:
     for root in ROOTS:
         path = REPOSITORY / root
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if file.suffix in SUFFIXES:
+            if file.suffix in SUFFIXES and "api" not in file.parts:
                 text = re.sub(r"\s+(# |// )?", " ", file.read_text(encoding="utf-8"))
                 yield str(file.relative_to(REPOSITORY)), text
 

@@ -20,7 +20,7 @@ S = TypeVar("S", DeviceSpec, MountSpec)
 
 
 class HostPaths:
-    """Host paths, each read once; made anew for each scan and each Allocate."""
+    """Host paths, each read once; a new one for each scan and each Allocate."""
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from devhost.host.endpoint import Endpoint
     from devhost.host.supervisor import Host
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class NoEndpoint:
@@ -38,7 +38,7 @@ def address(_context: click.Context, _option: click.Parameter, text: str) -> Add
         raise click.BadParameter(str(error)) from None
 
 
-def listen_options(command: Command) -> Command:
+def listen_options(command: _Command) -> _Command:
     """Add ``--listen`` and ``--metrics-devices``."""
     listen = click.option(
         "--listen",

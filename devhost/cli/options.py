@@ -13,7 +13,7 @@ from devhost.cli.listen_options import listen_options
 
 _PATIENCE_S: Final = 10.0  # for a filesystem to respond
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -76,7 +76,7 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
     return name
 
 
-def trust_options(command: Command) -> Command:
+def trust_options(command: _Command) -> _Command:
     """Add ``--allow-path`` and ``--allow-exec``."""
     paths = click.option(
         "--allow-path",
@@ -99,7 +99,7 @@ def trust_options(command: Command) -> Command:
     return paths(execs(command))
 
 
-def _holder_options(command: Command) -> Command:
+def _holder_options(command: _Command) -> _Command:
     """Add ``--pod-resources`` and ``--assume-free``; see `kubelet_options` on paths."""
     for option in reversed(
         (
@@ -126,7 +126,7 @@ def _holder_options(command: Command) -> Command:
     return command
 
 
-def kubelet_options(command: Command) -> Command:
+def kubelet_options(command: _Command) -> _Command:
     """Add the directories and sockets of kubelet, container runtimes and this process.
 
     Not as `click.Path`, which accesses the path: a hung filesystem would block the start.
@@ -182,7 +182,7 @@ def kubelet_options(command: Command) -> Command:
     return command
 
 
-def host_options(command: Command) -> Command:
+def host_options(command: _Command) -> _Command:
     """Add the options that ``run`` and ``try`` share."""
     for option in reversed(
         (

@@ -18,7 +18,7 @@ _DEFAULT: Final = "127.0.0.1:9110"
 _PATIENCE_S: Final = 10.0
 _NOT_RUNNING: Final = 3
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 
 
 @click.command(
@@ -49,14 +49,14 @@ def command(listen: Address, output: str) -> None:
     sys.exit(1 if shown["troubles"] else 0)
 
 
-def _request(address: Address) -> Json:
+def _request(address: Address) -> _Json:
     """Return the status, or exit."""
     near = address.near
     connection = http.client.HTTPConnection(near.host, near.port, timeout=_PATIENCE_S)
     try:
         connection.request("GET", "/status")
         answer = connection.getresponse()
-        shown: Json = json.loads(answer.read())
+        shown: _Json = json.loads(answer.read())
         known = answer.status == http.HTTPStatus.OK and "resources" in shown
     except OSError as error:
         _not_running(near, error.strerror or str(error))
@@ -78,7 +78,7 @@ def _not_running(address: Address, reason: str) -> NoReturn:
 # ── text output ──
 
 
-def _print(shown: Json) -> None:
+def _print(shown: _Json) -> None:
     ready = "ready" if shown["ready"] else "not ready"
     printer.echo(
         f"devhost {shown['version']} on {shown['nodeName']}, since {shown['startedAt']}: {ready}"
@@ -103,7 +103,7 @@ def _print(shown: Json) -> None:
             printer.echo(f"  {printable(trouble)}")
 
 
-def _print_resource(resource: Json) -> None:
+def _print_resource(resource: _Json) -> None:
     counts = f"{resource['allocatable']} of {resource['capacity']} allocatable"
     if resource["missing"]:
         counts += f", {resource['missing']} missing"
@@ -119,7 +119,7 @@ def _print_resource(resource: Json) -> None:
         printer.echo(f"  skipped {printable(skipped['candidate'])}: {printable(skipped['reason'])}")
 
 
-def _print_devices(devices: Sequence[Json], holders: Mapping[str, Sequence[str]]) -> None:
+def _print_devices(devices: Sequence[_Json], holders: Mapping[str, Sequence[str]]) -> None:
     columns = {
         "DEVICE": [device["id"] for device in devices],
         "HEALTH": [device["health"] for device in devices],
@@ -133,7 +133,7 @@ def _print_devices(devices: Sequence[Json], holders: Mapping[str, Sequence[str]]
     printer.print_table(list(kept), [[printable(cell) for cell in row] for row in rows])
 
 
-def _last_check(checked: Json | None) -> str:
+def _last_check(checked: _Json | None) -> str:
     """Return the result of the last checks of a device that is healthy all the same."""
     if checked is None:
         return ""

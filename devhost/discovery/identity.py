@@ -126,7 +126,7 @@ def _vanished(
     """Return the devices that were offered and are not found now, as they go on.
 
     A device of a source that could not be read is kept as it was known; one whose node is
-    there but not offered any more, or under another ID, is marked as replaced;
+    there but no longer offered, or under another ID, is marked as replaced;
     any other, also one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
     """
     if previous.devices.keys() <= present.devices.keys():

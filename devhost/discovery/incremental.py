@@ -62,7 +62,7 @@ class Incremental:
 
         Returns:
             What that changes, if no other resource has the nodes; ``None`` where everything has
-            to be scanned: this object is of no use any more then.
+            to be scanned: this object cannot be used again then.
         """
         if not self._indexed:
             if not all(map(self._enter, self.snapshot.devices.values())):

@@ -54,7 +54,7 @@ class Root(Protocol):
 class Reading:
     """What one reading of a root has found.
 
-    What is at its names is looked at when the first source asks for it, once for all of them.
+    A name is read when the first source asks for it, once for all sources.
 
     Attributes:
         root: What was read.

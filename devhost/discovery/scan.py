@@ -217,7 +217,7 @@ def _swapped(
 ) -> Iterator[tuple[str, HostDevice]]:
     """Make a device unhealthy for a while that is another node than before.
 
-    Whoever holds it has lost it, for containers are given numbers, and kubelet would hear
+    A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
     nothing of it. It is unhealthy for the same time whether or not a scan has seen that the former
     node was gone: then that time counts from there.
     """

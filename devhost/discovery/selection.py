@@ -86,7 +86,7 @@ def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
 def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Selection:
     """Return what a resource's sources find among what was read.
 
-    Blocks, for what is at a name is looked at here; never raises for what the host does.
+    Blocks: it reads what is at the names. Never raises for what the host does.
 
     Args:
         resource: The declaration.

@@ -158,7 +158,7 @@ class Expectations:
             fields = {"resource": name, "missing": missing, "expected": expectation.expected(now)}
             _LOG.warning("devices missing", extra={"fields": fields})
         elif was and not missing:
-            _LOG.info("no devices missing any more", extra={"fields": {"resource": name}})
+            _LOG.info("no device is missing any longer", extra={"fields": {"resource": name}})
 
     # ── in the state directory ──
 

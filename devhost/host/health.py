@@ -25,7 +25,7 @@ _PAUSE_MIN_S: Final = 0.05
 _UNCHECKED: Final = "not checked yet"
 _LOG: Final = logging.getLogger(__name__)
 
-Identity = tuple[object, ...]
+_Identity = tuple[object, ...]
 
 
 @immutable
@@ -283,7 +283,7 @@ def _can_be_checked(device: HostDevice) -> bool:
     return bool(device.nodes) and device.reason is None and not device.replaced
 
 
-def _identity(device: HostDevice) -> Identity:
+def _identity(device: HostDevice) -> _Identity:
     """Return what tells its nodes from others; their change times are not part of it.
 
     They change with the permissions and the content, too.

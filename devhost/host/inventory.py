@@ -46,7 +46,7 @@ class InventoryRoot:
         self._began = 0.0
         self._job: asyncio.Task[None] | None = None
         self._patience = ANSWER_S
-        self._given_up = False  # somebody has waited in vain
+        self._given_up = False  # a read has timed out
         self._watching: asyncio.Task[None] | None = None
         self._in_doubt = True
         self._shown = ""  # where this process sees its base

@@ -194,7 +194,7 @@ class PluginDirectory:
         return problem and f"no kubelet: {problem}"
 
     def recheck_kubelet(self) -> None:
-        """Make the next check connect anew: kubelet ended a stream, so it may be about to end."""
+        """Reconnect in the next check: kubelet ended a stream, so it may be about to end."""
         self._kubelet.recheck()
 
     async def until_kubelet(self) -> SocketIdentity:

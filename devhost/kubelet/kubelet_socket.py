@@ -22,7 +22,7 @@ SocketIdentity = int
 class KubeletSocket:
     """Distinguishes one kubelet.sock from the next.
 
-    Each kubelet that starts makes it anew, but filesystems reuse inode numbers. While a
+    Each kubelet that starts creates a new one, but filesystems reuse inode numbers. While a
     descriptor of the file is open its number is not reused, so device and inode are enough. The
     time of change would not do: a chmod, a relabel or a backup's hard link set it too.
     """
@@ -76,7 +76,7 @@ class KubeletSocket:
         return None
 
     def recheck(self) -> None:
-        """Make the next `problem` connect anew."""
+        """Make the next `problem` make a new connection."""
         self._connected = None
 
     def close(self) -> None:

@@ -160,7 +160,7 @@ class Registration:
             )
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
-                # they are told apart by resource only (k8s.io/kubernetes v1.36.3
+                # they differ only by resource only (k8s.io/kubernetes v1.36.3
                 # pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, deregisterClient).
                 limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
                 async with asyncio.timeout(limit):
@@ -171,7 +171,7 @@ class Registration:
     async def _until_to_be_renewed(
         self, server: PluginServer, identity: SocketIdentity, older: frozenset[str]
     ) -> str:
-        """Return, with the reason, when the resource has to be registered anew.
+        """Return, with the reason, when the resource has to be registered again.
 
         Args:
             server: What is registered.
@@ -207,7 +207,7 @@ class Registration:
         return _REPLACED if servicer.streams.kubelets_is_open else "the kubelet ended the stream"
 
     async def _follow_newest(self, server: PluginServer) -> str | None:
-        """Go on standby if there is a newer instance; return a reason to register anew."""
+        """Go on standby if there is a newer instance; return a reason to register again."""
         instances, name = self._directory.instances, self._backend.name
         superseded = not server.servicer.standby and server.servicer.superseded
         if superseded:  # perhaps this process was stopped, and does not know the others

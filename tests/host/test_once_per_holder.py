@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from devhost.allocation.policy import Policy
 from devhost.errors import KubeletError, PreStartError
 from devhost.host.prestart import holder_records, preparation
-from devhost.host.prestart.holder_rules import HeldBy
 from devhost.host.prestart.preparation import Preparation
 from devhost.host.prestart.steps import Start
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.podresources import HeldBy
 from devhost.model.config import Resource, Step
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.model.names import share_ids

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from devhost.host.ownership import owner_file
-from devhost.host.ownership.owner_file import Journal, Owner, Record, boot_id
+from devhost.host.ownership.owner_file import Journal, Owner, OwnerRecord, boot_id
 
 BOOT = boot_id()
 
 
 def record(
     device: str = "a", resource: str = "example.com/a", inode: int = 1, **more: object
-) -> Record:
-    one = Record(
+) -> OwnerRecord:
+    one = OwnerRecord(
         Owner(resource, device, shared=False), "/dev/link", f"/dev/{inode}", (4, 64, 5, inode), BOOT
     )
     return replace(one, **more)  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ async def test_a_device_that_has_left_the_list_is_missing(
 
     for name in "ab":
         (directory / "colas" / name).touch()
-    await daemon.logged("no devices missing any more", resource=A)
+    await daemon.logged("no device is missing any longer", resource=A)
     said = await until(port, lambda it: not missing(it)[0])
     assert said["troubles"] == []
 

@@ -22,7 +22,7 @@ _OBSOLETE_LINES: Final = 1000  # before the file is rewritten
 _PATIENCE_S: Final = 2.0
 _LOG: Final = logging.getLogger(__name__)
 
-Identity = tuple[int, ...]
+NodeIdentity = tuple[int, ...]
 
 
 @immutable
@@ -44,7 +44,7 @@ class Owner:
 
 
 @immutable
-class Record:
+class OwnerRecord:
     """A node and its owner.
 
     Attributes:
@@ -61,12 +61,12 @@ class Record:
     owner: Owner
     path: str
     realpath: str
-    identity: Identity
+    identity: NodeIdentity
     boot: str
     overlap: bool = False
     dropped: bool = False
 
-    def keys(self, boot: str) -> tuple[Identity | str, ...]:
+    def keys(self, boot: str) -> tuple[NodeIdentity | str, ...]:
         """Return what identifies the node in a boot: one of the keys of `keys_of`."""
         if boot != self.boot:
             return self.realpath, self.path
@@ -81,17 +81,17 @@ class Record:
 
 
 _DEVICE_NODE: Final = 4
-Learn = Callable[[Sequence[Record], Sequence[Record]], None]
+Learn = Callable[[Sequence[OwnerRecord], Sequence[OwnerRecord]], None]
 
 
-def identity_of(state: FileState) -> Identity:
+def identity_of(state: FileState) -> NodeIdentity:
     """Return what identifies a node as long as it exists, in one boot."""
     if state.number:
         return *state.number, *state.identity
     return *state.identity, state.modified
 
 
-def keys_of(path: str, state: FileState) -> tuple[Identity | str, ...]:
+def keys_of(path: str, state: FileState) -> tuple[NodeIdentity | str, ...]:
     """Return the keys under which a record of a present node may be found."""
     return identity_of(state), state.realpath, path
 
@@ -113,7 +113,9 @@ class Journal:
         self._lines = 0
         self._boot = boot_id()
 
-    def exchange(self, own: Sequence[Record]) -> tuple[list[Record], list[Record], str | None]:
+    def exchange(
+        self, own: Sequence[OwnerRecord]
+    ) -> tuple[list[OwnerRecord], list[OwnerRecord], str | None]:
         """Append records, unless another instance has recorded the node meanwhile.
 
         Args:
@@ -143,7 +145,7 @@ class Journal:
                 self._compact(force=problem is not None)
         return others, refused, problem
 
-    def _unread(self, stream: Any) -> tuple[list[Record], str | None, bool]:
+    def _unread(self, stream: Any) -> tuple[list[OwnerRecord], str | None, bool]:
         """Return the new records, what is wrong with them, and whether the last line is torn."""
         found = os.fstat(stream.fileno())
         if found.st_ino != self._inode or found.st_size < self._offset:
@@ -182,7 +184,7 @@ class JournalWriter:
 
     def __init__(self, state_dir: Path | None, learn: Learn) -> None:
         self._learn = learn
-        self._unsaved: dict[tuple[Owner, str], Record] = {}
+        self._unsaved: dict[tuple[Owner, str], OwnerRecord] = {}
         self._writer: StateWriter | None = None
         self.loaded = state_dir is None
         if state_dir is not None:
@@ -196,7 +198,7 @@ class JournalWriter:
         """Why the journal does not have the records; ``None`` where it has."""
         return self._writer.problem if self._writer else None
 
-    def put(self, record: Record) -> None:
+    def put(self, record: OwnerRecord) -> None:
         """Note a record for the next write."""
         if self._writer is not None:
             self._unsaved[record.place] = record
@@ -237,9 +239,11 @@ class JournalWriter:
 # ── the file's content ──
 
 
-def _refused(own: Iterable[Record], others: Sequence[Record], boot: str) -> list[Record]:
+def _refused(
+    own: Iterable[OwnerRecord], others: Sequence[OwnerRecord], boot: str
+) -> list[OwnerRecord]:
     last = {record.place: record for record in others}
-    taken: dict[Identity | str, list[Record]] = {}
+    taken: dict[NodeIdentity | str, list[OwnerRecord]] = {}
     for record in last.values():
         for key in record.keys(boot) if not record.dropped else ():
             taken.setdefault(key, []).append(record)
@@ -255,7 +259,7 @@ def _refused(own: Iterable[Record], others: Sequence[Record], boot: str) -> list
     ]
 
 
-def _loaded(raw: bytes) -> tuple[list[Record], int]:
+def _loaded(raw: bytes) -> tuple[list[OwnerRecord], int]:
     records, bad = [], 0
     for line in raw.splitlines():
         try:
@@ -265,7 +269,7 @@ def _loaded(raw: bytes) -> tuple[list[Record], int]:
     return records, bad
 
 
-def _record(entry: dict[str, Any]) -> Record:
+def _record(entry: dict[str, Any]) -> OwnerRecord:
     resource, device, shared = entry["owner"]
     texts = (resource, device, entry["path"], entry["realpath"], entry["boot"])
     identity = tuple(entry["identity"])
@@ -273,7 +277,7 @@ def _record(entry: dict[str, Any]) -> Record:
         isinstance(one, int) for one in identity
     ):
         raise ValueError(f"{entry!r} is not a record")
-    return Record(
+    return OwnerRecord(
         Owner(resource, device, bool(shared)),
         entry["path"],
         entry["realpath"],
@@ -284,7 +288,7 @@ def _record(entry: dict[str, Any]) -> Record:
     )
 
 
-def _dumped(record: Record) -> bytes:
+def _dumped(record: OwnerRecord) -> bytes:
     owner = record.owner
     entry: dict[str, object] = {
         "owner": [owner.resource, owner.device, owner.shared],

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from devhost.host.ownership.owner_file import Identity, Owner, Record, boot_id
+from devhost.host.ownership.owner_file import NodeIdentity, Owner, OwnerRecord, boot_id
 
 
 @dataclass(eq=False, slots=True)
@@ -19,7 +19,7 @@ class Entry:
         unknown: Whether kubelet cannot know the device, except from this process.
     """
 
-    record: Record
+    record: OwnerRecord
     former: bool = False
     since: float = 0.0
     listed: bool = False
@@ -39,7 +39,7 @@ class OwnerIndex:
         self.boot = boot_id()
         self.former: set[Entry] = set()
         self._entries: dict[str, dict[Owner, dict[str, Entry]]] = {}  # by resource; by realpath
-        self._by_key: dict[Identity | str, tuple[Entry, ...]] = {}
+        self._by_key: dict[NodeIdentity | str, tuple[Entry, ...]] = {}
 
     def owners(self, resource: str) -> Collection[Owner]:
         """Return the devices of a resource that have records."""
@@ -49,7 +49,7 @@ class OwnerIndex:
         """Return the entries of a device, by the real paths of its nodes."""
         return self._entries.get(owner.resource, {}).get(owner, {})
 
-    def at(self, keys: Iterable[Identity | str]) -> Iterator[Entry]:
+    def at(self, keys: Iterable[NodeIdentity | str]) -> Iterator[Entry]:
         """Yield the entries of a node, by its keys."""
         return (entry for key in keys for entry in self._by_key.get(key, ()))
 

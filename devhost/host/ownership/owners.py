@@ -18,10 +18,10 @@ from typing import Final
 
 from devhost.host.holders import Holders
 from devhost.host.ownership.owner_file import (
-    Identity,
     JournalWriter,
+    NodeIdentity,
     Owner,
-    Record,
+    OwnerRecord,
     identity_of,
     keys_of,
 )
@@ -248,12 +248,16 @@ class Owners:
             unknown = not own or all(one.unknown for one in own.values())
             if entry is not None:
                 self._index.forget(entry)
-            record = Record(owner, node.path, realpath, identity, self._index.boot, overlap=allow)
+            record = OwnerRecord(
+                owner, node.path, realpath, identity, self._index.boot, overlap=allow
+            )
             self._index.add(Entry(record, unknown=unknown))
             self._journal.put(record)
             own = self._index.of(owner)
 
-    def _same(self, record: Record, node: Node, identity: Identity, *, allow: bool) -> bool:
+    def _same(
+        self, record: OwnerRecord, node: Node, identity: NodeIdentity, *, allow: bool
+    ) -> bool:
         return (
             record.identity == identity
             and record.path == node.path
@@ -270,7 +274,7 @@ class Owners:
                     return entry
         return None
 
-    def _may_share(self, resource: Resource, record: Record) -> bool:
+    def _may_share(self, resource: Resource, record: OwnerRecord) -> bool:
         """Whether ``overlap`` allows a resource to offer a node of another one.
 
         Where both are declared it is enough that one of them allows it.
@@ -342,7 +346,7 @@ class Owners:
 
     # ── records of other instances ──
 
-    def _learn(self, others: Iterable[Record], refused: Iterable[Record]) -> None:
+    def _learn(self, others: Iterable[OwnerRecord], refused: Iterable[OwnerRecord]) -> None:
         """Adopt the records of other instances."""
         now = asyncio.get_running_loop().time()
         for record in others:

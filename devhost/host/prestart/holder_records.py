@@ -51,9 +51,9 @@ class Holder:
     mark: str
 
 
-Record = Fresh | Holder
-Records = Mapping[str, Record]
-Change = Callable[[dict[str, Record]], None]
+HolderRecord = Fresh | Holder
+Records = Mapping[str, HolderRecord]
+RecordsChange = Callable[[dict[str, HolderRecord]], None]
 _Updated = tuple[Records, str | None, bool]
 
 
@@ -146,7 +146,7 @@ class HolderRecords:
             PreStartError: A device was allocated again meanwhile; nothing is changed.
         """
 
-        def change(records: dict[str, Record]) -> None:
+        def change(records: dict[str, HolderRecord]) -> None:
             for one, seen in fresh.items():
                 if records.get(one) != seen:
                     raise PreStartError(f"device {one} was allocated again meanwhile")
@@ -161,7 +161,7 @@ class HolderRecords:
             OSError: The file could not be written within 2 s.
         """
 
-        def change(records: dict[str, Record]) -> None:
+        def change(records: dict[str, HolderRecord]) -> None:
             for one in ids:
                 records.pop(one, None)
 
@@ -180,7 +180,7 @@ class HolderRecords:
             self._log(f"cannot drop the holder records: {error}")
             self._memory, self._unsaved, self._forgetting = {}, {}, True
 
-    async def _use(self, change: Change | None, *, only_if_exists: bool = False) -> Records:
+    async def _use(self, change: RecordsChange | None, *, only_if_exists: bool = False) -> Records:
         """Apply a change to the records, in memory and on the disk, and return them.
 
         Without a change nothing has to be written.
@@ -229,7 +229,7 @@ def _update(
     path: Path,
     resource: str,
     known: _Known,
-    change: Change | None,
+    change: RecordsChange | None,
     until: float,
     only_if_exists: bool,
 ) -> _Updated:
@@ -263,7 +263,7 @@ def _remembered(memory: Records) -> Records:
     return {one: record for one, record in memory.items() if isinstance(record, Holder)}
 
 
-def _catch_up(records: dict[str, Record], one: str, unsaved: _Unsaved) -> None:
+def _catch_up(records: dict[str, HolderRecord], one: str, unsaved: _Unsaved) -> None:
     """Add a mark that could not be written before, unless another instance has marked since."""
     found = records.get(one)
     mark = found.mark if found else None
@@ -275,7 +275,7 @@ def _catch_up(records: dict[str, Record], one: str, unsaved: _Unsaved) -> None:
         records.pop(one, None)  # it is unknown which of the two came last
 
 
-def _load(path: Path, resource: str) -> tuple[dict[str, Record] | None, str | None]:
+def _load(path: Path, resource: str) -> tuple[dict[str, HolderRecord] | None, str | None]:
     """Return the file's records, ``None`` if it does not exist; and what is wrong with it."""
     try:
         raw = path.read_bytes()
@@ -290,7 +290,7 @@ def _load(path: Path, resource: str) -> tuple[dict[str, Record] | None, str | No
     return (records, None) if of == resource else ({}, f"{path} ignored: it is of {of}")
 
 
-def _record(entry: dict[str, object]) -> Record:
+def _record(entry: dict[str, object]) -> HolderRecord:
     mark = entry.get("mark", "")
     if isinstance(mark, str):
         if entry.get("fresh") is True and "holder" not in entry:

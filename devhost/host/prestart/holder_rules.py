@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from devhost.errors import PreStartError
 from devhost.host.prestart.holder_records import Fresh, Holder, Records
 from devhost.immutable import immutable
+from devhost.kubelet.podresources import HeldBy
 from devhost.model import names
 from devhost.model.names import without_share
-
-HeldBy = Mapping[str, frozenset[str]]
 
 
 class TwoHandsError(PreStartError):

@@ -17,7 +17,6 @@ from devhost.allocation.policy import Policy
 from devhost.errors import KubeletError, PreStartError
 from devhost.host.prestart.holder_records import Fresh, HolderRecords
 from devhost.host.prestart.holder_rules import (
-    HeldBy,
     Task,
     TwoHandsError,
     named,
@@ -26,6 +25,7 @@ from devhost.host.prestart.holder_rules import (
 )
 from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.podresources import HeldBy
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice
@@ -34,7 +34,7 @@ from devhost.threads import BlockingCalls
 
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
 
-Holders = Callable[[str], Awaitable[HeldBy]]
+ListHolders = Callable[[str], Awaitable[HeldBy]]
 
 _NOTHING_KEPT: Final = Task({}, unprepared=False)
 
@@ -60,7 +60,7 @@ class Preparation:
         node_name: str,
         files: HostFiles,
         policy: Policy,
-        holders: Holders | None,
+        holders: ListHolders | None,
         state_dir: Path | None,
         within: float = WITHIN_S,
     ) -> None:

@@ -51,7 +51,7 @@ class RescanTrigger:
         self._wake()
 
     def take(self) -> dict[Root, set[str]] | None:
-        """Begin anew; return the names that changed, or ``None`` if anything may have."""
+        """Reset; return the names that changed, or ``None`` if anything may have."""
         changed, self._names = self._names, {}
         self._due = False
         return changed
