@@ -175,25 +175,32 @@ class BlockingCalls:
                 earlier ones have not returned.
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
-        unlimited = patience == math.inf
-        limit = asyncio.timeout(None if unlimited else patience)
-        if self.hanging:
-            limit = asyncio.timeout(self._patience_hanging)
+        limit = asyncio.timeout(None if patience == math.inf else patience)
         try:
-            async with limit, self._turn:
-                while self.hanging:
-                    await asyncio.wait(self._abandoned, return_when=asyncio.FIRST_COMPLETED)
-                call = (in_own_thread if long else in_thread)(self._name, work)
-                try:
-                    return await asyncio.shield(call)
-                except asyncio.CancelledError:
-                    self.abandon(call, on_late)
-                    raise
+            async with limit:
+                await self._none_hanging(patience)
+                async with self._turn:
+                    await self._none_hanging(patience)  # the call before may have been abandoned
+                    call = (in_own_thread if long else in_thread)(self._name, work)
+                    try:
+                        return await asyncio.shield(call)
+                    except asyncio.CancelledError:
+                        self.abandon(call, on_late)
+                        raise
         except TimeoutError:
             if not limit.expired():  # what the call raised
                 raise
-            reason = f"no answer in {patience:g} s"
-            if unlimited:
+            raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
+
+    async def _none_hanging(self, patience: float) -> None:
+        """Wait for abandoned calls, but not for long: one that hangs may never return."""
+        try:
+            async with asyncio.timeout(self._patience_hanging):
+                while self.hanging:
+                    await asyncio.wait(self._abandoned, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            reason = f"no answer in {patience:g} s"  # to the earlier ones
+            if patience == math.inf:
                 reason = f"{len(self._abandoned)} earlier calls have not returned"
             raise NoAnswerError(reason, self._path) from None
 
