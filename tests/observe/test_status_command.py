@@ -50,6 +50,9 @@ async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -
     assert f"one      Healthy   {place / 'one'}" in out
     assert "two: dangling link" in out
     assert "\x1b" not in out
+    async with asyncio.timeout(60):
+        while (await status(port))["resources"][0]["expected"] == 0:  # counted soon
+            await asyncio.sleep(0.01)
     code, out, err = await asked("-o", "json", listen=f"127.0.0.1:{port}")
     assert (code, err) == (0, "")
     assert json.loads(out) == await status(port)
