@@ -140,9 +140,8 @@ async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None
         await use(inventory, told, Path("/sysroot"))
         (tmp_path / "sysroot" / "a").touch()
         await told.until(Path("/sysroot/a"))
-        await use(inventory, told, Path("/sys"))
-        (one,) = inventory.of("user")
-        assert one.baseline == {}
+        (reading,) = await use(inventory, told, Path("/sys"))
+        assert reading.baseline == {}
 
 
 async def test_a_root_that_hangs_fails_and_is_read_again_when_it_answers(
