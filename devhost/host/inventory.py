@@ -71,12 +71,10 @@ class InventoryRoot:
 
         If the host does not answer, that is the failure; the users are called when it does.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience
         while self._reading is None or self._began < since:
             if self._job is None:
                 self._job = asyncio.create_task(self._read(), name=f"read {self.root.base}")
-            done, _ = await asyncio.wait({self._job}, timeout=max(0.0, deadline - loop.time()))
+            done, _ = await asyncio.wait({self._job}, timeout=self._patience)
             if not done:
                 self._given_up = True
                 return Reading(self.root, self._files, failure=unanswered())
