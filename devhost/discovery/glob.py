@@ -1,7 +1,6 @@
 """The source ``glob``: each path that matches is a device."""
 
 import fnmatch
-import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -39,7 +38,7 @@ class PatternRoot:
         """Find what matches."""
         base = self.base
         found = dict.fromkeys(path[len(base) + 1 :] for path in _expand(files, self.text))
-        links = [name for name in found if os.path.islink(files.to_local(f"{base}/{name}"))]
+        links = [name for name in found if files.is_link(f"{base}/{name}")]
         if found:
             return Reading(self, files, found, links=links)
         entries = files.entries(base or "/")

@@ -298,6 +298,14 @@ def test_a_glob_goes_through_absolute_links_below_the_root(tmp_path: Path) -> No
     assert only.state.realpath == "/real/a"
 
 
+def test_a_glob_sees_links_behind_absolute_links_below_the_root(tmp_path: Path) -> None:
+    files(tmp_path, "real/sub/x")
+    (tmp_path / "real" / "sub" / "l").symlink_to("x")
+    (tmp_path / "way").symlink_to("/real")
+    for path in ("/way/*/*", "/way/sub/l"):
+        assert found(tmp_path, f"glob: {{paths: ['{path}'], types: [symlink]}}")
+
+
 def test_a_double_star_does_not_run_in_circles(tmp_path: Path) -> None:
     """``**`` follows no links, so a link upwards does no harm."""
     files(tmp_path, "d/a")
