@@ -1,14 +1,14 @@
 """The source ``glob``: each path that matches is a device."""
 
 import fnmatch
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import DirectoryRoot, Reading, Root, WatchRoot, absent, contents
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
+from devhost.model import names
 from devhost.model.sources import Glob
 
 _SHOWN_MAX: Final = 3
@@ -38,7 +38,7 @@ class PatternRoot:
         """Find what matches."""
         base = self.base
         found = dict.fromkeys(path[len(base) + 1 :] for path in _expand(files, self.text))
-        links = [name for name in found if os.path.islink(files.to_local(f"{base}/{name}"))]
+        links = [name for name in found if files.is_link(f"{base}/{name}")]
         if found:
             return Reading(self, files, found, links=links)
         entries = files.entries(base or "/")
@@ -64,8 +64,14 @@ class GlobFinder:
         parts = [text.rpartition("/") for text in self.options.paths]
         return not any(_is_wild(above) or last == "**" for above, _, last in parts)
 
-    def find(self, readings: Readings) -> Iterator[Match]:
-        """Yield each path once, of the first pattern that matches it."""
+    def find(self, readings: Readings) -> Iterable[Match]:
+        """Return each path once, of the first pattern that matches it, in natural order."""
+        found = self._each(readings)
+        if len(self.options.paths) == 1:  # it is in order
+            return found
+        return names.in_order(found, lambda match: (names.natural_key(match.name), match.name))
+
+    def _each(self, readings: Readings) -> Iterator[Match]:
         seen: set[str] = set()
         for text in self.options.paths:
             reading = readings[_root(text)]
@@ -142,8 +148,8 @@ def _expand(files: HostFiles, text: str) -> Iterator[str]:
                 if entry.is_directory and not entry.name.startswith(".")
             ]
         elif _is_wild(part):
-            names = (entry.name for entry in looks.entries(base or "/", below=prefix) or ())
-            wanted = [(name, rest) for name in names if _fits(name, part)]
+            inside = (entry.name for entry in looks.entries(base or "/", below=prefix) or ())
+            wanted = [(name, rest) for name in inside if _fits(name, part)]
         else:
             wanted = [(part, rest)]
         for name, further in wanted:

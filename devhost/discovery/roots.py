@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
+from devhost.discovery.baseline import Baseline
 from devhost.discovery.block_use import BlockUse
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
@@ -64,6 +65,7 @@ class Reading:
         missing: Why there is nothing to read, where that is no failure.
         failure: Why it could not be read.
         block_use: What uses block devices; ``None`` where that is not to be found out.
+        baseline: What its directories were like before; ``None`` where that is not known.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Reading:
         self.links = frozenset(links)
         self.count, self.missing, self.failure = count, missing, failure
         self.block_use = BlockUse(files) if whole else None
+        self.baseline: Baseline | None = None
         self._real: str | None = None
         self._states: dict[str, FileState | None] = {}
         self._skipped: dict[str, dict[str, Skipped]] = {}

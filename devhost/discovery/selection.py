@@ -132,11 +132,6 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
     )
 
 
-def _name_key(match: Match | Skipped) -> object:
-    name = match.name if isinstance(match, Match) else match.candidate
-    return names.natural_key(name), name
-
-
 class _Source:
     """Judges the matches of a source.
 
@@ -161,10 +156,7 @@ class _Source:
         Raises:
             OSError: The host could not say what one of them is.
         """
-        matches: Iterable[Match | Skipped] = found.find(readings)
-        if len(some) > 1:
-            matches = names.in_order(matches, _name_key)
-        for match in matches:
+        for match in found.find(readings):
             if isinstance(match, Skipped):  # by the source, which does not say if it is a link
                 self.skipped.append(match)
                 self.direct &= not some[0].links

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from devhost.discovery.baseline import Baseline, baseline
+from devhost.discovery.baseline import baseline
 from devhost.discovery.match import Readings
 from devhost.discovery.roots import Reading, Root, is_silent, read
 from devhost.hostfs.files import HostFiles
@@ -33,15 +33,12 @@ class InventoryRoot:
     Attributes:
         root: What is read.
         users: Who is called when something may have changed.
-        baseline: What its directories were like before the last reading; ``None`` where that is
-            not known.
     """
 
     def __init__(self, root: Root, files: HostFiles, watcher: Watcher) -> None:
         self.root, self._files = root, files
         self._subscription = watcher.subscribe(self._changed)
         self.users: dict[Hashable, OnChange] = {}
-        self.baseline: Baseline | None = None
         self._reading: Reading | None = None
         self._began = 0.0
         self._job: asyncio.Task[None] | None = None
@@ -74,12 +71,10 @@ class InventoryRoot:
 
         If the host does not answer, that is the failure; the users are called when it does.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience
         while self._reading is None or self._began < since:
             if self._job is None:
                 self._job = asyncio.create_task(self._read(), name=f"read {self.root.base}")
-            done, _ = await asyncio.wait({self._job}, timeout=max(0.0, deadline - loop.time()))
+            done, _ = await asyncio.wait({self._job}, timeout=self._patience)
             if not done:
                 self._given_up = True
                 return Reading(self.root, self._files, failure=unanswered())
@@ -93,17 +88,19 @@ class InventoryRoot:
                 await self._watch()
             directories, reads = self._directories(), clock()
 
-            def work() -> tuple[Baseline | None, Reading]:
+            def work() -> Reading:
                 before = None if directories is None else baseline(directories)
-                return before, read(self.root, self._files)
+                reading = read(self.root, self._files)
+                reading.baseline = before
+                return reading
 
             try:
-                before, reading = await in_thread(f"read {self.root.base}", work)
+                reading = await in_thread(f"read {self.root.base}", work)
             except Exception as error:  # noqa: BLE001 (logged, and tried again)
                 _LOG.exception("reading failed", extra={"fields": {"root": self.root.base}})
                 reason = f"reading failed: {error!r}"
-                before, reading = None, Reading(self.root, self._files, failure=reason)
-            self.baseline, self._reading, self._began = before, reading, reads
+                reading = Reading(self.root, self._files, failure=reason)
+            self._reading, self._began = reading, reads
         finally:
             self._job = None
         if self._given_up:  # what is slow and not dead is given more time from then on, or it flaps

@@ -1,7 +1,8 @@
 """The rescan: finds changes without an event, for every resource within `RESCAN_S`.
 
-The directories of each root are compared with what they were when it was read. Resources of
-one that differs are scanned, and those for which events do not report everything.
+The directories of each root are compared with what they were when a resource had it read: it may
+have been read for others since. Resources of one that differs are scanned, and those for which
+events do not report everything.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from devhost.discovery.baseline import Baseline, Fingerprint, fingerprint
-from devhost.host.inventory import InventoryRoot
+from devhost.discovery.roots import Root
 from devhost.hostfs import mounts
 from devhost.threads import in_own_thread, in_thread
 
@@ -24,8 +25,8 @@ class Rescanned(Protocol):
     """A resource that can be scanned."""
 
     @property
-    def roots(self) -> Sequence[InventoryRoot]:
-        """What it reads."""
+    def baselines(self) -> Mapping[Root, Baseline | None]:
+        """What its directories were like before the last scan read them."""
         ...
 
     @property
@@ -64,38 +65,46 @@ class Rescan:
         await self.begin()
         either = before.keys() | self._mounts.keys()
         mounted = {path for path in either if before.get(path) != self._mounts.get(path)}
-        resources = list(self._resources())
-        baselines = {root: root.baseline for one in resources for root in one.roots}
-        differing: set[InventoryRoot] = set()
-        pending: list[tuple[InventoryRoot, Baseline]] = []
-        for root, baseline in baselines.items():
-            if baseline is None or not mounted.isdisjoint(baseline):
-                differing.add(root)
-            else:
-                pending.append((root, baseline))
+        # A scan that ends meanwhile may have read before the change.
+        resources = [(one, one.baselines) for one in self._resources()]
+        known: dict[Root, dict[int, Baseline]] = {}  # most resources of a root have the same one
+        for _, baselines in resources:
+            for root, baseline in baselines.items():
+                if baseline is not None:
+                    known.setdefault(root, {})[id(baseline)] = baseline
+        pending = [list(some.values()) for some in known.values()]
+        differing: set[int] = set()
         while pending:
-            differ = await _compared([baseline for _, baseline in pending])
-            differing |= {root for (root, _), it in zip(pending, differ, strict=False) if it}
-            pending = pending[len(differ) :]
-        for one in resources:  # a reading that ended meanwhile may have begun before the change
-            if not one.events_suffice or not differing.isdisjoint(one.roots):
+            found = await _compared(pending)
+            differing |= {id(baseline) for some in found for baseline in some}
+            pending = pending[len(found) :]
+        for one, baselines in resources:
+            if not one.events_suffice or any(
+                baseline is None or id(baseline) in differing or not mounted.isdisjoint(baseline)
+                for baseline in baselines.values()
+            ):
                 one.rescan()
 
 
-async def _compared(baselines: Sequence[Baseline]) -> Sequence[bool]:
-    """Return which directories differ, as far as the first that does not answer: that counts."""
-    found: list[bool] = []
-    work = in_own_thread("rescan", lambda: _compare(baselines, found))
+async def _compared(pending: Sequence[Sequence[Baseline]]) -> Sequence[Sequence[Baseline]]:
+    """Return which differ of each root, as far as the first that does not answer: all of that."""
+    found: list[Sequence[Baseline]] = []
+    work = in_own_thread("rescan", lambda: _compare(pending, found))
     done, _ = await asyncio.wait({work}, timeout=_PATIENCE_S)
     if done:
         work.result()
         return found
-    return [*found, True][: len(baselines)]
+    answered = tuple(found)
+    return [*answered, *pending[len(answered) :][:1]]
 
 
-def _compare(baselines: Iterable[Baseline], found: list[bool]) -> None:
+def _compare(pending: Iterable[Sequence[Baseline]], found: list[Sequence[Baseline]]) -> None:
     known: dict[str, Fingerprint] = {}  # several roots may have the same directories
-    for baseline in baselines:
-        for path in baseline.keys() - known.keys():
+    for baselines in pending:
+        for path in frozenset[str]().union(*baselines) - known.keys():
             known[path] = fingerprint(path)
-        found.append(any(known[path] != before for path, before in baseline.items()))
+        found.append([one for one in baselines if _differs(one, known)])
+
+
+def _differs(baseline: Baseline, known: Mapping[str, Fingerprint]) -> bool:
+    return any(known[path] != before for path, before in baseline.items())

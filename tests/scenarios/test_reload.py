@@ -282,6 +282,24 @@ async def test_a_renamed_resource_waits_for_the_former(
         await started.wait(A, 0, 0)
 
 
+async def test_the_next_resource_gets_the_nodes_of_one_that_is_removed(
+    started: Kubelet, directory: Path
+) -> None:
+    both = f"""
+version: v1
+resources:
+  - {{name: {A}, sources: [directory: {directory}/colas]}}
+  - {{name: {B}, sources: [directory: {directory}/colas]}}
+"""
+    (directory / "colas" / "x").touch()
+    async with reloading(directory, both) as running:
+        await started.wait(A, 1, 1)
+        await started.wait(B, 0, 0)
+        running.config.write_text("".join(line for line in both.splitlines(True) if A not in line))
+        await running.ended(A)
+        await started.wait(B, 1, 1)
+
+
 async def test_the_last_good_configuration_survives(started: Kubelet, directory: Path) -> None:
     """A node that starts with a bad edit starts from what it had before; a good edit heals it."""
     async with reloading(directory, tokens(a=1)):

@@ -99,6 +99,31 @@ async def test_a_filesystem_without_events(
 
 
 @as_root
+async def test_a_filesystem_without_events_that_another_resource_has_read(
+    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """What the other finds there is not forgotten for those that have not looked yet."""
+    first, second = named(0), named(1)
+    text = f"""
+version: v1
+resources:
+  - {{name: {first}, sources: [directory: {{path: {directory}/d0, include: ["a.*"]}}]}}
+  - {{name: {second}, sources: [directory: {{path: {directory}/d0, include: ["b.*"]}}]}}
+"""
+    with remote_directory(directory / "d0") as remote:
+        remote.change("a1", "b1")
+        hosting.start(text)
+        await kubelet.wait(first, 1, 1)
+        await kubelet.wait(second, 1, 1)
+        remote.change("a1", "a2", "b1", "b2")
+        next(one for one in hosting.hosts[-1].runners if one.name == first).trigger_scan()
+        await kubelet.wait(first, 2, 2)
+        await one_round(hosting)
+        await kubelet.wait(second, 2, 2)
+        await hosting.close()
+
+
+@as_root
 async def test_a_mount_on_a_file(
     kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:

@@ -266,6 +266,13 @@ def test_a_path_of_two_patterns_is_found_once(tmp_path: Path) -> None:
     assert found(tmp_path, "{glob: ['/d/*/a', '/d/x/*', '/d/**/a']}") == ["x/a"]
 
 
+def test_what_several_patterns_find_is_in_natural_order(tmp_path: Path) -> None:
+    """Also where they are for the same directory, and whichever comes first."""
+    files(tmp_path, "d/a1", "d/a10", "d/a2", "d/b1", "e/a3")
+    assert found(tmp_path, "glob: [/d/b*, /d/a*]") == ["a1", "a2", "a10", "b1"]
+    assert found(tmp_path, "glob: [/e/*, /d/b*, /d/a*]") == ["a1", "a2", "a3", "a10", "b1"]
+
+
 def test_a_glob_finds_hidden_names_when_asked(tmp_path: Path) -> None:
     """A wildcard that begins with a dot finds hidden names."""
     files(tmp_path, "d/.a", "d/b")
@@ -289,6 +296,14 @@ def test_a_glob_goes_through_absolute_links_below_the_root(tmp_path: Path) -> No
     assert only.path == "/d/a"
     assert only.state is not None
     assert only.state.realpath == "/real/a"
+
+
+def test_a_glob_sees_links_behind_absolute_links_below_the_root(tmp_path: Path) -> None:
+    files(tmp_path, "real/sub/x")
+    (tmp_path / "real" / "sub" / "l").symlink_to("x")
+    (tmp_path / "way").symlink_to("/real")
+    for path in ("/way/*/*", "/way/sub/l"):
+        assert found(tmp_path, f"glob: {{paths: ['{path}'], types: [symlink]}}")
 
 
 def test_a_double_star_does_not_run_in_circles(tmp_path: Path) -> None:

@@ -140,9 +140,38 @@ async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None
         await use(inventory, told, Path("/sysroot"))
         (tmp_path / "sysroot" / "a").touch()
         await told.until(Path("/sysroot/a"))
-        await use(inventory, told, Path("/sys"))
-        (one,) = inventory.of("user")
-        assert one.baseline == {}
+        (reading,) = await use(inventory, told, Path("/sys"))
+        assert reading.baseline == {}
+
+
+async def test_a_reading_has_its_time_also_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow filesystem is being read for others; what has changed since takes a second reading."""
+    loop, passed = asyncio.get_running_loop(), [0.0]
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    clock = loop.time
+
+    def slowly(root: Root, files: HostFiles) -> Reading:
+        begun.release()
+        go_on.acquire(timeout=30)
+        return read(root, files)
+
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed[0])
+    monkeypatch.setattr(host_inventory, "read", slowly)
+    async with watching() as (inventory, told):
+        first = asyncio.create_task(use(inventory, told, tmp_path))
+        await asyncio.to_thread(begun.acquire, timeout=30)
+        second = asyncio.create_task(again(inventory))
+        await asyncio.sleep(0)
+        passed[0] += 0.8 * host_inventory.ANSWER_S
+        go_on.release()
+        await asyncio.to_thread(begun.acquire, timeout=30)
+        passed[0] += 0.8 * host_inventory.ANSWER_S
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.release()
+        assert [one.failure for one in (*await first, *await second)] == [None, None]
 
 
 async def test_a_root_that_hangs_fails_and_is_read_again_when_it_answers(

@@ -142,6 +142,17 @@ def test_a_resource_that_comes_between_disturbs_nobody(at: Entered) -> None:
     assert at.owner(at.b, "m") == "n"
 
 
+def test_what_was_left_to_one_that_the_file_lacks_is_free(at: Entered) -> None:
+    """It goes behind the others before it gives its nodes up, or comes back there."""
+    at.decide(at.a, ["n"])
+    at.decide(at.b, [], ["n"])
+    at.ownership.arrange("bc")
+    assert at.told() == {"b"}
+    at.decide(at.b, ["n"])
+    at.ownership.arrange("bca")
+    assert at.owner(at.a, "n") == "b"
+
+
 def test_a_removed_resource_has_nothing(at: Entered) -> None:
     """Those that left its nodes to it are scanned."""
     at.decide(at.a, ["n"])

@@ -1,18 +1,16 @@
 """Which resources a round of the rescan has scanned."""
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from devhost.discovery.baseline import Fingerprint, baseline, fingerprint
-from devhost.discovery.roots import DirectoryRoot
+from devhost.discovery.baseline import Baseline, Fingerprint, baseline, fingerprint
+from devhost.discovery.roots import DirectoryRoot, Root
 from devhost.host import rescan
-from devhost.host.inventory import InventoryRoot
 from devhost.host.rescan import Rescan
 from devhost.hostfs import mounts
-from devhost.hostfs.files import HostFiles
-from devhost.watch.watcher import Watcher
 
 MOUNTINFO = r"""22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:5 / /dev rw - devtmpfs udev rw
@@ -26,16 +24,13 @@ class Resource:
     events_suffice = True
 
     def __init__(self, *paths: Path) -> None:
-        watcher = Watcher()
-        self.roots = [
-            InventoryRoot(DirectoryRoot(str(path)), HostFiles(), watcher) for path in paths
-        ]
+        self._roots = [DirectoryRoot(str(path)) for path in paths]
+        self.baselines: Mapping[Root, Baseline | None] = {}
         self.scans = 0
         self.scan()
 
     def scan(self) -> None:
-        for root in self.roots:
-            root.baseline = baseline([root.root.base])
+        self.baselines = {root: baseline([root.base]) for root in self._roots}
 
     def rescan(self) -> None:
         self.scans += 1
@@ -79,10 +74,20 @@ async def test_a_directory_that_differs_and_no_other(tmp_path: Path) -> None:
     assert [first.scans, second.scans, third.scans] == [1, 2, 1]
 
 
+async def test_one_whose_directory_another_has_read_since(tmp_path: Path) -> None:
+    """The other has found what is new, and this one has not."""
+    resource, other = Resource(tmp_path), Resource(tmp_path)
+    one = await begun(resource, other)
+    (tmp_path / "new").touch()
+    other.scan()
+    await one.round()
+    assert (resource.scans, other.scans) == (1, 0)
+
+
 async def test_one_without_a_baseline_is_scanned_each_time(tmp_path: Path) -> None:
     resource = Resource(tmp_path)
     resource.scan = lambda: None  # type: ignore[method-assign]
-    resource.roots[0].baseline = None
+    resource.baselines = dict.fromkeys(resource.baselines)
     one = await begun(resource)
     for _ in range(3):
         await one.round()

@@ -113,7 +113,8 @@ class Ownership:
         """Put the resources in the order of a new file; those that it lacks go behind.
 
         If some come in another order now, or share their nodes no longer, or now, all are scanned;
-        a new one only if it has decided already, in the place that it had until now.
+        a new one only if it has decided already, in the place that it had until now; and one that
+        has left a node to a resource that is now behind it, because the file lacks that.
         """
         places = {name: place for place, name in enumerate(order)}
         self._members.sort(key=lambda one: places.get(one.name, len(places)))
@@ -126,7 +127,8 @@ class Ownership:
         before = [pair for pair in former.items() if pair[0] in self._arranged]
         changed = before != [pair for pair in self._arranged.items() if pair[0] in former]
         for member in self._members:
-            if changed or (member.name not in former and not member.pending):
+            new = member.name not in former and not member.pending
+            if changed or new or self._left_in_vain(member):
                 member.rescan()
 
     # ── whose turn it is ──
@@ -224,8 +226,12 @@ class Ownership:
         now, before, member.left = set(offered), member.left, frozenset(left)
         self._left.change(member, gone=before - member.left, new=member.left - before)
         self.change(member, new=now - member.offered, gone=member.offered - now)
-        if any(self.owner(member, key) is None for key in member.left):
+        if self._left_in_vain(member):
             member.rescan()  # its owner has ended meanwhile
+
+    def _left_in_vain(self, member: Member) -> bool:
+        """Whether a resource has left a node that none before it offers."""
+        return any(self.owner(member, key) is None for key in member.left)
 
     def change(self, member: Member, *, new: Collection[str], gone: Collection[str]) -> None:
         """Note what of what a resource offers is new, and what it offers no longer."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import math
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from devhost.discovery.baseline import Baseline
 from devhost.discovery.incremental import Changed
 from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, carried_over
@@ -92,6 +94,11 @@ class Runner:
     def roots(self) -> list[InventoryRoot]:
         """What is read for it."""
         return self._shared.inventory.of(self._member)
+
+    @property
+    def baselines(self) -> Mapping[Root, Baseline | None]:
+        """What its directories were like before the last scan read them."""
+        return self._scans.baselines
 
     @property
     def events_suffice(self) -> bool:

@@ -4,10 +4,11 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from devhost import memory
+from devhost.discovery.baseline import Baseline
 from devhost.discovery.incremental import Changed, Incremental, is_independent
 from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, ScanResult, events_suffice
@@ -83,6 +84,7 @@ class Scans:
         scanner: The declaration.
         left: The nodes (`Node.key`) that the last full scan has left to other resources.
         events_suffice: Whether events report all that may change what the last full scan found.
+        baselines: What the directories were like before the last full scan read them.
     """
 
     def __init__(self, scanner: Scanner, member: Member, shared: Shared) -> None:
@@ -94,6 +96,7 @@ class Scans:
         self._incremental: Incremental | None = None
         self.left: frozenset[str] = frozenset()
         self.events_suffice = False
+        self.baselines: Mapping[Root, Baseline | None] = {}
 
     async def full(self, previous: Snapshot, since: float) -> Snapshot | None:
         """Scan everything; ``None`` if another scan is due, and this one came too late.
@@ -104,6 +107,7 @@ class Scans:
         """
         clock, name, scanner = asyncio.get_running_loop().time, self._member.name, self.scanner
         began, readings = clock(), await self._host.read(self._member, since)
+        self.baselines = {root: reading.baseline for root, reading in readings.items()}
         unanswered = False
         try:
             found = await self._patience.run(lambda: scanner.select(readings))
