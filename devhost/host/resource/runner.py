@@ -15,6 +15,7 @@ from devhost.host.health import HealthMonitor
 from devhost.host.inventory import InventoryRoot
 from devhost.host.prestart.preparation import Preparation
 from devhost.host.resource.allocation_backend import ResourceBackend
+from devhost.host.resource.patience import Patience
 from devhost.host.resource.publisher import Publisher, withdrawn, without_left
 from devhost.host.resource.resource_status import ResourceStatus
 from devhost.host.resource.scans import RescanTrigger, Scans
@@ -43,7 +44,8 @@ class Runner:
         self._due = RescanTrigger()
         shares = scanner.resource.overlap == "allow"
         self._member = shared.ownership.add(name, self.trigger_scan, shares=shares)
-        self._scans = Scans(scanner, self._member, shared)
+        self._patience = Patience(name, self.trigger_scan)
+        self._scans = Scans(scanner, self._member, shared, self._patience)
         self._scanning: asyncio.Task[Snapshot | None] | None = None
         self.health = HealthMonitor(name, self.trigger_scan)
         self._injection = CdiInjection(shared.cdi_files, shared.holders, self.trigger_scan)
@@ -127,7 +129,7 @@ class Runner:
         self.draining = False
         publisher = self._publisher
         publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
-        self._scans = Scans(scanner, self._member, self._shared)
+        self._scans = Scans(scanner, self._member, self._shared, self._patience)
         self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
         self._member.shares = scanner.resource.overlap == "allow"
         self._start_over()

@@ -87,11 +87,13 @@ class Scans:
         baselines: What the directories were like before the last full scan read them.
     """
 
-    def __init__(self, scanner: Scanner, member: Member, shared: Shared) -> None:
+    def __init__(
+        self, scanner: Scanner, member: Member, shared: Shared, patience: Patience
+    ) -> None:
         self.scanner, self._member = scanner, member
         self._host, self._ownership = shared.inventory, shared.ownership
         self._recorder = shared.recorder
-        self._patience = Patience(member.name, member.rescan)
+        self._patience = patience
         self._found = Selection()  # by the scan under way
         self._incremental: Incremental | None = None
         self.left: frozenset[str] = frozenset()
