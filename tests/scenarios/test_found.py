@@ -149,10 +149,10 @@ async def test_a_node_that_an_earlier_resource_takes_meanwhile(
 ) -> None:
     """It was free when the second resource judged, and not when that was done: it looks again."""
     judged, go_on = threading.Event(), threading.Event()
-    snapshot = Scanner.snapshot
+    conclude = Scanner.conclude
 
     def slow(self: Scanner, *arguments: Any) -> Snapshot:
-        found = snapshot(self, *arguments)
+        found = conclude(self, *arguments)
         if self.resource.name == B:
             judged.set()
             go_on.wait(60)
@@ -170,9 +170,9 @@ resources:
     async with reloading(directory, text) as running:
         await started.wait(A, 0, 0)
         await started.wait(B, 1, 1)
-        monkeypatch.setattr(Scanner, "snapshot", slow)
+        monkeypatch.setattr(Scanner, "conclude", slow)
         running.runner(B).trigger_scan()
-        await asyncio.to_thread(judged.wait, 60)
+        assert await asyncio.to_thread(judged.wait, 60)
         (other / "y").symlink_to(directory / "colas" / "x")
         await started.wait(A, 1, 1)
         go_on.set()
