@@ -27,6 +27,14 @@ def unanswered() -> str:
     return f"the host did not answer in {ANSWER_S:.0f} s"
 
 
+def longer(patience: float, taken: float) -> float:
+    """Return the patience after a late answer; both in seconds.
+
+    A host that is slow gets more time from then on, or its devices would flap.
+    """
+    return min(max(patience, 2 * taken), _PATIENCE_MAX_S)
+
+
 class InventoryRoot:
     """A root that is in use. One that hangs holds up only those who read it.
 
@@ -103,9 +111,9 @@ class InventoryRoot:
             self._reading, self._began = reading, reads
         finally:
             self._job = None
-        if self._given_up:  # what is slow and not dead is given more time from then on, or it flaps
+        if self._given_up:
             self._given_up = False
-            self._patience = min(max(self._patience, 2 * (clock() - began)), _PATIENCE_MAX_S)
+            self._patience = longer(self._patience, clock() - began)
             self._tell(None)
 
     def _tell(self, name: str | None) -> None:

@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from devhost.host import inventory
 from devhost.threads import BlockingCalls, NoAnswerError
 
 T = TypeVar("T")
-
-_MAX_S: Final = 60.0
 
 
 class Patience:
@@ -39,9 +37,7 @@ class Patience:
         def late() -> None:
             if self._given_up:  # else the wait was cancelled, as by a reload
                 self._given_up = False
-                # A host that is slow gets more time from now on, or its devices would flap.
-                taken = loop.time() - began
-                self._seconds = min(max(self._seconds, 2 * taken), _MAX_S)
+                self._seconds = inventory.longer(self._seconds, loop.time() - began)
                 self._on_late()
 
         try:
