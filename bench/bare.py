@@ -158,7 +158,7 @@ async def register(plugins: list[Plugin], directory: Path, *, again: bool) -> No
 
 
 async def run(plugins: list[Plugin], directory: Path) -> None:
-    """Serve for ever."""
+    """Serve until the process ends."""
     inotify, tasks = Inotify(), set[asyncio.Task[None]]()
     watches = {inotify.add(plugin.directory, writes=False): plugin for plugin in plugins}
     own = inotify.add(str(directory), writes=False)

@@ -1,4 +1,4 @@
-"""The figures that devhost is to reach. Whether it does is told and fails nothing."""
+"""The figures that devhost is to reach. Whether it does is printed and fails nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Goal:
     Attributes:
         what: The figure.
         text: The goal, in words.
-        most: No more than this.
+        most: The maximum.
         least: No less than this.
-        ratio: No more than this, over the reference.
+        ratio: The maximum, over the reference.
         shape: To which shapes it applies.
     """
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from bench.build import ROOT, build
 from bench.scene import Scene
 
-# Settings of whoever runs this that would change what is measured.
+# Settings of the user that would change what is measured.
 _FOREIGN = ("DEVHOST_", "GRPC_", "PYTHON", "GO")
 
 REFERENCE = "reference"

@@ -220,7 +220,7 @@ class Registration:
         return _SUPERSEDED if superseded else None
 
     async def _go_on_standby(self, server: PluginServer) -> None:
-        """Send no more lists and allocate nothing; when that is so, mark the socket."""
+        """Stop sending lists and allocating; then mark the socket."""
         if not server.servicer.standby:
             server.servicer.standby = True
             self._report(State.WAITING, _NEWER)

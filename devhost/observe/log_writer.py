@@ -62,7 +62,9 @@ class LogWriter(logging.Handler):
     def _start(self) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no more threads: the next line tries again
+            with contextlib.suppress(
+                RuntimeError
+            ):  # no thread can be started: the next line tries again
                 thread.start()
                 self._thread = thread
 

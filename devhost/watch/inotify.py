@@ -60,7 +60,7 @@ class Inotify:
     """One instance of inotify.
 
     Raises:
-        OSError: The kernel allows no more of them.
+        OSError: The limit of the kernel is reached.
     """
 
     def __init__(self) -> None:

@@ -192,7 +192,7 @@ class Watcher:
         """Return the inotify instance, opened when it is first needed.
 
         Raises:
-            OSError: The kernel allows no more of them.
+            OSError: The limit of the kernel is reached.
         """
         if self._inotify is None:
             self._inotify = Inotify()

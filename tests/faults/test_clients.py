@@ -1,4 +1,4 @@
-"""Whoever else connects to a plugin's socket harms nobody."""
+"""Another client that connects to a plugin's socket harms nobody."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ async def channel(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[gr
 async def test_a_client_that_does_not_read(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
-    """A stopped client holds up neither the kubelet's lists nor, for ever, the IDs that leave."""
+    """A stopped client holds up neither the kubelet's lists nor, without end, the IDs that leave."""
     daemon.prelude = SHORT
     (directory / "a").mkdir()
     for number in range(1500):  # more than a connection takes unread

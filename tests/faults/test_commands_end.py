@@ -26,7 +26,7 @@ echo $$ $! > {place}/new
 mv {place}/new {place}/pids
 until test -e {place}/end; do sleep 0.05; done
 """
-# Notes the commands that devhost's helper knows of: it is told of one as soon as it runs.
+# Notes the commands that devhost's helper knows of: it knows of one as soon as it runs.
 NOTING = """
 from devhost.discovery.process_groups import ProcessGroups
 start = ProcessGroups.start

@@ -1,4 +1,4 @@
-"""The kernel or the disk gives no more: it is said, the rest goes on, and it heals."""
+"""The kernel or the disk has reached a limit: it is reported, the rest goes on, and it heals."""
 
 import asyncio
 import contextlib

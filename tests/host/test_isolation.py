@@ -95,7 +95,7 @@ resources:
 async def test_an_allocation_that_hangs_is_bounded(
     place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Allocate gives up by itself, naming the resource: the kubelet would wait for ever."""
+    """Allocate gives up by itself, naming the resource: the kubelet would wait without end."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(Declaration, "allocate", lambda *_: release.wait(60))

@@ -117,7 +117,7 @@ async def test_a_part_of_something_else_is_left_alone() -> None:
 
 
 async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
-    """The kubelet would end the stream of a longer one, and the resource be served no more."""
+    """The kubelet would end the stream of a longer one, and the resource would no longer be served."""
     one = Published(1)
     held = frozenset(f"{number:063}" for number in range(100_000))
     one.device_list.ids_held_by_pods = lambda: held

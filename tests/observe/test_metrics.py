@@ -1,4 +1,4 @@
-"""What Prometheus is told, through a resource's life."""
+"""What Prometheus gets, through a resource's life."""
 
 import asyncio
 import contextlib

@@ -171,7 +171,7 @@ async def test_a_file_that_cannot_be_read_is_replaced(
 async def test_a_state_directory_that_hangs_holds_up_nothing(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
-    """The file is a pipe that nobody writes: opening it waits for ever."""
+    """The file is a pipe that nobody writes: opening it blocks without end."""
     place = daemon.state / "expected"
     place.mkdir(parents=True)
     os.mkfifo(place / "devices.json")

@@ -182,7 +182,7 @@ resources:
 async def test_a_new_id_is_not_handed_out_before_the_old_one_left(
     started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
-    """Meanwhile the second resource takes the node; it gives it back, and nobody waits for ever."""
+    """Meanwhile the second resource takes the node; it gives it back, and nobody waits without end."""
     text = f"""
 version: v1
 resources:

@@ -213,16 +213,22 @@ async def test_a_newer_that_never_registers(
 # ── the older one ──
 
 
-async def test_the_older_is_stopped_and_goes_on(
-    started: Kubelet, start: Start, daemon: Daemon
-) -> None:
-    """The newer does not wait for ever; the older finds itself replaced and keeps quiet."""
+async def taken_over_while_stopped(started: Kubelet, start: Start, daemon: Daemon) -> Instance:
+    """Stop a process that serves, and return the newer instance that serves instead."""
     await daemon.start(tokens("old", t=3))
     await served_by(started, "old", T, 3)
     daemon.signal(signal.SIGSTOP)
     newer = start(tokens("new", t=5))
     await newer.until(T, State.REGISTERED)
     await served_by(started, "new", T, 5)
+    return newer
+
+
+async def test_the_older_is_stopped_and_goes_on(
+    started: Kubelet, start: Start, daemon: Daemon
+) -> None:
+    """The newer does not wait without end; the older finds itself replaced and keeps quiet."""
+    newer = await taken_over_while_stopped(started, start, daemon)
     before = len(daemon.lines)
     daemon.signal(signal.SIGCONT)
     await daemon.logged("a newer instance of devhost serves it", before, state="Waiting")
@@ -236,12 +242,7 @@ async def test_the_older_is_killed_while_it_is_stopped(
     started: Kubelet, start: Start, daemon: Daemon
 ) -> None:
     """The newer takes over without it, and removes its socket."""
-    await daemon.start(tokens("old", t=3))
-    await served_by(started, "old", T, 3)
-    daemon.signal(signal.SIGSTOP)
-    newer = start(tokens("new", t=5))
-    await newer.until(T, State.REGISTERED)
-    await served_by(started, "new", T, 5)
+    await taken_over_while_stopped(started, start, daemon)
     await daemon.kill()
     await until(lambda: len(daemon.sockets()) == 1, "the dead socket is removed")
     await served_by(started, "new", T, 5)

@@ -1,4 +1,4 @@
-"""Devices by CDI: the kubelet is told names, and what they stand for is on the disk."""
+"""Devices by CDI: the kubelet gets names, and what they stand for is on the disk."""
 
 import asyncio
 import contextlib
@@ -345,7 +345,7 @@ async def test_the_older_of_two_leaves_the_spec_to_the_newer(
 async def test_a_link_to_an_odd_name_takes_no_other_device_away(
     started: Kubelet, bench: Bench, hosting: Hosting, more: str
 ) -> None:
-    """Whoever can make a link in the directory must not take the resource away."""
+    """A user who can make a link in the directory must not take the resource away."""
     odd = os.fsencode(bench.directory) + b"/x\xff"
     os.mknod(odd, 0o640 | stat.S_IFCHR, os.makedev(240, 2))
     bench.plug("a", 1)

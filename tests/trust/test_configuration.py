@@ -33,7 +33,7 @@ MOUNT = "allocate: {mounts: [/etc/shadow]}"
         f"x-a: &a [/etc/shadow]\n{HEAD}- {{{RESOURCE}, allocate: {{mounts: *a}}}}",
         f"x-r: &r\n- {{{RESOURCE}, {MOUNT}}}\nversion: v1\nresources: *r",
         f"x-r: &r {{resources: [{{{RESOURCE}, {MOUNT}}}]}}\nversion: v1\n<<: *r",
-        # what stands twice
+        # duplicates
         f"{HEAD}- {{{RESOURCE}, allocate: {{}}, {MOUNT}}}",
         f"{HEAD}- {{{RESOURCE}, {MOUNT}, allocate: {{}}}}",
         f"{HEAD}- {{{RESOURCE}}}\n- {{{RESOURCE}, {MOUNT}}}",

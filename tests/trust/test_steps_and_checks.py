@@ -245,7 +245,7 @@ def test_nothing_but_a_plain_path_is_read(node: Victim, path: str) -> None:
 
 @as_root
 def test_a_device_or_pipe_is_not_read_as_a_file(node: Victim) -> None:
-    """To open a device may have consequences, and a pipe may wait for ever."""
+    """To open a device may have consequences, and a pipe may block without end."""
     node.node("/dev/x", NULL).chmod(0o666)
     os.mkfifo(node.at("/dev/pipe"), 0o666)
     node.at("/dev/pipe").chmod(0o666)

@@ -1,4 +1,4 @@
-"""From what a scan found to what the kubelet is told."""
+"""From what a scan found to what the kubelet gets."""
 
 from dataclasses import replace
 
