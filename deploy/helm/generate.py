@@ -51,6 +51,10 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     "hostPaths": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
     # The variable that they become is split at blanks.
     "allow.paths": {"type": "array", "items": {"type": "string", "pattern": r"^[/*?\[]\S*$"}},
+    **{
+        f"allow.{key}": {"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}}
+        for key in ("devices", "resources", "cdi", "annotations", "env")
+    },
     "cdi.dir": _HOST_PATH,
     "kubelet.rootDir": _HOST_PATH,
     "log.level": {"enum": ["debug", "info", "warning", "error"]},

@@ -26,11 +26,21 @@ class Policy:
         allow_paths: Globs on resolved host paths; ``*`` also matches ``/``.
         allow_exec: Whether a configuration may run commands.
         enforced: Whether asking for more is refused; otherwise it is a warning.
+        allow_devices: Classes of devices, and globs on resolved paths of device nodes.
+        allow_resources: Globs on resource names.
+        allow_cdi: Globs on fully qualified CDI names.
+        allow_annotations: Globs on annotation keys.
+        allow_env: Globs on names of environment variables.
     """
 
     allow_paths: tuple[str, ...] = ()
     allow_exec: bool = False
     enforced: bool = False
+    allow_devices: tuple[str, ...] = ()
+    allow_resources: tuple[str, ...] = ()
+    allow_cdi: tuple[str, ...] = ()
+    allow_annotations: tuple[str, ...] = ()
+    allow_env: tuple[str, ...] = ()
 
     def allows_path(self, path: str) -> bool:
         """Say whether ``--allow-path`` names a resolved host path."""

@@ -1,10 +1,11 @@
 """Options that several commands share, with their environment variables."""
 
+import functools
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
@@ -76,27 +77,76 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
     return name
 
 
-def trust_options(command: _Command) -> _Command:
-    """Add ``--allow-path`` and ``--allow-exec``."""
-    paths = click.option(
-        "--allow-path",
-        "allow_paths",
+def _globs(option: str, text: str, **attributes: Any) -> Callable[[_Command], _Command]:
+    """Return an option ``--allow-…`` that can be repeated."""
+    return click.option(
+        f"--allow-{option}",
         multiple=True,
-        envvar="DEVHOST_ALLOW_PATH",
+        envvar=f"DEVHOST_ALLOW_{option.upper()}",
         show_envvar=True,
-        metavar="GLOB",
-        callback=_absolute,
-        help="Host paths that containers may get, in addition to character devices below /dev. "
-        "Repeatable; the variable is split at spaces (use '?' for a space in a path).",
+        help=text,
+        **{"metavar": "GLOB", **attributes},
     )
-    execs = click.option(
+
+
+_TRUST_OPTIONS: Final = (
+    _globs(
+        "path",
+        "Host paths that containers may get, in addition to character devices below /dev. "
+        "Repeatable; the variable is split at spaces (use '?' for a space in a path).",
+        callback=_absolute,
+    ),
+    _globs(
+        "device",
+        "Classes of devices, and paths of device nodes, that containers may get. Repeatable.",
+        metavar="CLASS|GLOB",
+    ),
+    _globs("resource", "Names that resources may have. Repeatable."),
+    _globs("cdi", "CDI devices of others that containers may get. Repeatable."),
+    _globs("annotation", "Annotation keys that containers may get. Repeatable."),
+    _globs("env", "Environment variables that containers may get. Repeatable."),
+    click.option(
         "--allow-exec",
         is_flag=True,
         envvar="DEVHOST_ALLOW_EXEC",
         show_envvar=True,
         help="Allow the configuration to run commands.",
-    )
-    return paths(execs(command))
+    ),
+)
+
+
+def trust_options(command: _Command) -> _Command:
+    """Add the options ``--allow-…``; the command gets them as ``policy``."""
+
+    @functools.wraps(command)
+    def with_policy(
+        *arguments: Any,
+        allow_path: tuple[str, ...],
+        allow_device: tuple[str, ...],
+        allow_resource: tuple[str, ...],
+        allow_cdi: tuple[str, ...],
+        allow_annotation: tuple[str, ...],
+        allow_env: tuple[str, ...],
+        allow_exec: bool,
+        **chosen: Any,
+    ) -> Any:
+        from devhost.allocation.policy import Policy
+
+        policy = Policy(
+            allow_paths=allow_path,
+            allow_devices=allow_device,
+            allow_resources=allow_resource,
+            allow_cdi=allow_cdi,
+            allow_annotations=allow_annotation,
+            allow_env=allow_env,
+            allow_exec=allow_exec,
+        )
+        return command(*arguments, policy=policy, **chosen)
+
+    decorated: Any = with_policy
+    for option in reversed(_TRUST_OPTIONS):
+        decorated = option(decorated)
+    return cast("_Command", decorated)
 
 
 def _holder_options(command: _Command) -> _Command:

@@ -40,8 +40,7 @@ def command(
     root: str,
     node_name: str,
     output: str,
-    allow_paths: tuple[str, ...],
-    allow_exec: bool,
+    policy: Policy,
 ) -> None:
     """Show what this host would advertise: devices, their health, and what is skipped.
 
@@ -51,7 +50,6 @@ def command(
     from devhost.report import report
 
     requests = dict(_request(text) for text in allocate)
-    policy = Policy(allow_paths, allow_exec, enforced=False)
     if against is not None:
         if requests:
             raise click.UsageError("--against cannot be combined with --allocate")

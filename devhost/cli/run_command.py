@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from devhost.memory import gc_frozen
 _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from devhost.allocation.policy import Policy
     from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
@@ -46,8 +48,7 @@ def run(
     cdi_dir: Path,
     root: str,
     node_name: str,
-    allow_paths: tuple[str, ...],
-    allow_exec: bool,
+    policy: "Policy",
     listen: "Address | None",
     metrics_devices: bool,
     log_format: str | None,
@@ -58,7 +59,6 @@ def run(
     flags = dict(locals())
     startup_signals.handle_signals()  # also for programs that use the library
     with gc_frozen(long_lived=True):
-        from devhost.allocation.policy import Policy
         from devhost.errors import KubeletError
         from devhost.host.config.last_good import LastGood
         from devhost.host.config.source import ConfigSource
@@ -70,7 +70,7 @@ def run(
 
     logs.set_up(log_level, log_format)
     _log_start(flags)
-    policy = Policy(allow_paths, allow_exec, enforced=True)
+    policy = replace(policy, enforced=True)
     first, source = Config(version="v1", resources=()), None
     if config is not None:
         source = ConfigSource(config, policy, LastGood(state_dir, last_good) if state_dir else None)
@@ -100,7 +100,9 @@ def run(
 def _log_start(flags: Mapping[str, Any]) -> None:
     """Log the version and the flags: the arguments of `run`."""
     plugins = [one.resource.name for one in flags["plugins"]]
-    fields = {"version": __version__, "pid": os.getpid(), **flags, "plugins": plugins}
+    policy = asdict(flags["policy"])
+    fields = {"version": __version__, "pid": os.getpid(), **flags, **policy, "plugins": plugins}
+    del fields["policy"], fields["enforced"]
     _LOG.info("starting devhost", extra={"fields": fields})
 
 

@@ -12,6 +12,7 @@ import click
 from devhost.cli import listen_options, options, output
 
 if TYPE_CHECKING:
+    from devhost.allocation.policy import Policy
     from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
@@ -36,8 +37,7 @@ def run(
     once: bool,
     root: str,
     node_name: str,
-    allow_paths: tuple[str, ...],
-    allow_exec: bool,
+    policy: "Policy",
     listen: "Address | None",
     metrics_devices: bool,
     log_format: str | None,
@@ -45,7 +45,6 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet."""
-    from devhost.allocation.policy import Policy
     from devhost.discovery.candidates import HOLD_S
     from devhost.host.config.source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
@@ -56,7 +55,6 @@ def run(
     from devhost.standin.trial import Trial
 
     logs.set_up("error" if once else log_level, log_format)
-    policy = Policy(allow_paths, allow_exec, enforced=False)
     source = ConfigSource(config, policy) if config is not None else None
     first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))

@@ -1,12 +1,17 @@
 """``devhost validate``."""
 
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.memory import gc_frozen
+
+if TYPE_CHECKING:
+    from devhost.allocation.policy import Policy
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
@@ -24,18 +29,16 @@ def command(
     strict: bool,
     enforce: bool,
     output: str,
-    allow_paths: tuple[str, ...],
-    allow_exec: bool,
+    policy: "Policy",
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
     Prints one line per problem: file:line:column: severity: path: message.
     """
     with gc_frozen():
-        from devhost.allocation.policy import Policy
         from devhost.loading.loader import load
 
-    policy = Policy(allow_paths, allow_exec, enforced=enforce)
+    policy = replace(policy, enforced=enforce)
     problems = [problem for config in configs for problem in load(config, policy).problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":

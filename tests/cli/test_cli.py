@@ -346,7 +346,7 @@ def test_the_variable_of_allowed_paths_is_split_at_blanks(
     """DEVHOST_ALLOW_PATH is a list, and the option's help says so."""
     monkeypatch.setenv("DEVHOST_ALLOW_PATH", "/a /opt/*")
     with command.make_context("devhost", ["c.yaml"]) as context:
-        assert context.params["allow_paths"] == ("/a", "/opt/*")
+        assert context.params["allow_path"] == ("/a", "/opt/*")
         assert "split at spaces" in " ".join(command.get_help(context).split())
 
 

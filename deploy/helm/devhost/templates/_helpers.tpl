@@ -175,9 +175,12 @@ label adds a term for every term so far.
 
 {{- /* The trust flags as variables, for `run` and `validate`. */}}
 {{- define "devhost.trustEnv" -}}
-{{- with .allow.paths }}
-- name: DEVHOST_ALLOW_PATH
+{{- $allow := .allow }}
+{{- range $option, $key := dict "PATH" "paths" "DEVICE" "devices" "RESOURCE" "resources" "CDI" "cdi" "ANNOTATION" "annotations" "ENV" "env" }}
+{{- with get $allow $key }}
+- name: DEVHOST_ALLOW_{{ $option }}
   value: {{ join " " . | quote }}
+{{- end }}
 {{- end }}
 {{- if .allow.exec }}
 - name: DEVHOST_ALLOW_EXEC
