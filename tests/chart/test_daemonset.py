@@ -107,14 +107,27 @@ def test_flags_say_what_the_mounts_offer(helm: Helm) -> None:
 
 def test_what_is_allowed_stands_in_the_environment(helm: Helm) -> None:
     """So all that is run in the pod knows it, and the pod of `helm test` does."""
-    allowed = [
-        {"name": "DEVHOST_ALLOW_PATH", "value": "/dev/disk/* /opt/tools"},
-        {"name": "DEVHOST_ALLOW_EXEC", "value": "true"},
-    ]
-    values: Values = {"allow": {"paths": ["/dev/disk/*", "/opt/tools"], "exec": True}}
-    assert container_of(helm, values)["env"][-2:] == allowed
+    globs = {
+        "paths": ["/dev/disk/*", "/dev/shm"],
+        "devices": ["hidraw", "/dev/tpm*"],
+        "resources": ["example.com/*"],
+        "cdi": ["vendor.com/class=*"],
+        "annotations": ["example.com/*"],
+        "env": ["NVIDIA_*", "X"],
+    }
+    allowed = {
+        "DEVHOST_ALLOW_PATH": "/dev/disk/* /dev/shm",
+        "DEVHOST_ALLOW_DEVICE": "hidraw /dev/tpm*",
+        "DEVHOST_ALLOW_RESOURCE": "example.com/*",
+        "DEVHOST_ALLOW_CDI": "vendor.com/class=*",
+        "DEVHOST_ALLOW_ANNOTATION": "example.com/*",
+        "DEVHOST_ALLOW_ENV": "NVIDIA_* X",
+        "DEVHOST_ALLOW_EXEC": "true",
+    }
+    values: Values = {"allow": globs | {"exec": True}}
     (tested,) = helm.render(values).one("Pod")["spec"]["containers"]
-    assert tested["env"] == allowed
+    assert {one["name"]: one["value"] for one in tested["env"]} == allowed
+    assert container_of(helm, values)["env"][-len(allowed) :] == tested["env"]
     (tested,) = helm.render({}).one("Pod")["spec"]["containers"]
     assert "env" not in tested
 

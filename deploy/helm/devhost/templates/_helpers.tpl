@@ -175,9 +175,8 @@ label adds a term for every term so far.
 
 {{- /* The trust flags as variables, for `run` and `validate`. */}}
 {{- define "devhost.trustEnv" -}}
-{{- $allow := .allow }}
-{{- range $option, $key := dict "PATH" "paths" "DEVICE" "devices" "RESOURCE" "resources" "CDI" "cdi" "ANNOTATION" "annotations" "ENV" "env" }}
-{{- with get $allow $key }}
+{{- range $option, $globs := dict "PATH" .allow.paths "DEVICE" .allow.devices "RESOURCE" .allow.resources "CDI" .allow.cdi "ANNOTATION" .allow.annotations "ENV" .allow.env }}
+{{- with $globs }}
 - name: DEVHOST_ALLOW_{{ $option }}
   value: {{ join " " . | quote }}
 {{- end }}
