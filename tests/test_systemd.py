@@ -68,5 +68,10 @@ async def test_what_it_starts_serves_kubelet(directory: Path) -> None:
 
 def moved(variables: dict[str, str], directory: Path) -> list[tuple[str, str]]:
     """Return the unit's variables with its places below a directory of the test."""
-    places = {"DEVHOST_POD_RESOURCES": f"{directory}/pr.sock", "DEVHOST_LISTEN": "127.0.0.1:0"}
-    return list((variables | places | {"DEVHOST_STATE_DIR": f"{directory}/state"}).items())
+    places = {
+        "DEVHOST_POD_RESOURCES": f"{directory}/pr.sock",
+        "DEVHOST_LISTEN": "127.0.0.1:0",
+        "DEVHOST_STATUS_LISTEN": "127.0.0.1:0",
+        "DEVHOST_STATE_DIR": f"{directory}/state",
+    }
+    return list((variables | places).items())

@@ -1,4 +1,4 @@
-"""``--listen`` and ``--metrics-devices``: the HTTP server."""
+"""``--listen``, ``--status-listen`` and ``--metrics-devices``: the HTTP servers."""
 
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,7 +39,7 @@ def address(_context: click.Context, _option: click.Parameter, text: str) -> Add
 
 
 def listen_options(command: _Command) -> _Command:
-    """Add ``--listen`` and ``--metrics-devices``."""
+    """Add ``--listen``, ``--status-listen`` and ``--metrics-devices``."""
     listen = click.option(
         "--listen",
         default="",
@@ -47,8 +47,18 @@ def listen_options(command: _Command) -> _Command:
         show_envvar=True,
         metavar="ADDRESS",
         callback=address,
-        help="Serve metrics, probes and a status page over HTTP on HOST:PORT, or :PORT for all "
-        "addresses. Off by default.",
+        help="Serve metrics and probes over HTTP on HOST:PORT, or :PORT for all addresses. Off by "
+        "default.",
+    )
+    status_listen = click.option(
+        "--status-listen",
+        default="",
+        envvar="DEVHOST_STATUS_LISTEN",
+        show_envvar=True,
+        metavar="ADDRESS",
+        callback=address,
+        help="Serve the status page, and the data for `devhost status`, over HTTP. Who can connect "
+        "can read it: prefer 127.0.0.1:PORT. Off by default.",
     )
     devices = click.option(
         "--metrics-devices",
@@ -57,17 +67,18 @@ def listen_options(command: _Command) -> _Command:
         show_envvar=True,
         help="Add a metric series for each device that a pod has, with the pod's name.",
     )
-    return listen(devices(command))
+    return listen(status_listen(devices(command)))
 
 
-def endpoint(listen: Address | None, *, devices: bool) -> "Endpoint | NoEndpoint":
+def endpoint(
+    listen: Address | None, status_listen: Address | None, *, devices: bool
+) -> "Endpoint | NoEndpoint":
     """Listen if an address is given; on failure log the error and exit with status 1."""
-    if listen is None:
+    if listen is None and status_listen is None:
         return NoEndpoint()
-    from devhost.host.endpoint import Endpoint  # heavy; only needed here
+    from devhost.host.endpoint import Endpoint, ListenError  # heavy; only needed here
 
     try:
-        return Endpoint(listen, devices=devices)
-    except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0]  # Python appends the address
-        logs.fail(f"--listen: {listen}: {reason}")
+        return Endpoint(listen, status_listen, devices=devices)
+    except ListenError as error:
+        logs.fail(str(error))

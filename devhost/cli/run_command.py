@@ -50,6 +50,7 @@ def run(
     node_name: str,
     policy: "Policy",
     listen: "Address | None",
+    status_listen: "Address | None",
     metrics_devices: bool,
     log_format: str | None,
     log_level: str,
@@ -77,7 +78,7 @@ def run(
         first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
-    endpoint = listen_options.endpoint(listen, devices=metrics_devices)
+    endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
     settings = Settings(
         _usable(plugin_dir),
         node_name,

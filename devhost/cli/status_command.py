@@ -14,7 +14,7 @@ from devhost.cli.listen_options import address
 from devhost.model.names import printable, without_share
 from devhost.observe.address import Address
 
-_DEFAULT: Final = "127.0.0.1:9110"
+_DEFAULT: Final = "127.0.0.1:9111"
 _PATIENCE_S: Final = 10.0
 _NOT_RUNNING: Final = 3
 
@@ -26,22 +26,22 @@ _Json = dict[str, Any]
     epilog="Exit status: 0 no problems, 1 problems, 2 usage error, 3 no devhost is running.",
 )
 @click.option(
-    "--listen",
+    "--status-listen",
     default=_DEFAULT,
-    envvar="DEVHOST_LISTEN",
+    envvar="DEVHOST_STATUS_LISTEN",
     show_envvar=True,
     show_default=True,
     metavar="ADDRESS",
     callback=lambda context, option, text: address(context, option, text or _DEFAULT),
-    help="Address that devhost listens on.",
+    help="Address of the status of the running devhost.",
 )
 @options.output_option
-def command(listen: Address, output: str) -> None:
+def command(status_listen: Address, output: str) -> None:
     """Show the state of a running devhost: resources, devices, and the pods that have them.
 
-    devhost must run with --listen.
+    devhost must run with --status-listen.
     """
-    shown = _request(listen)
+    shown = _request(status_listen)
     if output == "json":
         printer.print_json(shown)
     else:
@@ -54,7 +54,8 @@ def _request(address: Address) -> _Json:
     near = address.near
     connection = http.client.HTTPConnection(near.host, near.port, timeout=_PATIENCE_S)
     try:
-        connection.request("GET", "/status")
+        # Whatever name leads there: it is not a browser that asks.
+        connection.request("GET", "/status", headers={"Host": "localhost"})
         answer = connection.getresponse()
         shown: _Json = json.loads(answer.read())
         known = answer.status == http.HTTPStatus.OK and "resources" in shown
@@ -70,7 +71,7 @@ def _request(address: Address) -> _Json:
 
 
 def _not_running(address: Address, reason: str) -> NoReturn:
-    text = f"cannot reach devhost at {address}: {reason} (is it running with --listen?)"
+    text = f"cannot reach devhost at {address}: {reason} (is it running with --status-listen?)"
     click.echo(f"devhost: {text}", err=True)
     sys.exit(_NOT_RUNNING)
 

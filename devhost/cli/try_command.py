@@ -39,6 +39,7 @@ def run(
     node_name: str,
     policy: "Policy",
     listen: "Address | None",
+    status_listen: "Address | None",
     metrics_devices: bool,
     log_format: str | None,
     log_level: str,
@@ -62,7 +63,9 @@ def run(
         if problem := path_length_problem(Path(directory)):
             logs.fail(f"TMPDIR: {problem}")
         files, temporary = HostFiles(options.real_root(root)), Path(directory)
-        endpoint = listen_options.endpoint(None if once else listen, devices=metrics_devices)
+        endpoint = listen_options.endpoint(
+            *((None, None) if once else (listen, status_listen)), devices=metrics_devices
+        )
         settings = Settings(
             temporary,
             node_name,

@@ -1,8 +1,12 @@
-"""A host's HTTP side: metrics, probes, its status, and a page for people."""
+"""A host's HTTP side: metrics and probes at one address, its status and a page at another.
+
+The status names devices, paths and pods, so it is not served to everybody who may scrape metrics.
+"""
 
 import contextlib
 import json
 import logging
+import socket
 from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Final
@@ -19,41 +23,57 @@ _JSON: Final = "application/json"
 _LOG: Final = logging.getLogger(__name__)
 
 
+class ListenError(Exception):
+    """An address cannot be bound; the text names the flag."""
+
+
 class Endpoint:
-    """Binds its address when it is created, and answers while its host runs.
+    """Binds its addresses when it is created, and answers while its host runs.
 
     Args:
-        address: The address.
+        listen: The address of metrics and probes; ``None`` for neither.
+        status_listen: The address of the status; ``None`` for no status.
         devices: Whether the metrics include which pod holds which device.
 
     Attributes:
         recorder: Counts what the metrics show.
 
     Raises:
-        OSError: The address cannot be bound.
+        ListenError: An address cannot be bound.
     """
 
-    def __init__(self, address: Address, *, devices: bool = False) -> None:
-        self._socket = address.bind()
+    def __init__(
+        self,
+        listen: Address | None = None,
+        status_listen: Address | None = None,
+        *,
+        devices: bool = False,
+    ) -> None:
+        self._listen = _bound("--listen", listen)
+        self._status_listen = _bound("--status-listen", status_listen)
+        self._name = status_listen.host if status_listen else ""
         self._devices = devices
         self.recorder = Counters(RESULTS)
 
     async def serve_during(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host while ``work`` runs."""
-        with contextlib.closing(work):  # it never starts if the server is cancelled first
-            async with HttpServer(self.routes(host)).serving(self._socket):
-                where, port = self._socket.getsockname()[:2]
-                _LOG.info("listening", extra={"fields": {"address": str(Address(where, port))}})
+        with contextlib.closing(work):  # it never starts if a server is cancelled first
+            async with contextlib.AsyncExitStack() as stack:
+                if self._listen:
+                    metrics = HttpServer(self.routes(host))
+                    await stack.enter_async_context(metrics.serving(self._listen))
+                    _log_address("listening", self._listen)
+                if self._status_listen:
+                    status = HttpServer(status_routes(host), self._name)
+                    await stack.enter_async_context(status.serving(self._status_listen))
+                    _log_address("listening for status", self._status_listen)
                 await work
 
     def routes(self, host: Host) -> dict[str, Route]:
-        """Return the routes, by path."""
-        content = page.load()
+        """Return the routes of metrics and probes, by path."""
         return {
-            "/": lambda: content,
             "/healthz": lambda: Response(b"ok\n"),
             "/readyz": lambda: _readyz(host),
-            "/status": throttled(lambda: _json(status(host))),
             "/metrics": throttled(lambda: self._metrics(host)),
         }
 
@@ -62,6 +82,25 @@ class Endpoint:
 
         text = metrics.text(self.recorder, facts(host, devices=self._devices))
         return Response(text, metrics.CONTENT_TYPE)
+
+
+def status_routes(host: Host) -> dict[str, Route]:
+    """Return the routes of the status and its page, by path."""
+    content = page.load()
+    return {"/": lambda: content, "/status": throttled(lambda: _json(status(host)))}
+
+
+def _bound(flag: str, address: Address | None) -> socket.socket | None:
+    try:
+        return address.bind() if address else None
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0]  # Python appends the address
+        raise ListenError(f"{flag}: {address}: {reason}") from None
+
+
+def _log_address(message: str, sock: socket.socket) -> None:
+    where, port = sock.getsockname()[:2]
+    _LOG.info(message, extra={"fields": {"address": str(Address(where, port))}})
 
 
 def _readyz(host: Host) -> Response:

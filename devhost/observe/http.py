@@ -1,11 +1,13 @@
 """A minimal HTTP/1.1 server on the event loop: an answer shows that the loop is running.
 
 Clients are not trusted: the size and duration of requests and the number of connections are
-limited. A new connection beyond the limit closes the oldest one, so that a probe gets through.
+limited. A new connection beyond the limit closes the oldest one, so that a probe gets through. A
+page of another site that makes its own name lead here (DNS rebinding) can be refused.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import re
 import socket
@@ -24,6 +26,7 @@ HEAD_BYTES_MAX: Final = 8192
 _CHUNK_BYTES: Final = 64 * 1024
 _PAUSE_FACTOR: Final = 10
 _REQUEST: Final = re.compile(rb"([A-Z]{1,20}) (\S+) HTTP/1\.[01]")
+_HOST: Final = re.compile(rb"\r\nhost:[ \t]*(.*?)[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Connection": "close",
@@ -80,10 +83,17 @@ def throttled(route: Route) -> Route:
 
 
 class HttpServer:
-    """Serves GET and HEAD requests for a few paths."""
+    """Serves GET and HEAD requests for a few paths.
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    Args:
+        routes: By path.
+        name: Refuse requests for other names than this one, ``localhost`` and IP addresses;
+            ``None`` accepts all.
+    """
+
+    def __init__(self, routes: Mapping[str, Route], name: str | None = None) -> None:
         self._routes = routes
+        self._name = name
         self._open: dict[asyncio.Task[None], None] = {}  # oldest first
 
     @contextlib.asynccontextmanager
@@ -144,10 +154,14 @@ class HttpServer:
         if request is None:
             return _error(HTTPStatus.BAD_REQUEST)
         try:
-            path = urlsplit(request[2].decode("ascii")).path
+            target = urlsplit(request[2].decode("ascii"))
+            hosts = [host.decode("ascii") for host in _HOST.findall(head)]
+            names = {urlsplit(f"//{host}").hostname for host in [*hosts, target.netloc] if host}
         except ValueError:
             return _error(HTTPStatus.BAD_REQUEST)
-        route = self._routes.get(path)
+        if not all(self._is_ours(name or "") for name in names):
+            return _error(HTTPStatus.MISDIRECTED_REQUEST)
+        route = self._routes.get(target.path)
         if route is None:
             return _error(HTTPStatus.NOT_FOUND)
         if request[1] not in (b"GET", b"HEAD"):
@@ -155,8 +169,17 @@ class HttpServer:
         try:
             return route()
         except Exception:  # noqa: BLE001 (logged; the client gets a response)
-            _LOG.exception("HTTP request failed", extra={"fields": {"path": path}})
+            _LOG.exception("HTTP request failed", extra={"fields": {"path": target.path}})
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _is_ours(self, name: str) -> bool:
+        if self._name is None or name in ("localhost", self._name.lower()):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 def _error(status: HTTPStatus, headers: Mapping[str, str] | None = None) -> Response:

@@ -112,7 +112,8 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
 ) -> None:
     """Who asks over HTTP learns what the log cannot say; the trouble ends with its cause."""
     daemon.prelude = SMALL_QUEUE
-    daemon.flags = ["--listen", f"127.0.0.1:{(port := free_port())}"]
+    metrics, port = free_port(), free_port()
+    daemon.flags = ["--listen", f"127.0.0.1:{metrics}", "--status-listen", f"127.0.0.1:{port}"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
     for number in range(COUNT):
         await standin.wait(f"example.com/r{number}", 1, 1)
@@ -120,7 +121,7 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
     assert status["log"]["dropping"]
     assert status["log"]["dropped"] > 0
     assert any("log" in trouble for trouble in status["troubles"])
-    samples = Samples((await get(port, "/metrics")).body.decode())
+    samples = Samples((await get(metrics, "/metrics")).body.decode())
     assert samples.value("devhost_log_lines_dropped_total") >= status["log"]["dropped"]
     await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "read")
     after = (await get(port, "/status")).json()

@@ -56,7 +56,7 @@ def answer(received: bytes) -> Answer:
 
 async def get(port: int, path: str) -> Answer:
     """Ask as a browser does."""
-    found = await send(port, f"GET {path} HTTP/1.1\r\nHost: devhost\r\n\r\n".encode())
+    found = await send(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert int(found.headers["Content-Length"]) == len(found.body)
     return found
 
@@ -91,7 +91,12 @@ async def scrape(port: int) -> Samples:
     return Samples(found.body.decode())
 
 
-async def port_of(daemon: Daemon) -> int:
-    """Return where a process listens that was told to take any port."""
-    line = await daemon.logged("listening")
+async def port_of(daemon: Daemon, said: str = "listening") -> int:
+    """Return where a process has its metrics and probes, told to take any port."""
+    line = await daemon.logged(said)
     return int(line["address"].rpartition(":")[2])
+
+
+async def status_port_of(daemon: Daemon) -> int:
+    """Return where a process has its status, told to take any port."""
+    return await port_of(daemon, "listening for status")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.daemon import Daemon
 
-LISTEN = ["--listen", "127.0.0.1:0"]
+LISTEN = ["--listen", "127.0.0.1:0", "--status-listen", "127.0.0.1:0"]
 
 
 @pytest.fixture

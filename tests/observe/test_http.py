@@ -81,6 +81,38 @@ async def test_every_request_has_its_answer(port: int, raw: bytes, status: int) 
         assert found.headers["Allow"] == "GET, HEAD"
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"Host: localhost:9111", 200),
+        (b"host:LOCALHOST", 200),
+        (b"Host: 127.0.0.1:9111", 200),
+        (b"Host: [::1]:9111", 200),
+        (b"Host: Node-1.example.com:9111", 200),
+        (b"X-Host: evil.com", 200),
+        (b"Host: evil.com", 421),
+        (b"HOST:\tevil.com:9111 ", 421),
+        (b"Host: localhost.evil.com", 421),
+        (b"Host: 127.0.0.1.evil.com", 421),
+        (b"Host: localhost@evil.com", 421),
+        (b"Host: localhost\r\nHost: evil.com", 421),
+        (b"Host: evil.com\r\nHost: localhost", 421),
+        (b"Host: [", 400),
+        (b"Host: \xff", 400),
+    ],
+)
+async def test_only_its_own_names(line: bytes, status: int) -> None:
+    server = HttpServer({"/": lambda: Response(b"hello")}, "node-1.example.com")
+    bound = socket.create_server(("127.0.0.1", 0))
+    async with server.serving(bound):
+        port = bound.getsockname()[1]
+        for path in (b"/", b"/other"):
+            found = await send(port, b"GET %s HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % (path, line))
+            assert found.status == (404 if (status, path) == (200, b"/other") else status)
+        whole = await send(port, b"GET http://evil.com/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert whole.status == 421
+
+
 async def test_a_request_that_breaks_off(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\n")

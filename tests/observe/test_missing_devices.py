@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.observe.asking import Json, port_of, scrape
+from tests.observe.asking import Json, port_of, scrape, status_port_of
 from tests.observe.test_status import A, colas, resource, until
 from tests.observe.test_status_command import asked
 from tests.support.daemon import PATIENCE, Daemon
@@ -49,7 +49,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str 
         (directory / "colas" / name).touch()
     await daemon.start(colas(directory, GONE_SOON + more))
     await kubelet.wait(A, 2, 2)
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     said = await until(port, lambda it: missing(it) == (0, 2))
     assert said["troubles"] == []
     return port
@@ -64,7 +64,7 @@ async def test_a_device_that_has_left_the_list_is_missing(
     said = await until(port, lambda it: missing(it) == (1, 2))
     assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
     assert "minDevices: 1" in said["troubles"][0]
-    samples = await scrape(port)
+    samples = await scrape(await port_of(daemon))
     assert samples.value("devhost_devices_missing", resource_name=A) == 1
     assert samples.value("devhost_devices_expected", resource_name=A) == 2
     line = await daemon.logged("devices missing", resource=A)
@@ -92,7 +92,7 @@ async def test_one_that_is_gone_after_a_restart(
     daemon.lines.clear()
     (directory / "colas" / "a").unlink()
     await daemon.start()
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     await until(port, lambda it: missing(it) == (1, 2))
     await daemon.logged("devices missing", missing=1)
 
@@ -101,7 +101,7 @@ async def test_a_minimum_says_it_from_the_start(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     await daemon.start(colas(directory, ", minDevices: 2"))
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     await until(port, lambda it: missing(it) == (2, 2))
     (directory / "colas" / "a").touch()
     said = await until(port, lambda it: missing(it) == (1, 2))
@@ -115,7 +115,7 @@ async def test_a_node_that_never_had_one_is_well(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     await daemon.start(colas(directory))
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     await kept(daemon, 0)
     said = await until(port, lambda it: resource(it).get("registered"))
     assert (missing(said), said["troubles"]) == ((0, 0), [])
@@ -197,7 +197,7 @@ async def test_status_exits_with_1(daemon: Daemon, started: Kubelet, directory: 
     port = await with_two(daemon, started, directory)
     (directory / "colas" / "a").unlink()
     await until(port, lambda it: missing(it) == (1, 2))
-    code, out, _ = await asked("--listen", f":{port}")
+    code, out, _ = await asked("--status-listen", f":{port}")
     assert code == 1
     assert "1 of 1 allocatable, 1 missing" in out
     assert f"{A}: 1 of 2 devices missing (" in out

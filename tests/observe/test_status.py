@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.observe.asking import Json, get, port_of, status
+from tests.observe.asking import Json, get, port_of, send, status, status_port_of
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
 
@@ -49,7 +49,7 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
     health = ", health: {checks: [readable], interval: 100ms}, removeMissingAfter: never"
     await daemon.start(colas(directory, health))
     await started.wait(A, 1, 1)
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     said = await until(port, lambda it: resource(it).get("registered"))
     assert (said["nodeName"], said["ready"], said["troubles"]) == ("node-7", True, [])
     assert said["kubelet"] == {
@@ -85,7 +85,7 @@ async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, direct
     place = directory / "colas"
     reason = f"{place} is empty"
     await daemon.start(colas(directory, ", removeMissingAfter: 0s"))
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     await until(port, lambda it: resource(it).get("warnings") == [reason])
     await daemon.logged("no devices", reason=reason)
     (place / "one").touch()
@@ -100,7 +100,7 @@ async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
     """What the kubelet has is counted, and what it has not is said."""
     daemon.prelude += "devhost.kubelet.device_list.LIST_BYTES_MAX = 100\n"
     await daemon.start(tokens(a=20))
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     one = resource(await until(port, lambda it: resource(it).get("registered")))
     listed = one["capacity"]
     assert 0 < listed < 20
@@ -115,7 +115,7 @@ async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
 async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=2))
     await started.wait(B, 2, 2)
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     before = await status(port)
     assert [one["name"] for one in before["resources"]] == [A, B]
     assert before["config"]["file"] == str(daemon.config)
@@ -143,7 +143,7 @@ async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path)
     daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     await until(port, lambda it: it["kubelet"]["podResources"] == "known")
     await started.admit("pod", {"app": {A: 1}})
     await until(port, lambda it: resource(it)["holders"] == {"0": ["default/pod"]})
@@ -156,6 +156,31 @@ async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path)
     said = await until(port, lambda it: it["kubelet"]["podResources"] != "known")
     assert "pr.sock" in said["kubelet"]["podResources"]
     assert any("pod-resources unavailable" in trouble for trouble in said["troubles"])
+
+
+async def test_who_scrapes_does_not_see_the_status(daemon: Daemon, started: Kubelet) -> None:
+    """Names, paths and pods are where the status is alone, and no probe or metric is there."""
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    port, metrics = await status_port_of(daemon), await port_of(daemon)
+    for path in ("/", "/status"):
+        assert (await get(metrics, path)).status == 404
+        assert (await get(port, path)).status == 200
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert (await get(metrics, path)).status == 200
+        assert (await get(port, path)).status == 404
+
+
+async def test_a_page_of_another_site_cannot_read_the_status(
+    daemon: Daemon, started: Kubelet
+) -> None:
+    """DNS rebinding: its name leads here, and the browser takes it for the same origin."""
+    await daemon.start(tokens(a=1))
+    port, metrics = await status_port_of(daemon), await port_of(daemon)
+    foreign = b"GET %s HTTP/1.1\r\nHost: evil.example.com:9111\r\n\r\n"
+    for path in (b"/", b"/status"):
+        assert (await send(port, foreign % path)).status == 421
+    assert (await send(metrics, foreign % b"/metrics")).status == 200  # by a service's name
 
 
 # ── probes ──
@@ -211,7 +236,7 @@ async def test_not_ready_where_the_kubelet_refuses(daemon: Daemon, directory: Pa
         )
         assert not said["ready"]
         assert (await get(port, "/healthz")).status == 200
-        said = await until(port, lambda it: it["troubles"])
+        said = await until(await status_port_of(daemon), lambda it: it["troubles"])
         assert not said["ready"]
         assert not resource(said)["registered"]
     failed = "devhost_registrations_total"
@@ -230,7 +255,7 @@ async def test_a_bad_configuration_at_the_start(daemon: Daemon, started: Kubelet
     assert await daemon.stop() == 0
     daemon.lines.clear()
     await daemon.start("version: v2\n")
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     said = await until(port, lambda it: resource(it).get("registered"))
     assert said["ready"]
     assert said["config"]["file"] == str(last_good)
@@ -257,7 +282,7 @@ async def test_the_document_shows_what_is_there(
     (directory / "colas" / "two").symlink_to("/nowhere")
     await daemon.start(colas(directory, ", health: {checks: [readable]}"))
     await started.wait(A, 1, 1)
-    port = await port_of(daemon)
+    port = await (status_port_of if path == "/status" else port_of)(daemon)
     said = await until(port, lambda it: it["ready"], path)
     blocks = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     examples = [json.loads(block) for block in blocks]

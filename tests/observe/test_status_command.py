@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.observe.asking import port_of, status
+from tests.observe.asking import status, status_port_of
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
 
@@ -18,9 +18,11 @@ A = "example.com/a"
 
 async def asked(*arguments: str, listen: str = "") -> tuple[int, str, str]:
     """Run it; return the exit status and what it printed."""
-    environment = {key: value for key, value in os.environ.items() if key != "DEVHOST_LISTEN"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "DEVHOST_STATUS_LISTEN"
+    }
     if listen:
-        environment["DEVHOST_LISTEN"] = listen
+        environment["DEVHOST_STATUS_LISTEN"] = listen
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "devhost", "status", *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -42,8 +44,8 @@ async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -
     await daemon.start(config)
     await started.wait(A, 1, 1)
     await daemon.logged("state", state="Registered")
-    port = await port_of(daemon)
-    code, out, err = await asked("--listen", f":{port}")
+    port = await status_port_of(daemon)
+    code, out, err = await asked("--status-listen", f":{port}")
     assert (code, err) == (0, "")
     assert f"{A}: Registered since" in out
     assert "1 of 1 allocatable" in out
@@ -59,11 +61,11 @@ async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -
 
     daemon.write("version: v1\nresource: []\n")
     await daemon.logged("configuration file invalid")
-    code, out, err = await asked("--listen", f"localhost:{port}")
+    code, out, err = await asked("--status-listen", f"localhost:{port}")
     assert (code, err) == (1, "")
     assert f"{daemon.config}:2:1: error: " in out
     assert "\nproblems:\n  configuration file invalid; still serving the version of 2" in out
-    code, out, _ = await asked("-o", "json", "--listen", f":{port}")
+    code, out, _ = await asked("-o", "json", "--status-listen", f":{port}")
     assert code == 1
     assert json.loads(out)["troubles"]
 
@@ -75,22 +77,22 @@ async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path)
         f"version: v1\nresources: [{{name: {A}, sources: [static: 1], replicas: 2}}]\n"
     )
     await started.wait(A, 2, 2)
-    port = await port_of(daemon)
+    port = await status_port_of(daemon)
     await started.admit("pod", {"app": {A: 2}})
     async with asyncio.timeout(PATIENCE):
         while len((await status(port))["resources"][0]["holders"]) < 2:
             await asyncio.sleep(0.02)
-    _, out, _ = await asked("--listen", f":{port}")
+    _, out, _ = await asked("--status-listen", f":{port}")
     assert [line.split() for line in out.splitlines()][-1] == ["0", "Healthy", "default/pod", "-"]
 
 
 async def test_none_is_running() -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
-    code, out, err = await asked("--listen", f":{port}")
+    code, out, err = await asked("--status-listen", f":{port}")
     assert (code, out) == (3, "")
     assert f"cannot reach devhost at 127.0.0.1:{port}: Connection refused" in err
-    assert "--listen" in err
+    assert "--status-listen" in err
     assert err.count("\n") == 1
 
 
@@ -107,31 +109,34 @@ async def test_somebody_else_answers(said: bytes) -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        code, out, err = await asked("--listen", f":{port}")
+        code, out, err = await asked("--status-listen", f":{port}")
     assert (code, out) == (3, "")
     assert err.count("\n") == 1
 
 
 async def test_no_address() -> None:
-    code, _, err = await asked("--listen", "nowhere")
+    code, _, err = await asked("--status-listen", "nowhere")
     assert code == 2
     assert "HOST:PORT" in err
 
 
-async def test_a_port_that_is_taken_ends_the_start(daemon: Daemon, started: Kubelet) -> None:
+@pytest.mark.parametrize(("index", "flag"), [(1, "--listen"), (3, "--status-listen")])
+async def test_a_port_that_is_taken_ends_the_start(
+    daemon: Daemon, started: Kubelet, index: int, flag: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
-        daemon.flags[1] = f"127.0.0.1:{port}"
+        daemon.flags[index] = f"127.0.0.1:{port}"
         await daemon.start(tokens(a=1))
         assert await daemon.ended() == 1
     assert (line := daemon.lines[-1])["level"] == "error"
-    assert line["msg"] == f"--listen: 127.0.0.1:{port}: Address already in use"
+    assert line["msg"] == f"{flag}: 127.0.0.1:{port}: Address already in use"
     assert not daemon.sockets()
 
 
 async def test_off_unless_told(daemon: Daemon, started: Kubelet) -> None:
     """Nothing listens, and the library that counts is not even loaded."""
-    daemon.flags = daemon.flags[2:]
+    daemon.flags = daemon.flags[4:]
     daemon.prelude += """
 import atexit, sys
 atexit.register(lambda: print(f"loaded {'prometheus_client' in sys.modules}", file=sys.stderr))
@@ -140,4 +145,5 @@ atexit.register(lambda: print(f"loaded {'prometheus_client' in sys.modules}", fi
     await started.wait(A, 1, 1)
     assert await daemon.stop() == 0
     assert not daemon.found("listening")
+    assert not daemon.found("listening for status")
     assert daemon.found("loaded False")
