@@ -35,10 +35,14 @@ _IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
 _ACCESS: Final = (
     "devhost's container needs access to it: the chart's deviceAccess.privileged, or the device"
 )
-# Files of processes, and the kernel's addresses: the kernel shows root more of these than their
-# permission bits allow.
+# What the kernel shows root more of than the permission bits allow: files of processes, addresses
+# of the kernel and of its sockets, keys, the whole configuration space of PCI devices.
 _PRIVATE: Final = re.compile(
-    r"/proc/([0-9]+/(?!net/|mounts$|mountinfo$).*|kallsyms|modules)", re.DOTALL
+    r"/proc/([0-9]+/(?!mounts$|mountinfo$|net/(arp|bonding/[^/]+|dev|if_inet6|ipv6_route|netstat"
+    r"|route|snmp6?|sockstat6?|vlan/[^/]+|wireless)$).*"
+    r"|bus/pci/.*/.*|iomem|ioports|kallsyms|keys|modules|mtrr)"
+    r"|/sys/devices/.*/config",
+    re.DOTALL,
 )
 _WRITE: Final = "devhost sees it by a read-only mount: the chart's deviceAccess.writable"
 _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"

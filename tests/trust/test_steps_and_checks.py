@@ -205,22 +205,48 @@ def test_a_secret_is_not_matched(
         "/proc/1/maps",
         "/proc/7/task/7/maps",
         "/proc/self/maps",
+        "/proc/net/tcp",
+        "/proc/net/unix",
         "/proc/kallsyms",
         "/proc/modules",
+        "/proc/iomem",
+        "/proc/ioports",
+        "/proc/keys",
+        "/proc/mtrr",
+        "/proc/bus/pci/00/01.0",
+        "/sys/bus/pci/devices/0000:00:01.0/config",
     ],
 )
 def test_what_the_kernel_shows_to_root_alone_is_not_matched(node: Victim, path: str) -> None:
     """Some of /proc has bits for everyone, and other content for root: that is no oracle either."""
     node.link("/proc/self", "7")
-    for place in ("/proc/1/environ", "/proc/1/cmdline", "/proc/1/maps", "/proc/7/maps"):
-        node.file(place, SECRET, 0o444)
-    for place in ("/proc/7/task/7/maps", "/proc/kallsyms", "/proc/modules"):
+    node.link("/proc/net", "self/net")
+    node.link("/sys/bus/pci/devices/0000:00:01.0", "../../../devices/pci0000:00/0000:00:01.0")
+    secret = (
+        *("1/environ", "1/cmdline", "1/maps", "7/maps", "7/task/7/maps"),
+        *("7/net/tcp", "7/net/unix", "7/net/netlink", "bus/pci/00/01.0"),
+        *("kallsyms", "modules", "iomem", "ioports", "keys", "mtrr"),
+    )
+    for place in (
+        *(f"/proc/{name}" for name in secret),
+        "/sys/devices/pci0000:00/0000:00:01.0/config",
+    ):
         node.file(place, SECRET, 0o444)
     outcome = checked(node, {"static": 1}, reads(path, "root:.*"))
     assert outcome.failure is None
     assert "--allow-path" in (outcome.unknown or "")
-    opened = checked(node, {"static": 1}, reads(path, "root:.*"), allow="/proc/*")
+    opened = checked(node, {"static": 1}, reads(path, "root:.*"), allow="*")
     assert (opened.failure, opened.unknown) == (None, None)
+
+
+@pytest.mark.parametrize("path", ["/proc/net/dev", "/proc/self/mounts", "/proc/net/bonding/bond0"])
+def test_what_the_kernel_shows_to_everyone_is_matched(node: Victim, path: str) -> None:
+    node.link("/proc/self", "7")
+    node.link("/proc/net", "self/net")
+    for name in ("net/dev", "mounts", "net/bonding/bond0"):
+        node.file(f"/proc/7/{name}", "well", 0o444)
+    outcome = checked(node, {"static": 1}, reads(path, "well"))
+    assert (outcome.failure, outcome.unknown) == (None, None)
 
 
 def test_a_content_is_not_told(node: Victim) -> None:
