@@ -25,6 +25,7 @@ _TABLE: Final = re.compile(r"(<!-- values: .*? -->\n).*(<!-- end of values -->)"
 
 # The schemas of values whose defaults do not show their type.
 _HOST_PATH: Final = {"type": "string", "pattern": "^/."}
+_PORT: Final = {"type": "integer", "minimum": 1024, "maximum": 65535}
 _TEXTS: Final = {"type": "array", "items": {"type": "string", "minLength": 1}}
 _OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -55,6 +56,7 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
         f"allow.{key}": {"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}}
         for key in ("devices", "resources", "cdi", "annotations", "env")
     },
+    "stateDir": {"type": "string", "pattern": "^(/.+)?$"},
     "cdi.dir": _HOST_PATH,
     "kubelet.rootDir": _HOST_PATH,
     "log.level": {"enum": ["debug", "info", "warning", "error"]},
@@ -91,7 +93,8 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     "extraEnv": _OBJECTS,
     "extraVolumes": _OBJECTS,
     "extraVolumeMounts": _OBJECTS,
-    "http.port": {"type": "integer", "minimum": 1024, "maximum": 65535},
+    "http.port": _PORT,
+    "http.statusPort": _PORT,
     "metrics.podMonitor.interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
     "metrics.podMonitor.labels": _STRINGS,
     "metrics.podMonitor.relabelings": _OBJECTS,

@@ -115,6 +115,10 @@ class RefusedError(Exception):
     """Helm does not render; the text is what it says."""
 
 
+# Where the values do not say: the chart takes no image of unknown origin.
+IMAGE = {"registry": "images.example.com"}
+
+
 class Helm:
     def __init__(self, major: int) -> None:
         self.major = major
@@ -127,7 +131,7 @@ class Helm:
         """
         done = subprocess.run(
             [str(binary(self.major)), *arguments, "--values=-"],
-            input=json.dumps(values or {}, ensure_ascii=False),
+            input=json.dumps({"image": IMAGE} | dict(values or {}), ensure_ascii=False),
             check=False,
             capture_output=True,
             text=True,

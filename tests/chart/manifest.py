@@ -15,7 +15,11 @@ from tests.chart.helm import CHART, ROOT, Helm
 
 MANIFEST: Final = ROOT / "deploy" / "kubernetes" / "devhost.yaml"
 EXAMPLE: Final = ROOT / "config" / "examples" / "serial.yaml"
-VALUES: Final = {"config": yaml.safe_load(EXAMPLE.read_text()), "tests": {"enabled": False}}
+VALUES: Final = {
+    "image": {"registry": "registry.example.com"},
+    "config": yaml.safe_load(EXAMPLE.read_text()),
+    "tests": {"enabled": False},
+}
 HEADER: Final = """\
 # devhost without Helm, for Kubernetes 1.31 or newer: set `image`, edit the configuration in the
 # ConfigMap, and

@@ -6,6 +6,7 @@ from tests.chart.helm import Helm
 from tests.chart.values import Values
 
 PLUGINS = "/var/lib/kubelet/device-plugins"
+STATE = "/var/lib/kubelet/plugins/devhost"
 SYSFS = tuple(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices"))
 
 

@@ -13,6 +13,7 @@ from tests.chart.pods import container_of
 from tests.chart.values import Values
 
 ALLOWED: Values = {"paths": ["/srv/*", "/opt/?", "/dev/sd*"], "exec": True}
+SHOWN: Values = {"hostPaths": ["/srv", "/opt"]}
 TRUSTED = [
     pytest.param({"sources": [{"dev": {"pattern": "sdz", "types": "block"}}]}, id="block device"),
     pytest.param({"allocate": {"devices": [{"hostPath": "/opt/x"}]}}, id="device elsewhere"),
@@ -59,7 +60,7 @@ def of_helm_test(helm: Helm, values: Values, file: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("more", TRUSTED)
 def test_helm_test_fails_for_what_run_refuses(helm: Helm, more: Values, tmp_path: Path) -> None:
-    values = resource(more)
+    values = resource(more) | SHOWN
     file = served(helm, values, tmp_path)
     environment = environment_of(container_of(helm, values)) | {"DEVHOST_ROOT": str(tmp_path)}
     status, said = devhost("run", file, f"--plugin-dir={tmp_path}", env=environment)
@@ -73,7 +74,7 @@ def test_helm_test_fails_for_what_run_refuses(helm: Helm, more: Values, tmp_path
 @pytest.mark.parametrize("more", TRUSTED)
 def test_plan_in_the_pod_knows_what_is_allowed(helm: Helm, more: Values, tmp_path: Path) -> None:
     """As do all commands that somebody runs there: it is not only in the process's arguments."""
-    values = resource(more)
+    values = resource(more) | SHOWN
     file = served(helm, values, tmp_path)
     root = {"DEVHOST_ROOT": str(tmp_path)}
     for allow, warns in (({}, True), (ALLOWED, False)):

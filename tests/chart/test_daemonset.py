@@ -8,8 +8,8 @@ from click import Option
 
 from devhost.cli.run_command import command
 from devhost.cli.validate_command import command as validate_command
-from tests.chart.helm import NAMESPACE, Helm
-from tests.chart.pods import PLUGINS, container_of, mounts_of, pod_of
+from tests.chart.helm import NAMESPACE, Helm, RefusedError
+from tests.chart.pods import PLUGINS, STATE, container_of, mounts_of, pod_of
 from tests.chart.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
 
 # ── rolling ──────────────────────────────────────────────────────────────────
@@ -45,12 +45,12 @@ def test_a_pod_has_the_manners_of_a_node_daemon(helm: Helm) -> None:
         "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
     }
     assert pod["priorityClassName"] == "system-node-critical"
-    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert "tolerations" not in pod
     assert pod["terminationGracePeriodSeconds"] == 10
     assert pod["hostUsers"] is True
     assert container["resources"] == {
         "requests": {"cpu": "10m", "memory": "64Mi"},
-        "limits": {"memory": "128Mi"},
+        "limits": {"memory": "256Mi"},
     }
     assert container["ports"] == [{"name": "http", "containerPort": 9110, "protocol": "TCP"}]
     for probe, path in {"startup": "healthz", "liveness": "healthz", "readiness": "readyz"}.items():
@@ -60,6 +60,7 @@ def test_a_pod_has_the_manners_of_a_node_daemon(helm: Helm) -> None:
         {"name": "DEVHOST_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "DEVHOST_ROOT", "value": "/host"},
         {"name": "DEVHOST_LISTEN", "value": ":9110"},
+        {"name": "DEVHOST_STATUS_LISTEN", "value": "127.0.0.1:9111"},
     ]
 
 
@@ -94,7 +95,7 @@ def test_flags_say_what_the_mounts_offer(helm: Helm) -> None:
         "run",
         "/etc/devhost/config.yaml",
         f"--plugin-dir={PLUGINS}",
-        f"--state-dir={PLUGINS}/devhost-state",
+        "--state-dir=/data/devhost",
         f"--last-good={NAMESPACE}.{name}.yaml",
         "--log-level=debug",
         "--log-format=text",
@@ -135,8 +136,10 @@ def test_what_is_allowed_stands_in_the_environment(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("image", "reference"),
     [
-        ({}, "devhost:0.1.0"),
         ({"registry": "r.example.com/", "tag": "1"}, "r.example.com/devhost:1"),
+        ({"registry": "r:5000", "repository": "a/devhost"}, "r:5000/a/devhost:0.1.0"),
+        ({"repository": "localhost/devhost"}, "localhost/devhost:0.1.0"),
+        ({"pullPolicy": "Never"}, "devhost:0.1.0"),
         ({"tag": "1", "digest": f"sha256:{'a' * 64}"}, f"devhost@sha256:{'a' * 64}"),
     ],
 )
@@ -144,6 +147,15 @@ def test_an_image_has_a_tag_or_a_digest(helm: Helm, image: Values, reference: st
     rendered = helm.render({"image": image})
     (tested,) = rendered.one("Pod")["spec"]["containers"]
     assert [container_of(helm, {"image": image})["image"], tested["image"]] == [reference] * 2
+
+
+@pytest.mark.parametrize(
+    "image", [{}, {"repository": "library/devhost"}, {"tag": "1"}, {"pullPolicy": "Always"}]
+)
+def test_an_image_of_unknown_origin_is_refused(helm: Helm, image: Values) -> None:
+    """Nodes would take it from whatever registry they search first, and run it as root."""
+    with pytest.raises(RefusedError, match=r"set image.registry, or image.digest, or image.pullP"):
+        helm.render({"image": image})
 
 
 def test_a_plugin_in_python_takes_the_place_of_devhost(helm: Helm) -> None:
@@ -243,7 +255,7 @@ def test_a_profile_is_merged_at_every_level(each_helm: Helm) -> None:
     }
     assert container["resources"] == {
         "requests": {"cpu": "10m", "memory": "64Mi"},
-        "limits": {"cpu": 1, "memory": "128Mi"},
+        "limits": {"cpu": 1, "memory": "256Mi"},
     }
     assert container["securityContext"]["capabilities"] == {"add": ["X"], "drop": ["ALL"]}
     assert "tolerations" not in pod
@@ -328,6 +340,23 @@ def test_pod_resources_are_asked_unless_disabled(helm: Helm) -> None:
     off = {"enabled": False}
     assert flags({"podResources": off}) & {asked, assumed} == set()
     assert flags({"podResources": {**off, "assumeFree": True}}) & {asked, assumed} == {assumed}
+
+
+def test_state_is_not_where_other_plugins_write(helm: Helm) -> None:
+    """It proves which pod a device was prepared for."""
+
+    def state(values: Values) -> str:
+        (flag,) = [
+            one for one in container_of(helm, values)["args"] if one.startswith("--state-dir=")
+        ]
+        path = flag.removeprefix("--state-dir=")
+        assert mounts_of(helm, values)[path] == ("DirectoryOrCreate", path, False, None)
+        return path
+
+    assert state({}) == STATE
+    assert state({"kubelet": {"rootDir": "/data/kubelet/"}}) == "/data/kubelet/plugins/devhost"
+    # What a former version of the chart left there can still be used.
+    assert state({"stateDir": f"{PLUGINS}/devhost-state"}) == f"{PLUGINS}/devhost-state"
 
 
 def test_the_charts_own_pods_keep_off_the_nodes_of_profiles(helm: Helm) -> None:

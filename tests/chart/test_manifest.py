@@ -16,7 +16,7 @@ def test_it_is_what_the_chart_renders(helm: Helm) -> None:
 
 
 def test_kubernetes_takes_all_of_it() -> None:
-    kinds = ["Namespace", "ServiceAccount", "ConfigMap", "DaemonSet"]
+    kinds = ["Namespace", "NetworkPolicy", "ServiceAccount", "ConfigMap", "DaemonSet"]
     assert [one["kind"] for one in DOCUMENTS] == kinds
     for document in DOCUMENTS:
         for version in ("1.31", "1.37"):
@@ -25,7 +25,7 @@ def test_kubernetes_takes_all_of_it() -> None:
 
 
 def test_its_configuration_is_one_that_devhost_serves() -> None:
-    (text,) = DOCUMENTS[2]["data"].values()
+    (text,) = DOCUMENTS[3]["data"].values()
     loaded = loads(text, policy=Policy(enforced=True))
     assert loaded.problems == ()
     assert loaded.config is not None

@@ -1,10 +1,12 @@
 """What an installation says: how to go on, and what the values do not allow yet."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chart.helm import Helm
+from tests.chart.helm import CHART, Helm
 from tests.chart.values import EXAMPLES, TOKENS, Values, example
 
 PROFILE: Values = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
@@ -95,10 +97,6 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("more", "allowed", "said"),
     [
-        ({"preStart": [{"run": ["a"], "every": "start"}]}, {"allow": {"exec": True}}, "allow.exec"),
-        ({"health": [{"exec": ["a"]}]}, {"allow": {"exec": True}}, "allow.exec"),
-        ({"health": {"exec": ["a"]}}, {"allow": {"exec": True}}, "allow.exec"),
-        ({"health": {"checks": {"exec": ["a"]}}}, {"allow": {"exec": True}}, "allow.exec"),
         ({"health": "readable"}, {"deviceAccess": {"privileged": True}}, "deviceAccess.privileged"),
         (
             {"health": {"checks": ["writable"]}},
@@ -121,32 +119,6 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
             "deviceAccess.writable",
         ),
         ({"inject": "cdi"}, {"cdi": {"enabled": True}}, "cdi.enabled"),
-        ({"allocate": {"mounts": ["/opt"]}}, {"allow": {"paths": ["/opt"]}}, "allow.paths"),
-        (
-            {"allocate": {"devices": ["/dev/y", "/opt/x"]}},
-            {"allow": {"paths": ["/opt/x"]}},
-            "not below /dev, so devhost rejects it: add them to allow.paths",
-        ),
-        (
-            {"allocate": {"devices": [{"hostPath": "/dev/../opt/x"}]}},
-            {"allow": {"paths": ["/opt/x"]}},
-            "not below /dev, so devhost rejects it: add them to allow.paths",
-        ),
-        (
-            {"sources": [{"directory": {"path": "/dev/disk", "types": "block"}}]},
-            {"allow": {"paths": ["/dev/*"]}},
-            "uses block devices",
-        ),
-        (
-            {"sources": [{"glob": {"paths": "/dev/sd*", "types": ["block"]}}]},
-            {"allow": {"paths": ["/dev/*"]}},
-            "uses block devices",
-        ),
-        (
-            {"sources": [{"dev": {"pattern": "x", "types": ["char", "block"]}, "as": "node"}]},
-            {"allow": {"paths": ["/dev/*"]}},
-            "uses block devices",
-        ),
     ],
 )
 def test_they_name_what_the_values_do_not_allow(
@@ -158,17 +130,17 @@ def test_they_name_what_the_values_do_not_allow(
     assert [one for one in left if "is privileged" not in one] == []
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"allocate": {"devices": ["${path}", {"hostPath": "/dev/y"}, {"hostPath": "${realpath}"}]}},
-        {"allocate": {"devices": []}},
-        {"sources": [{"dev": {"pattern": "x", "types": "char"}}]},
-        {"sources": [{"dev": {"pattern": "block"}}, {"glob": "/dev/x"}, {"static": ["block"]}]},
-    ],
-)
-def test_what_needs_no_leave_is_not_warned_of(helm: Helm, more: Values) -> None:
-    assert warnings(helm.notes(resource(**more))) == []
+def test_they_warn_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path: Path) -> None:
+    """Only `helm template` takes a version of Kubernetes, and it does not show notes."""
+    chart = tmp_path / "devhost"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "shown.yaml").write_text(
+        "kind: Shown\nmetadata: {name: x}\nnotes: |\n"
+        '  {{- include (print $.Template.BasePath "/NOTES.txt") . | nindent 2 }}\n'
+    )
+    for version, count in (("1.30.9", 1), ("1.31.0", 0)):
+        said = helm.run("template", "test", str(chart), f"--kube-version={version}", "-n=devhost")
+        assert said.count("WARNING: Mounts can be read-only recursively") == count
 
 
 def test_they_warn_of_series_that_need_holders(helm: Helm) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tests.chart.helm import Helm
-from tests.chart.pods import PLUGINS, SYSFS, container_of, mounts_of, pod_of
+from tests.chart.pods import PLUGINS, STATE, SYSFS, container_of, mounts_of, pod_of
 from tests.chart.values import SETS, TOKENS, Values
 
 # ── rights ───────────────────────────────────────────────────────────────────
@@ -115,6 +115,7 @@ def test_the_test_pod_is_as_restricted_as_can_be(helm: Helm, values: str) -> Non
 def test_a_pod_sees_little_of_the_host(helm: Helm) -> None:
     assert mounts_of(helm, {}) == {
         PLUGINS: ("Directory", PLUGINS, False, None),
+        STATE: ("DirectoryOrCreate", STATE, False, None),
         "/dev": ("Directory", "/host/dev", "recursively", None),
         POD_RESOURCES: ("Directory", POD_RESOURCES, True, None),
     } | {path: ("Directory", f"/host{path}", "recursively", None) for path in SYSFS}
@@ -130,7 +131,7 @@ def test_pod_resources_are_mounted_where_kubelet_has_them(helm: Helm) -> None:
     elsewhere = "/data/kubelet/pod-resources"
     without = mounts_of(helm, {"podResources": {"enabled": False}})
     assert POD_RESOURCES not in without
-    found = mounts_of(helm, {"kubelet": {"rootDir": "/data/kubelet/"}})
+    found = mounts_of(helm, {"kubelet": {"rootDir": "/data/kubelet/"}, "stateDir": STATE})
     assert found == without | {elsewhere: ("Directory", elsewhere, True, None)}
 
 
@@ -158,6 +159,11 @@ def test_older_kubernetes_knows_no_recursive_mounts(helm: Helm, kubernetes: str)
             id="allow.paths",
         ),
         pytest.param(
+            {"allow": {"devices": ["hidraw"]}},
+            {"/proc": ("Directory", "/host/proc", "recursively", None)},
+            id="allow.devices",
+        ),
+        pytest.param(
             {"cdi": {"enabled": True}},
             {"/var/run/cdi": ("DirectoryOrCreate", "/var/run/cdi", False, None)},
             id="cdi",
@@ -182,6 +188,7 @@ def test_the_whole_host_has_all_of_sys(helm: Helm) -> None:
     }
     assert mounts_of(helm, values) == {
         PLUGINS: ("Directory", PLUGINS, False, None),
+        STATE: ("DirectoryOrCreate", STATE, False, None),
         "/": ("Directory", "/host", True, "HostToContainer"),
         "/dev": ("Directory", "/host/dev", "recursively", None),
         "/sys": ("Directory", "/host/sys", "recursively", None),
@@ -199,7 +206,7 @@ def test_a_mount_stays_within_its_part_of_the_pod(helm: Helm) -> None:
     [
         {"hostPaths": ["/proc"]},
         {"hostPaths": ["/dev/x/..", "/etc", "/etc/"], "hostRoot": {"enabled": True}},
-        {"hostPaths": ["/etc", "/etc/colas", "/dev/disk"], "allow": {"paths": ["*"]}},
+        {"hostPaths": ["/etc", "/etc/colas", "/dev/disk"], "allow": {"paths": ["/dev/*"]}},
     ],
 )
 def test_no_two_mounts_have_one_place(helm: Helm, values: Values) -> None:

@@ -156,6 +156,50 @@ def test_older_kubernetes_is_refused(each_helm: Helm) -> None:
             '"/proc/" is /proc, which is already mounted',
             id="/proc as a host path beside allow.paths",
         ),
+        *(
+            pytest.param(
+                {"hostPaths": ["/srv/data", "/opt"]} | {"allow": {key: ["/dev/x", glob]}},
+                f'allow.{key} of test-devhost: "{glob}" is not below a mounted directory, so '
+                f"devhost could not check what it allows; add {path}, or a parent directory",
+                id=f"allow.{key} {glob}",
+            )
+            for key in ("paths", "devices")
+            for glob, path in {
+                "/srv/tenant/*": "/srv/tenant",
+                "/srv/data*": "/srv",
+                "/srv/*": "/srv",
+                "/srv/[d]ata/x": "/srv",
+                "/srv/data/../x/*": "/srv/x",
+                "/etc/colas": "/etc/colas",
+                "/device/x": "/device/x",
+                "/sys/kernel/*": "/sys/kernel",
+            }.items()
+        ),
+        *(
+            pytest.param(
+                {"hostPaths": ["/srv"], "allow": {"paths": [glob]}},
+                f'"{glob}" is not below a mounted directory, so devhost could not check what it '
+                "allows; set hostRoot.enabled",
+                id=f"allow.paths {glob}",
+            )
+            for glob in ("*", "/*", "/[sx]rv/*", "?srv/*")
+        ),
+        pytest.param(
+            {
+                "hostPaths": ["/srv"],
+                "allow": {"paths": ["/srv/*"]},
+                "profiles": [
+                    {
+                        "name": "a",
+                        "nodeSelector": {"a": "b"},
+                        "hostPaths": ["/opt"],
+                        "config": TOKENS,
+                    }
+                ],
+            },
+            'allow.paths of test-devhost-a: "/srv/*" is not below',
+            id="what a profile allows and does not mount",
+        ),
         pytest.param(
             {"hostPaths": ["/a/.."]},
             '"/a/.." is the whole host; set hostRoot.enabled',
@@ -181,6 +225,19 @@ def test_what_contradicts_itself_is_refused(helm: Helm, values: Any, said: str) 
     with pytest.raises(RefusedError) as refused:
         helm.render(values)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"allow": {"paths": ["/dev/*", "/sys/class/x", "/proc/1/*"], "devices": ["usb", "/dev/*"]}},
+        {"hostPaths": ["/srv/", "/opt"], "allow": {"paths": ["/srv", "/srv/*", "/opt/x?/y"]}},
+        {"hostPaths": ["/srv"], "allow": {"devices": ["/srv/zap", "*"]}},
+        {"hostRoot": {"enabled": True}, "allow": {"paths": ["*", "/srv/*"], "devices": ["/x"]}},
+    ],
+)
+def test_what_is_allowed_and_seen_is_accepted(helm: Helm, values: Any) -> None:
+    assert helm.render(values).of("DaemonSet")
 
 
 def test_everything_is_all_that_there_is(helm: Helm) -> None:

@@ -30,8 +30,17 @@ EVERYTHING: Values = {
             },
         ],
     },
-    "hostPaths": ["/etc/colas/", "/srv"],
-    "allow": {"paths": ["/dev/disk/*", "/opt/tools"], "exec": True},
+    "hostPaths": ["/etc/colas/", "/opt/tools"],
+    "stateDir": "/data/devhost",
+    "allow": {
+        "paths": ["/dev/disk/*", "/opt/tools"],
+        "devices": ["hidraw", "/dev/tpm*"],
+        "resources": ["example.com/*"],
+        "cdi": ["vendor.com/class=*"],
+        "annotations": ["example.com/*"],
+        "env": ["TOOLS"],
+        "exec": True,
+    },
     "deviceAccess": {"privileged": True, "writable": True},
     "podResources": {"enabled": True},
     "cdi": {"enabled": True, "dir": "/etc/cdi"},
@@ -69,7 +78,7 @@ EVERYTHING: Values = {
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "extraVolumes": [{"name": "tmp", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-    "http": {"port": 9999},
+    "http": {"port": 9999, "statusPort": 9998},
     "metrics": {
         "devices": True,
         "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
@@ -80,7 +89,7 @@ EVERYTHING: Values = {
         },
         "dashboard": {"enabled": True, "annotations": {"folder": "nodes"}},
     },
-    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+    "networkPolicy": {"from": [{"namespaceSelector": {}}]},
     "tests": {"strict": True},
     "profiles": [
         {

@@ -10,6 +10,7 @@ from tests.e2e.cluster import NODE, Cluster, Json
 from tests.e2e.images import DEVHOST, TAG
 
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+STATE: Final = "/var/lib/kubelet/plugins/devhost"
 DEVICES: Final = "/run/e2e"  # the directories of the tests' devices
 STEPS: Final = f"{PLUGINS}/e2e-steps"  # devhost's pod can write there
 
@@ -19,6 +20,10 @@ COLA, DICE, COIN, BOOK, SLOT, DISK = (
 
 _PYTHON: Final = "/opt/devhost/bin/python3"
 _STEP: Final = f"import sys; open('{STEPS}/' + sys.argv[1], 'a').write('x')"
+_STATUS: Final = """
+import urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:9111/status").read().decode())
+"""
 
 # One resource of each kind, and what the node offers with all devices plugged in.
 VALUES: Final[Json] = {
@@ -114,10 +119,8 @@ class Release:
         return self.kubectl("exec", self.pod()["metadata"]["name"], "--", *command)
 
     def status(self) -> Json:
-        """Return devhost's /status."""
-        pod = self.pod()["metadata"]["name"]
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9110/proxy/status"
-        found: Json = json.loads(self.cluster.kubectl("get", f"--raw={path}"))
+        """Return devhost's /status, which only the pod itself can ask for."""
+        found: Json = json.loads(self.execute(_PYTHON, "-c", _STATUS))
         return found
 
     def well(self) -> bool:

@@ -15,7 +15,7 @@ from tests.e2e.release import (
     DICE,
     DISK,
     OFFERED,
-    PLUGINS,
+    STATE,
     VALUES,
     Release,
     offered,
@@ -85,7 +85,7 @@ def test_what_is_left_serves_the_next_installation(fresh: Release, pods: Pods) -
     pods.run(pod("holder", {DISK: 1, COIN: 1}, command=CRASHES))
     disk = pods.env("holder")["DISKS"]
     fresh.uninstall()
-    assert list(cluster.host(f"{PLUGINS}/devhost-state").iterdir())
+    assert list(cluster.host(STATE).iterdir())
     assert list(cluster.host("/run/cdi").iterdir())
     fresh.install(VALUES)
     fresh.wait()

@@ -17,7 +17,7 @@ from tests.image.machine import Unavailable
 # A path of the host, by where the container has it; those that end in ":ro" are read-only.
 Mounts = Mapping[str, Path]
 
-MEMORY: Final = 128 * 1024 * 1024  # the limit that a small installation would set
+MEMORY: Final = 256 * 1024 * 1024  # the limit that the chart sets
 PATIENCE: Final = 25.0
 
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}

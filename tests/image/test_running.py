@@ -15,6 +15,7 @@ from tests.support.hosting import Kubelet
 LIBRARY: Final = ROOT / "docs" / "library.md"
 EXAMPLES: Final = ROOT / "config" / "examples"
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+STATE: Final = "/var/lib/kubelet/plugins/devhost"
 COLA: Final = "myway5.com/cola"
 OUR_NETWORK: Final = Path("/proc/self/ns/net")
 NULL: Final = "example.com/null"
@@ -63,12 +64,14 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     """Registration, allocation, a reload, a new device, and the end, with nothing but mounts."""
     config, plugins = directory / "config", directory / "plugins"
     config.mkdir()
+    (directory / "state").mkdir()
     (config / "config.yaml").write_text(CONFIG)
     (directory / "colas" / "cherry").touch()
     process = await containers.start(
-        *("run", "--root=/host", f"--state-dir={PLUGINS}/devhost", "--log-format=json"),
+        *("run", "--root=/host", f"--state-dir={STATE}", "--log-format=json"),
         mounts={
             PLUGINS: plugins,
+            STATE: directory / "state",
             "/etc/devhost:ro": config,
             "/host/dev:ro": Path("/dev"),
             "/host/etc/colas:ro": directory / "colas",
@@ -90,7 +93,7 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     fresh.write_text(CONFIG + "  - {name: example.com/slot, sources: [static: 3]}\n")
     fresh.replace(config / "config.yaml")
     await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
-    assert (plugins / "devhost").is_dir()
+    assert (directory / "state" / "nodes").is_dir()
 
     assert await ended(process) < 30  # what a pod is given
     assert not list(plugins.glob("devhost-*.sock"))

@@ -10,26 +10,7 @@ The warnings in NOTES for one instance: what its configuration uses and the valu
 {{- if eq (default "" $resource.inject) "cdi" }}
 {{- $_ := set $needs "cdi" true }}
 {{- end }}
-{{- if dig "allocate" "mounts" list $resource }}
-{{- $_ := set $needs "mounts" true }}
-{{- end }}
-{{- range dig "allocate" "devices" list $resource }}
-{{- $host := . }}
-{{- if kindIs "map" . }}
-{{- $host = .hostPath }}
-{{- end }}
-{{- if not (or (contains "${" $host) (hasPrefix "/dev/" (clean $host))) }}
-{{- $_ := set $needs "paths" true }}
-{{- end }}
-{{- end }}
 {{- range $source := $resource.sources }}
-{{- range kindIs "map" $source | ternary $source dict }}
-{{- if kindIs "map" . }}
-{{- if has "block" (kindIs "string" .types | ternary (list .types) .types) }}
-{{- $_ := set $needs "block" true }}
-{{- end }}
-{{- end }}
-{{- end }}
 {{- if kindIs "string" $source }}
 {{- $globs = append $globs $source }}
 {{- else if kindIs "map" $source.directory }}
@@ -45,9 +26,6 @@ The warnings in NOTES for one instance: what its configuration uses and the valu
 {{- end }}
 {{- end }}
 {{- range $step := default list $resource.preStart }}
-{{- if $step.run }}
-{{- $_ := set $needs "exec" true }}
-{{- end }}
 {{- if $step.mode }}
 {{- $_ := set $needs "writable" true }}
 {{- end }}
@@ -65,46 +43,26 @@ The warnings in NOTES for one instance: what its configuration uses and the valu
 {{- range $check := kindIs "slice" $checks | ternary $checks (list $checks) }}
 {{- if kindIs "string" $check }}
 {{- $_ := set $needs "open" true }}
-{{- else if $check.exec }}
-{{- $_ := set $needs "exec" true }}
 {{- else if $check.file }}
 {{- $globs = append $globs $check.file.path }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- /* The directory before the first wildcard or variable of a path. */}}
 {{- range $globs }}
 {{- if hasPrefix "/" . }}
-{{- $wanted = append $wanted (regexReplaceAll "/[^/]*$" (regexReplaceAll "[*?$\\[].*$" . "") "") }}
+{{- $wanted = append $wanted (include "devhost.literal" (printf "%s*" .)) }}
 {{- end }}
 {{- end }}
-{{- $sysfs := include "devhost.sysfs" $values | fromJsonArray }}
 {{- $missing := list }}
 {{- range $path := $wanted }}
-{{- $path = clean (default "/" $path) }}
-{{- $mounted := $values.hostRoot.enabled }}
-{{- range concat (list "/dev") $sysfs $values.hostPaths }}
-{{- $mounted = or $mounted (hasPrefix (printf "%s/" .) (printf "%s/" $path)) }}
-{{- end }}
-{{- if not $mounted }}
+{{- $path = clean $path }}
+{{- if not (include "devhost.sees" (dict "values" $values "path" $path)) }}
 {{- $missing = append $missing $path }}
 {{- end }}
 {{- end }}
 {{- $advice := list }}
 {{- with $missing | uniq | sortAlpha }}
 {{- $advice = append $advice (printf "%s uses %s, which is not mounted: nothing will be found there. Add it, or a parent directory that all nodes have, to hostPaths (%s); that edit restarts the pods." $.name (join ", " .) ($.profile | empty | ternary "of the chart" "of the profile")) }}
-{{- end }}
-{{- if and $needs.exec (not $values.allow.exec) }}
-{{- $advice = append $advice (printf "The configuration of %s runs commands, so devhost rejects it: set allow.exec if everybody who may edit it may run commands as root on the nodes." .name) }}
-{{- end }}
-{{- if and $needs.mounts (not $values.allow.paths) }}
-{{- $advice = append $advice (printf "The configuration of %s mounts host paths, so devhost rejects it: add them to allow.paths." .name) }}
-{{- end }}
-{{- if and $needs.paths (not $values.allow.paths) }}
-{{- $advice = append $advice (printf "The configuration of %s uses devices that are not below /dev, so devhost rejects it: add them to allow.paths." .name) }}
-{{- end }}
-{{- if and $needs.block (not $values.allow.paths) }}
-{{- $advice = append $advice (printf "The configuration of %s uses block devices, which devhost does not offer: add them to allow.paths." .name) }}
 {{- end }}
 {{- if and $needs.cdi (not $values.cdi.enabled) }}
 {{- $advice = append $advice (printf "The configuration of %s uses `inject: cdi`, which requires cdi.enabled." .name) }}

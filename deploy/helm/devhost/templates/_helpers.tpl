@@ -41,6 +41,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- with .Values.image.registry }}
 {{- $repository = printf "%s/%s" (trimSuffix "/" .) $repository }}
 {{- end }}
+{{- $registry := regexFind "^[^/]*/" $repository | trimSuffix "/" }}
+{{- $named := or (contains "." $registry) (contains ":" $registry) (eq $registry "localhost") }}
+{{- if not (or $named .Values.image.digest (eq .Values.image.pullPolicy "Never")) }}
+{{- fail (printf "image: nodes would search for %q in registries of their own choice; set image.registry, or image.digest, or image.pullPolicy to Never for an image that is already on the nodes" $repository) }}
+{{- end }}
 {{- with .Values.image.digest }}
 {{- printf "%s@%s" $repository . }}
 {{- else }}
@@ -85,6 +90,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- fail (printf "%s: config.resources and config.existingConfigMap %s cannot be combined; remove one of them" .name .config.existingConfigMap) }}
 {{- end }}
 {{- $_ := set .values "hostPaths" (include "devhost.hostPaths" . | fromJsonArray) }}
+{{- include "devhost.checkAllowed" . }}
 {{- end }}
 {{- toJson $instances }}
 {{- end }}
@@ -112,10 +118,7 @@ are replaced.
 {{- /* An instance's hostPaths, normalized, as JSON. Each has its own mount. */}}
 {{- define "devhost.hostPaths" -}}
 {{- $name := .name }}
-{{- $mounted := concat (list "/dev") (include "devhost.sysfs" .values | fromJsonArray) }}
-{{- if .values.allow.paths }}
-{{- $mounted = append $mounted "/proc" }}
-{{- end }}
+{{- $mounted := include "devhost.system" .values | fromJsonArray }}
 {{- $paths := list }}
 {{- if not .values.hostRoot.enabled }}
 {{- range $given := .values.hostPaths }}
@@ -133,6 +136,46 @@ are replaced.
 {{- end }}
 {{- end }}
 {{- toJson $paths }}
+{{- end }}
+
+{{- /* The system's directories that an instance mounts, from its values, as JSON. */}}
+{{- define "devhost.system" -}}
+{{- $mounted := concat (list "/dev") (include "devhost.sysfs" . | fromJsonArray) }}
+{{- if or .allow.paths .allow.devices }}
+{{- $mounted = append $mounted "/proc" }}
+{{- end }}
+{{- toJson $mounted }}
+{{- end }}
+
+{{- /* The path before the first wildcard or variable of a path: a directory, if there is one. */}}
+{{- define "devhost.literal" -}}
+{{- $literal := regexFind "^[^*?$\\[]*" . }}
+{{- clean (default "/" (eq $literal . | ternary $literal (regexReplaceAll "[^/]*$" $literal ""))) }}
+{{- end }}
+
+{{- /* Whether an instance with these `values` sees a `path`: a text that is empty if it does not. */}}
+{{- define "devhost.sees" -}}
+{{- $sees := .values.hostRoot.enabled }}
+{{- $path := printf "%s/" (trimSuffix "/" .path) }}
+{{- range concat (include "devhost.system" .values | fromJsonArray) .values.hostPaths }}
+{{- $sees = or $sees (hasPrefix (printf "%s/" .) $path) }}
+{{- end }}
+{{- $sees | ternary "yes" "" }}
+{{- end }}
+
+{{- /* Fails if an instance allows what it does not see: links there could lead anywhere. */}}
+{{- define "devhost.checkAllowed" -}}
+{{- $instance := . }}
+{{- range $key := list "paths" "devices" }}
+{{- range $glob := get $instance.values.allow $key }}
+{{- $path := include "devhost.literal" $glob }}
+{{- /* A class of devices is a word. */}}
+{{- if and (or (eq $key "paths") (contains "/" $glob)) (not (include "devhost.sees" (dict "values" $instance.values "path" $path))) }}
+{{- $how := eq $path "/" | ternary "set hostRoot.enabled, or a narrower path" (printf "add %s, or a parent directory that all nodes have, to hostPaths" $path) }}
+{{- fail (printf "allow.%s of %s: %q is not below a mounted directory, so devhost could not check what it allows; %s" $key $instance.name $glob $how) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /*
