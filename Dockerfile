@@ -5,36 +5,36 @@
 # with glibc (the wheels of our dependencies are for glibc) and with pip; the last stage is made
 # of files and not of BASE itself, which alone is as large as the image may be.
 
-ARG BASE=docker.io/library/python:3.13-slim
+# The digest is that of the index for all architectures; update it with the tag.
+ARG BASE=docker.io/library/python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 
 FROM ${BASE} AS build
 
-# What is installed is pinned, and so is what builds our wheel: pip 25.3 and newer have a name of
-# its own for that.
-ENV PIP_CONSTRAINT=/src/constraints.txt \
-    PIP_BUILD_CONSTRAINT=/src/constraints.txt \
-    PIP_NO_CACHE_DIR=1 \
+ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_ROOT_USER_ACTION=ignore
 
 WORKDIR /src
 
 # The dependencies first: this layer stays as it is while only devhost changes. Wheels only, so
-# that an architecture without one fails here and not after an hour of compiling.
-COPY pyproject.toml constraints.txt ./
-RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
-    && python3 -m venv --without-pip /opt/devhost \
-    && python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --only-binary=:all: -r requirements.txt
+# that an architecture without one fails here and not after an hour of compiling. With hashes: no
+# index and no mirror can give something else.
+COPY deploy/image/requirements.txt deploy/image/build-requirements.txt ./
+RUN for each in devhost build; do python3 -m venv --without-pip /opt/$each || exit; done \
+    && python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --no-deps --only-binary=:all: --require-hashes -r requirements.txt \
+    && python3 -m pip --python /opt/build/bin/python3 install --no-deps --only-binary=:all: --require-hashes -r build-requirements.txt
 
 # A wheel of devhost, installed: not a link to these sources.
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY devhost devhost
-RUN python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --no-deps .
+RUN python3 -m pip --python /opt/build/bin/python3 wheel --no-build-isolation --no-deps --no-index --wheel-dir=/opt/wheel . \
+    && python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --no-deps --no-index /opt/wheel/*.whl
 
 # What runs, and nothing else, below /rootfs, as bytecode too: the root of a container is read-only.
 # Then a try whether it is all there.
-COPY deploy/image/assemble.py /assemble.py
+COPY deploy/image/assemble.py deploy/image/sbom.py /
 RUN python3 -B /assemble.py /opt/devhost /rootfs \
+    && python3 -B /sbom.py /rootfs \
     && chroot /rootfs /opt/devhost/bin/python3 -B -c "import devhost.host.supervisor, devhost.cli.run_command"
 
 
@@ -43,10 +43,12 @@ FROM scratch
 COPY --from=build /rootfs/ /
 
 # devhost is found by PATH, so that `command: [devhost]` and `kubectl exec POD -- devhost` work.
-# The bytecode is in the image; writing more of it would only fail.
+# The bytecode is in the image; writing more of it would only fail. Nothing is imported from where
+# devhost happens to be started.
 ENV PATH=/opt/devhost/bin:/usr/local/bin:/usr/bin:/bin \
     LANG=C.UTF-8 \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONSAFEPATH=1
 
 # Root, since kubelet's directory and sockets are root's: 0750 and 0755, and connecting to a
 # socket needs the right to write to it. No capability is used, no privilege is gained, and

@@ -22,9 +22,14 @@ PROTOS := $(sort $(shell find proto -name '*.proto'))
 # Not part of .venv: the generator is held at an older protobuf than the one we run on.
 PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 
+UV_PIN := $(shell grep -E '^uv==' constraints.txt)
+LOCK = .tools/uv-venv/bin/uv pip compile --quiet --no-config --generate-hashes --no-annotate --only-binary :all: \
+	--python-platform linux --python-version 3.11 --constraint constraints.txt \
+	--custom-compile-command 'make requirements'
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e soak fuzz bench lint type format kubelet chart-schema manifest image proto schema clean
+.PHONY: help setup demo test test-kubelets e2e soak fuzz bench lint type format kubelet chart-schema manifest image requirements proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -94,6 +99,14 @@ manifest: chart-schema ## Write deploy/kubernetes/devhost.yaml from the chart (b
 image: setup ## Build the image without a registry, below .tools/image
 	@$(BIN)/python -m tests.image.build
 
+# For all architectures: the hashes are those of all wheels of a version.
+requirements: ## Write the requirements of the image, with hashes, for the versions in constraints.txt
+	@$(PYTHON) -m venv .tools/uv-venv
+	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
+	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt
+	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
+		| $(LOCK) - --output-file deploy/image/build-requirements.txt
+
 proto: $(PROTO_BIN)/.stamp ## Generate devhost/api from proto/
 	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
@@ -104,7 +117,7 @@ schema: setup ## Write the configuration's JSON Schema to config/schema.json
 	@mv config/.schema.json.new config/schema.json
 
 clean: ## Remove all that was made, but for what was built in .tools
-	@rm -rf .venv .tools/proto-venv build dist
+	@rm -rf .venv .tools/proto-venv .tools/uv-venv build dist
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.tools/*' -prune -exec rm -rf {} +
 

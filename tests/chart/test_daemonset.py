@@ -349,7 +349,7 @@ def test_state_is_not_where_other_plugins_write(helm: Helm) -> None:
         (flag,) = [
             one for one in container_of(helm, values)["args"] if one.startswith("--state-dir=")
         ]
-        path = flag.removeprefix("--state-dir=")
+        path: str = flag.removeprefix("--state-dir=")
         assert mounts_of(helm, values)[path] == ("DirectoryOrCreate", path, False, None)
         return path
 

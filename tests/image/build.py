@@ -16,7 +16,6 @@ import platform
 import shutil
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,10 @@ from tests.image import debian, machine
 from tests.image.machine import CACHE, ROOT, Unavailable, Unfinished, hash_of, run
 
 REVISION: Final = "0123456789abcdef"
+# All that the image installs, and what builds devhost's wheel, with hashes.
+REQUIREMENTS: Final = tuple(
+    ROOT / "deploy" / "image" / name for name in ("requirements.txt", "build-requirements.txt")
+)
 IN_USE: Final = 3600.0  # seconds for which another test run may still need an older image
 
 
@@ -98,26 +101,24 @@ def build() -> Image:
 def _wheels(base: Path) -> Path:
     """Download the wheels that the Dockerfile will ask for, for the base's Python."""
     version = (base / "usr" / "bin" / "python3").readlink().name.removeprefix("python")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    constraints = (ROOT / "constraints.txt").read_text()
-    directory = CACHE / f"wheels-{hash_of(version, constraints, *wanted)}"
+    pinned = [path.read_text() for path in REQUIREMENTS]
+    directory = CACHE / f"wheels-{hash_of(version, *pinned)}"
     if not directory.exists():
         with Unfinished(directory) as unfinished:
             run(
                 *(sys.executable, "-m", "pip", "download", "--quiet", f"--dest={unfinished}"),
                 *for_platform(version, platform.machine()),
-                *wanted,
                 unavailable="pip cannot get the dependencies",
             )
     return directory
 
 
 def for_platform(version: str, machine: str) -> list[str]:
-    """Return pip's options for another Python than its own, and for what we have tested with."""
+    """Return pip's options for what the image takes, for another Python than pip's own."""
     tags = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
     return [
-        f"--constraint={ROOT / 'constraints.txt'}",
+        *(f"--requirement={path}" for path in REQUIREMENTS),
+        *("--require-hashes", "--no-deps"),
         "--only-binary=:all:",
         f"--python-version={version}",
         "--implementation=cp",
@@ -166,7 +167,6 @@ def _sources() -> list[Path]:
         "Dockerfile",
         ".dockerignore",
         "pyproject.toml",
-        "constraints.txt",
         "README.md",
         "LICENSE",
     )

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
 
-from tests.image.build import REVISION, Image, for_platform, unpacked_size
+from tests.image.build import REQUIREMENTS, REVISION, Image, for_platform, unpacked_size
 from tests.image.machine import ROOT
 
 LIMIT: Final = 120_000_000
@@ -38,7 +41,7 @@ def test_how_it_is_started(image: Image) -> None:
     assert config["User"] == "0:0"
     environment = dict(entry.split("=", 1) for entry in config["Env"])
     assert environment["PATH"].split(":")[0] == "/opt/devhost/bin"
-    assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert environment["PYTHONDONTWRITEBYTECODE"] == environment["PYTHONSAFEPATH"] == "1"
 
 
 def test_labels(image: Image) -> None:
@@ -68,17 +71,56 @@ def test_devhost_is_installed_not_linked(packages: Path) -> None:
     assert {path.relative_to(packages) for path in packages.glob("devhost/**/*.py")} == expected
 
 
-def test_the_dependencies_are_the_pinned_ones_and_no_more(packages: Path) -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if "==" in line)
-    pinned = {_normal(name): version for name, version in pins.items()}
-    installed = {
+def installed_in(packages: Path) -> dict[str, str]:
+    return {
         _normal(each.name): each.version
         for each in importlib.metadata.distributions(path=[str(packages)])
     }
+
+
+def pins(text: str) -> dict[str, str]:
+    return {_normal(name): version for name, version in re.findall(r"(?m)^(\S+)==(\S+)", text)}
+
+
+def test_the_dependencies_are_the_pinned_ones_and_no_more(packages: Path) -> None:
+    installed = installed_in(packages)
     assert installed.pop("devhost") == PROJECT["version"]
-    assert installed == {name: pinned.get(name) for name in installed}
+    assert installed == pins(REQUIREMENTS[0].read_text())
     assert not installed.keys() & {"pip", "setuptools", "wheel", "hatchling", "pytest"}
+
+
+def test_what_the_image_installs_is_what_is_tested() -> None:
+    tested = pins((ROOT / "constraints.txt").read_text())
+    for path in REQUIREMENTS:
+        text = path.read_text()
+        pinned = pins(text)
+        assert pinned == {name: tested.get(name) for name in pinned}, "run make requirements"
+        assert "://" not in text  # whatever index they were looked up in
+        for stanza in re.split(r"(?m)^(?=\S+==)", text)[1:]:
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}$", stanza.strip())
+    wanted = {_normal(re.split(r"[<>=]", one)[0]) for one in PROJECT["dependencies"]}
+    assert wanted <= pins(REQUIREMENTS[0].read_text()).keys()
+
+
+def test_the_bill_of_materials(image: Image, packages: Path) -> None:
+    """It is valid, and has what the image has: no more, no less."""
+    text = (image.rootfs / "usr/share/sbom/devhost.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    bom = json.loads(text)
+    components = [bom["metadata"]["component"], *bom["components"]]
+    found: dict[str, dict[str, str]] = {}
+    for one in components:
+        purl = PackageURL.from_string(one["purl"])
+        assert (purl.name, purl.version) == (one["name"], one["version"])
+        found.setdefault(purl.type, {})[one["name"]] = one["version"]
+    assert found["pypi"] == installed_in(packages)
+    stanzas = [path.read_text() for path in image.rootfs.glob("var/lib/dpkg/status.d/*")]
+    fields = [dict(re.findall(r"(?m)^(Package|Version): (.+)$", one)) for one in stanzas]
+    assert found["deb"] == {one["Package"]: one["Version"] for one in fields}
+    (python,) = image.rootfs.glob("usr/**/bin/python3.*")
+    assert found["generic"]["python"].startswith(python.name.removeprefix("python"))
+    (root,) = bom["dependencies"]
+    assert {root["ref"], *root["dependsOn"]} == {one["bom-ref"] for one in components}
 
 
 def test_all_modules_are_compiled_for_good(image: Image) -> None:
@@ -140,14 +182,13 @@ def test_scanners_find_the_distributions_packages(image: Image) -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_each_architecture_has_every_wheel(machine: str) -> None:
     """As the Dockerfile asks for them, for the Python of its default base."""
-    base = re.search(r"^ARG BASE=\S+:([0-9.]+)-slim$", DOCKERFILE, re.MULTILINE)
+    base = re.search(r"^ARG BASE=\S+:([0-9.]+)-slim@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
     assert base is not None
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report=-"),
             *("--ignore-installed", "--target=/nonexistent"),
             *for_platform(base[1], machine),
-            *PROJECT["dependencies"],
         ],
         check=False,
         capture_output=True,
