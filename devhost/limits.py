@@ -2,3 +2,5 @@
 
 Each is enforced where its comment says; `devhost status` shows those that are reached.
 """
+
+from typing import Final

@@ -57,10 +57,11 @@ def _components(root: Path) -> Iterator[Component]:
     cpe = f"cpe:2.3:a:python:python:{python}:*:*:*:*:*:*:*"
     yield _component("python", python, f"pkg:generic/python@{python}") | {"cpe": cpe}
     system = platform.freedesktop_os_release()
+    distro = f"{system['ID']}-{system.get('VERSION_ID', '')}".rstrip("-")
     for stanza in (root / "var/lib/dpkg/status.d").glob("*"):
         fields = dict(re.findall(r"(?m)^(Package|Version|Architecture): (.+)$", stanza.read_text()))
         name, version = fields["Package"], fields["Version"]
-        where = f"arch={fields['Architecture']}&distro={system['ID']}-{system['VERSION_ID']}"
+        where = f"arch={fields['Architecture']}&distro={distro}"
         purl = f"pkg:deb/{system['ID']}/{quote(name)}@{quote(version, safe='')}?{where}"
         yield _component(name, version, purl)
 

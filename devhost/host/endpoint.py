@@ -59,14 +59,14 @@ class Endpoint:
         """Answer for a host while ``work`` runs."""
         with contextlib.closing(work):  # it never starts if a server is cancelled first
             async with contextlib.AsyncExitStack() as stack:
-                if self._listen:
-                    metrics = HttpServer(self.routes(host))
-                    await stack.enter_async_context(metrics.serving(self._listen))
-                    _log_address("listening", self._listen)
-                if self._status_listen:
-                    status = HttpServer(status_routes(host), self._name)
-                    await stack.enter_async_context(status.serving(self._status_listen))
-                    _log_address("listening for status", self._status_listen)
+                if sock := self._listen:
+                    server = HttpServer(self.routes(host))
+                    await stack.enter_async_context(server.serving(sock))
+                    _log_address("listening", sock)
+                if sock := self._status_listen:
+                    server = HttpServer(status_routes(host), self._name)
+                    await stack.enter_async_context(server.serving(sock))
+                    _log_address("listening for status", sock)
                 await work
 
     def routes(self, host: Host) -> dict[str, Route]:
