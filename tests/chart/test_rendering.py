@@ -233,11 +233,12 @@ def test_what_contradicts_itself_is_refused(helm: Helm, values: Any, said: str) 
         {"allow": {"paths": ["/dev/*", "/sys/class/x", "/proc/1/*"], "devices": ["usb", "/dev/*"]}},
         {"hostPaths": ["/srv/", "/opt"], "allow": {"paths": ["/srv", "/srv/*", "/opt/x?/y"]}},
         {"hostPaths": ["/srv"], "allow": {"devices": ["/srv/zap", "*"]}},
+        {"allow": {"paths": None, "devices": None}},
         {"hostRoot": {"enabled": True}, "allow": {"paths": ["*", "/srv/*"], "devices": ["/x"]}},
     ],
 )
-def test_what_is_allowed_and_seen_is_accepted(helm: Helm, values: Any) -> None:
-    assert helm.render(values).of("DaemonSet")
+def test_what_is_allowed_and_seen_is_accepted(each_helm: Helm, values: Any) -> None:
+    assert each_helm.render(values).of("DaemonSet")
 
 
 def test_everything_is_all_that_there_is(helm: Helm) -> None:

@@ -1,5 +1,6 @@
 """A log that nobody reads, or that is read slowly, stops nothing."""
 
+import contextlib
 import json
 import os
 import socket
@@ -22,11 +23,11 @@ devhost.observe.log_writer.QUEUE_BYTES_MAX = 4000
 """
 
 
-def free_port() -> int:
-    """A port that nobody has now: the log cannot say which one was taken."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port: int = bound.getsockname()[1]
-    return port
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now: the log cannot say which ones were taken."""
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in bound]
 
 
 class Unread:
@@ -66,7 +67,8 @@ async def test_a_node_whose_log_nobody_reads(
 ) -> None:
     """It registers, hands out, takes devices on, bears restarts of kubelet, ends at SIGTERM."""
     (directory / "d").mkdir()
-    daemon.flags = ["--listen", f"127.0.0.1:{(port := free_port())}"]
+    (port,) = free_ports(1)
+    daemon.flags = ["--listen", f"127.0.0.1:{port}"]
     more = tokens(**{f"r{number}": 2 for number in range(COUNT)}).partition("resources:")[2]
     await daemon.start(directories(directory, "d") + more.lstrip("\n"))
     for number in range(COUNT):
@@ -112,7 +114,7 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
 ) -> None:
     """Who asks over HTTP learns what the log cannot say; the trouble ends with its cause."""
     daemon.prelude = SMALL_QUEUE
-    metrics, port = free_port(), free_port()
+    metrics, port = free_ports(2)
     daemon.flags = ["--listen", f"127.0.0.1:{metrics}", "--status-listen", f"127.0.0.1:{port}"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
     for number in range(COUNT):

@@ -167,7 +167,7 @@ are replaced.
 {{- define "devhost.checkAllowed" -}}
 {{- $instance := . }}
 {{- range $key := list "paths" "devices" }}
-{{- range $glob := get $instance.values.allow $key }}
+{{- range $glob := index $instance.values.allow $key }}
 {{- $path := include "devhost.literal" $glob }}
 {{- /* A class of devices is a word. */}}
 {{- if and (or (eq $key "paths") (contains "/" $glob)) (not (include "devhost.sees" (dict "values" $instance.values "path" $path))) }}
