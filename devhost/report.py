@@ -19,7 +19,7 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.allocation import Allocation
+from devhost.model.allocation import Allocation, Link
 from devhost.model.config import Config, Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.names import distinct, share_ids
@@ -111,6 +111,7 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
                 "hostPath": mount.host_path,
                 "containerPath": mount.container_path,
                 "readOnly": mount.read_only,
+                **_link_json(mount.link),
             }
             for mount in answer.mounts
         ],
@@ -119,6 +120,7 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
                 "hostPath": device.host_path,
                 "containerPath": device.container_path,
                 "permissions": device.permissions,
+                **_link_json(device.link),
             }
             for device in answer.devices
         ],
@@ -126,6 +128,19 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
         "cdiDevices": list(answer.cdi_devices),
         "preStart": [],
         "error": error,
+    }
+
+
+def _link_json(link: Link | None) -> dict[str, Any]:
+    if link is None:
+        return {}
+    return {
+        "link": {
+            "path": link.path,
+            "realpath": link.realpath,
+            "resolved": link.reason is not None,
+            "reason": link.reason,
+        }
     }
 
 
@@ -216,7 +231,13 @@ def _pre_start(
     scanner: Scanner, snapshot: Snapshot, advertised_ids: Iterable[str]
 ) -> Sequence[PlannedStep]:
     devices = [snapshot.devices[device_id] for device_id in distinct(advertised_ids)]
-    return planned(scanner.resource, devices, scanner.constants, scanner.files.to_local)
+    files = scanner.files
+    return planned(
+        scanner.resource,
+        devices,
+        scanner.constants,
+        lambda path: files.to_local(files.resolve(path)),
+    )
 
 
 def _cdi_spec(

@@ -128,19 +128,10 @@ class Declaration:
             raise AllocationError(f"there is no device {device_id}")
         if device.reason is not None or device.rendered is None:
             raise AllocationError(f"device {device_id}: {device.reason}")
+        in_cdi_spec = self.resource.inject == "cdi"  # with its number
         for node in device.nodes:
-            if node.state is None:
-                continue
-            state = host_paths.lookup(node.path)
-            if isinstance(state, str):
-                reason = f"{node.path}: {state}"
-            elif state is None or state.kind is not node.state.kind:
-                reason = f"{node.path} no longer exists"
-            elif self.resource.inject == "cdi" and state.number != node.state.number:
-                reason = f"{node.path} is another device than in its CDI spec; a scan is due"
-            else:
-                continue
-            raise AllocationError(f"device {device_id}: {reason}")
+            if problem := host_paths.node_problem(node, same_number=in_cdi_spec):
+                raise AllocationError(f"device {device_id}: {problem}")
         return device
 
 

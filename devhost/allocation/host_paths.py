@@ -1,17 +1,19 @@
 """Whether what a container would receive exists on the host, and is allowed."""
 
 import os
+import posixpath
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
+from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Ways
 from devhost.hostfs.mounts import mounts
 from devhost.model import names
-from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
-from devhost.model.device import FileKind, FileState
+from devhost.model.allocation import Allocation, DeviceSpec, Link, MountSpec
+from devhost.model.device import FileKind, FileState, HostDevice, Node
 
 _PARTS_MAX: Final = 1000
 
@@ -24,7 +26,7 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        self._cached = files.cached()
+        self._cached, self._ways = files.cached(), Ways(files)
         self._seen: dict[str, FileState | str | None] = {}
         self._visible: tuple[str, ...] | None = None
         self._absent: dict[str, str] = {}  # the real paths of what does not exist
@@ -35,9 +37,10 @@ class HostPaths:
         self._seen[path] = state
 
     def present(self, specs: Iterable[S]) -> tuple[S, ...]:
-        """Return specs without the optional ones that do not exist, directories as their nodes.
+        """Return specs as they are handed out. Blocks.
 
-        Blocks.
+        Optional ones that do not exist are left out, directories stand for their nodes, and links
+        that others than root could change for what they led to when that was checked.
 
         Raises:
             AllocationError: A path does not exist, or is refused.
@@ -46,11 +49,21 @@ class HostPaths:
         for spec in specs:
             problem = self.problem(spec)
             if problem is None:
-                kept += self.parts(spec)
+                kept += map(self._handed, self.parts(spec))
             elif not spec.optional:
                 owner = f"device {spec.device}: " if spec.device else ""
                 raise AllocationError(f"{owner}{problem}")
         return tuple(kept)
+
+    def _handed(self, spec: S) -> S:
+        state = self.state(spec.host_path)
+        if state is None or state.realpath == posixpath.normpath(spec.host_path):
+            return spec
+        link = Link(spec.host_path, state.realpath, self.way_problem(spec.host_path))
+        if link.reason is None:
+            return replace(spec, link=link)
+        self.known(state.realpath, state)
+        return replace(spec, host_path=state.realpath, link=link)
 
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
@@ -68,7 +81,7 @@ class HostPaths:
                 return self._directory_problem(spec)
             if state.number is None:
                 return f"{spec.host_path} is a {state.kind.value}, not a device node"
-        return self._refusal(spec, state) if self._policy.enforced else None
+        return self._refusal(spec) if self._policy.enforced else None
 
     def is_unseen(self, spec: Spec) -> bool:
         """Whether a mount's host path is missing where the host's files are not visible. Blocks.
@@ -156,19 +169,81 @@ class HostPaths:
             for spec in (*specs, *allocation.mounts)
             if not isinstance(state := self.lookup(spec.host_path), str)
             and not (state is None and spec.optional)  # it is left out
-            and (reason := self._refusal(spec, state))
+            and (reason := self._refusal(spec))
         }
 
-    def _refusal(self, spec: Spec, state: FileState | None) -> str | None:
-        realpath = self.realpath(spec.host_path)
+    def _refusal(self, spec: Spec) -> str | None:
+        return self.refusal(spec.host_path, mount=isinstance(spec, MountSpec))
+
+    def refusal(self, path: str, *, mount: bool = False) -> str | None:
+        """Return why a path that could be read may not be given to others, or ``None``. Blocks."""
+        state, realpath = self.state(path), self.realpath(path)
         kind, number = (state.kind, state.number) if state else (None, None)
-        return self._policy.refusal(realpath, kind, number, mount=isinstance(spec, MountSpec))
+        if refusal := self._policy.refusal(realpath, kind, number, mount=mount):
+            return refusal
+        if state is None:
+            return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
+        if self.way_problem(path) is None or (why := self.way_problem(realpath)) is None:
+            return None
+        return f"{realpath} could be replaced: {why}"
+
+    def way_problem(self, path: str) -> str | None:
+        """Return why others than root could change where a path leads, or ``None``. Blocks."""
+        return self._ways.problem(path)
 
     def _nodes_of(self, spec: DeviceSpec) -> tuple[DeviceSpec, ...]:
         try:
             return self.parts(spec)
         except OSError:
             return ()
+
+    def node_problem(self, node: Node, *, same_number: bool) -> str | None:
+        """Return why a device's node is not what the scan has found, or ``None``. Blocks.
+
+        Args:
+            node: The node.
+            same_number: Whether another device node in its place is a problem, also where only
+                root can have put it there, as udev does for a device that was plugged in again.
+        """
+        if node.state is None:
+            return None
+        state = self.lookup(node.path)
+        if isinstance(state, str):
+            return f"{node.path}: {state}"
+        if state is None:
+            return f"{node.path} no longer exists"
+        kind = node.state.kind
+        if state.kind is not kind:
+            return f"{node.path} is no longer a {kind.value}{' device' if kind.is_node else ''}"
+        if state.number == node.state.number:
+            return None
+        if same_number or self.way_problem(node.path):
+            return f"{node.path} is another device than at the last scan; a scan is due"
+        return None
+
+    def seen(self, device: HostDevice, *, files: bool) -> Seen:
+        """Return what is at the paths of a device's nodes, right before they are touched. Blocks.
+
+        Args:
+            device: The device.
+            files: Also what is no device node. Such a file needs no flag of its own where nobody
+                but root can change what its path leads to.
+
+        Raises:
+            AllocationError: A node is not what the scan has found, or may not be used.
+        """
+        found = []
+        for node in device.nodes:
+            if node.state is None or not (files or node.state.kind.is_node):
+                continue
+            if problem := self.node_problem(node, same_number=True):
+                raise AllocationError(problem)
+            judged = node.state.kind.is_node or self.way_problem(node.path) is not None
+            if judged and self._policy.enforced and (refusal := self.refusal(node.path)):
+                raise AllocationError(refusal)
+            if (state := self.state(node.path)) is not None:
+                found.append((node, state))
+        return found
 
     def lookup(self, path: str) -> FileState | str | None:
         """Return what is at a host path, if anything, or why that cannot be read. Blocks."""

@@ -124,10 +124,11 @@ def print_allocation(allocation: dict[str, Any]) -> None:
         echo(f"    env {name}={value}")
     for device in allocation["devices"]:
         paths = f"{device['hostPath']} as {device['containerPath']}"
-        echo(f"    device {paths} ({device['permissions']})")
+        echo(f"    device {paths} ({device['permissions']}){_resolved(device)}")
     for mount in allocation["mounts"]:
         mode = "read-only" if mount["readOnly"] else "read-write"
-        echo(f"    mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
+        paths = f"{mount['hostPath']} at {mount['containerPath']}"
+        echo(f"    mount {paths} ({mode}){_resolved(mount)}")
     for key, value in allocation["annotations"].items():
         echo(f"    annotation {key}={value}")
     for name in allocation["cdiDevices"]:
@@ -138,6 +139,14 @@ def print_allocation(allocation: dict[str, Any]) -> None:
         how = "once per pod" if step["every"] == "holder" else "at every start"
         value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])
         echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
+
+
+def _resolved(entry: dict[str, Any]) -> str:
+    """Say why another host path is handed out than the configuration's, if so."""
+    link = entry.get("link")
+    if not link or not link["resolved"]:
+        return ""
+    return f", resolved from {link['path']}: {link['reason']}"
 
 
 def _print_cdi(spec: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.allocation import Allocation, MountSpec, Rendered
+from devhost.model.allocation import Allocation, Rendered
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Skipped, Snapshot
 
@@ -90,16 +90,16 @@ class Scanner(Declaration):
 
     def rendered(
         self, identified: Identified, previous: Snapshot, now: float
-    ) -> tuple[dict[str, HostDevice], list[MountSpec]]:
+    ) -> tuple[dict[str, HostDevice], list[str]]:
         """Return all devices that are known then, but for their NUMA nodes.
 
         Returns:
-            The devices, and their mounts whose host paths are not visible to this process.
+            The devices, and the host paths of optional mounts that this process cannot see.
         """
         devices: dict[str, HostDevice] = {}
         found: dict[str, Rendered] = {}
         alone: dict[str, Allocation] = {}
-        unseen: list[MountSpec] = []
+        unseen: list[str] = []
         for device_id, device in identified.devices.items():
             try:
                 rendered, allocated = rendering.render(self.rules, device_id, device.nodes)
@@ -117,7 +117,11 @@ class Scanner(Declaration):
                     host_paths.known(node.path, node.state)
             reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
             devices[device_id] = HostDevice(device_id, nodes, reason, rendered=rendered)
-            unseen += filter(host_paths.is_unseen, alone[device_id].mounts)
+            unseen += [
+                mount.host_path
+                for mount in alone[device_id].mounts
+                if mount.optional and host_paths.is_unseen(mount)
+            ]
         return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
 
     def again_at(
@@ -197,19 +201,14 @@ def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:
     return None
 
 
-def _unseen(mounts: Iterable[MountSpec], root: str) -> Iterator[str]:
-    """Yield a note for the mounts whose host paths cannot be seen: required, and optional ones."""
-    for optional, outcome in (
-        (False, "handed out without a check"),
-        (True, "left out, because it is optional"),
-    ):
-        paths = dict.fromkeys(mount.host_path for mount in mounts if mount.optional is optional)
-        if paths:
-            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-            yield (
-                f"mount {next(iter(paths))}{more}: not visible below {root} (the chart's "
-                f"hostPaths), {outcome}"
-            )
+def _unseen(paths: Iterable[str], root: str) -> Iterator[str]:
+    """Yield a note for optional mounts that are left out because they cannot be seen."""
+    if different := list(dict.fromkeys(paths)):
+        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
+        yield (
+            f"mount {different[0]}{more}: not visible below {root} (the chart's hostPaths), left "
+            "out, because it is optional"
+        )
 
 
 def _swapped(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from devhost.hostfs.mounts import mounts
 from devhost.immutable import immutable
 from devhost.model.device import FileKind, FileState
 
@@ -26,6 +27,9 @@ _NODES: Final = (FileKind.CHAR, FileKind.BLOCK)
 # Links of a process in a procfs: by their own names, and those of its open and mapped files.
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
+_FUSE_SUPER_MAGIC: Final = 0x65735546
+_ROOT: Final = 0
+_SHARED: Final = stat.S_IWGRP | stat.S_IWOTH  # with an access list, the group's bits are its mask
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
@@ -33,12 +37,12 @@ _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def _is_of_proc(directory: str) -> bool:
-    """Whether a directory is one of a procfs, wherever that is mounted."""
+def _filesystem(path: str) -> int | None:
+    """Return the number of a file's kind of filesystem (linux/magic.h), if it can be told."""
     found = ctypes.create_string_buffer(_STATFS_MAX)
-    if _statfs(os.fsencode(directory), found) != 0:
-        return False
-    return int.from_bytes(found.raw[:4], sys.byteorder) == _PROC_SUPER_MAGIC
+    if _statfs(os.fsencode(path), found) != 0:
+        return None
+    return int.from_bytes(found.raw[:4], sys.byteorder)
 
 
 def _state(realpath: str, found: os.stat_result) -> FileState | None:
@@ -131,7 +135,7 @@ class HostFiles:
             return True
         if not _MAGIC.fullmatch(name) and not any(part.isdecimal() for part in above):
             return False
-        return _is_of_proc(self.to_local("/" + "/".join(above)))
+        return _filesystem(self.to_local("/" + "/".join(above))) == _PROC_SUPER_MAGIC
 
     def stat(self, path: str) -> FileState | None:
         """Return what a path leads to; ``None`` where it leads nowhere.
@@ -259,3 +263,104 @@ class CachedFiles:
                 where = self._files.realpath(one).rstrip("/")
             self._realpaths[one] = where
         return where
+
+
+class Ways:
+    """Judges the ways to many paths; each directory and link is read once.
+
+    A path that was checked is used again later, by a runtime at each start of a container. It
+    leads to the same file then only if nobody else can change a directory or link on the way.
+    The owner of the root itself, as of a tree that stands for a host in a test, counts as root.
+    """
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._owners = {_ROOT}
+        self._directories: dict[str, tuple[str | None, bool]] = {}
+        self._entries: dict[str, tuple[str | None, str | None]] = {}
+
+    def problem(self, path: str) -> str | None:
+        """Return why others than root could change where a host path leads, or ``None``. Blocks.
+
+        What it leads to may belong to anybody: its owner cannot put another file in its place.
+        """
+        pending = path.split("/")[::-1]
+        above, links = "", 0
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                above = above.rpartition("/")[0]
+                continue
+            place = f"{above}/{part}"
+            if place not in self._entries:
+                self._entries[place] = self._entry(above, place)
+            problem, target = self._entries[place]
+            if problem is not None:
+                return problem
+            if target is None:
+                above = place
+                continue
+            links += 1
+            if links > _LINKS_MAX:
+                return f"{path} has too many links"
+            above = "" if target.startswith("/") else above
+            pending += target.split("/")[::-1]
+        return None
+
+    def _entry(self, above: str, place: str) -> tuple[str | None, str | None]:
+        """Return what is wrong with a directory's entry, and where it leads if it is a link."""
+        try:
+            if above not in self._directories:
+                self._directories[above] = self._directory(above or "/")
+            problem, shared = self._directories[above]
+            if problem is not None:
+                return problem, None
+            local = self._files.to_local(place)
+            found = os.lstat(local)
+            if shared and not (found.st_uid in self._owners and stat.S_ISDIR(found.st_mode)):
+                return _writable(above or "/"), None
+            if not stat.S_ISLNK(found.st_mode):
+                return None, None
+            if found.st_uid not in self._owners:
+                return f"{place} belongs to uid {found.st_uid}", None
+            return None, os.readlink(local)
+        except OSError as error:
+            return f"{place}: {error.strerror or error}", None
+
+    def _directory(self, path: str) -> tuple[str | None, bool]:
+        """Return what is wrong with a directory, and whether others than root may add to it.
+
+        Where they may, as in /tmp, its sticky bit keeps root's directories in their places. Links
+        and files of root's do not count: others can make hard links to them.
+        """
+        local = self._files.to_local(path)
+        found = os.stat(local)
+        if path == "/":
+            self._owners.add(found.st_uid)
+        if found.st_uid not in self._owners:
+            return f"{path} belongs to uid {found.st_uid}", False
+        if (mounted_by := _mounted_by(local, found)) != _ROOT:
+            return f"{path} is on a filesystem of uid {mounted_by}", False
+        shared = bool(found.st_mode & _SHARED)
+        if shared and not found.st_mode & stat.S_ISVTX:
+            return _writable(path), False
+        return None, shared
+
+
+def _writable(path: str) -> str:
+    return f"{path} is writable by others than root"
+
+
+def _mounted_by(local: str, found: os.stat_result) -> int:
+    """Return the user whose process says what is in a directory, and to whom it belongs."""
+    if _filesystem(local) != _FUSE_SUPER_MAGIC:
+        return _ROOT
+    number = os.major(found.st_dev), os.minor(found.st_dev)
+    for mount in mounts("/proc/self/mountinfo"):
+        if mount.number == number:
+            for option in mount.options:
+                if option.startswith("user_id="):
+                    return int(option.removeprefix("user_id="))
+    return _ROOT

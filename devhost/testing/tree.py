@@ -58,14 +58,14 @@ class HostTree:
         """Write a regular file, or overwrite it; links are followed."""
         self.at(path)
         here = self._resolved(path)
-        here.parent.mkdir(parents=True, exist_ok=True)
+        _make(here.parent)
         here.write_text(text, encoding="utf-8")
         here.chmod(mode)
 
     def directory(self, path: str) -> None:
         """Create a directory if it does not exist."""
         self.at(path)
-        self._resolved(path).mkdir(parents=True, exist_ok=True)
+        _make(self._resolved(path))
 
     def link(self, path: str, target: str) -> None:
         """Create a symbolic link; its target is relative or a host path."""
@@ -124,5 +124,13 @@ class HostTree:
 
     def _new(self, path: str) -> Path:
         here = self.at(path)
-        here.parent.mkdir(parents=True, exist_ok=True)
+        _make(here.parent)
         return here
+
+
+def _make(directory: Path) -> None:
+    """Create a directory if it does not exist, whatever the umask: others must not write there."""
+    if not directory.is_dir():
+        _make(directory.parent)
+        directory.mkdir()
+        directory.chmod(0o755)

@@ -148,10 +148,17 @@ def node(host_path: str, container_path: str | None = None) -> dict[str, str]:
     }
 
 
+def kept(tree: Tree, link: str, container_path: str | None = None) -> dict[str, Any]:
+    """A node that is handed out by its link, which only root can change."""
+    realpath = HostFiles(str(tree.root)).realpath(link)
+    told = {"path": link, "realpath": realpath, "resolved": False, "reason": None}
+    return {**node(link, container_path), "link": told}
+
+
 def allocation(
     ids: list[str],
     envs: Mapping[str, str] | None = None,
-    devices: list[dict[str, str]] | None = None,
+    devices: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     return {
         "deviceIds": ids,
@@ -392,7 +399,7 @@ def test_plan_superdisk(tree: Tree) -> None:
     assert disk["allocation"] == allocation(
         ["ata-DATA_1", "scsi-DATA_2"],
         {"SUPERDISKS": f"{BY_ID}/ata-DATA_1,{BY_ID}/scsi-DATA_2"},
-        [node(f"{BY_ID}/ata-DATA_1"), node(f"{BY_ID}/scsi-DATA_2")],
+        [kept(tree, f"{BY_ID}/ata-DATA_1"), kept(tree, f"{BY_ID}/scsi-DATA_2")],
     )
     assert port["devices"] == [advertised(str(number)) for number in range(8)]
     assert port["skipped"] == []
@@ -532,7 +539,7 @@ def test_plan_serial(tree: Tree) -> None:
     assert shown["allocation"] == allocation(
         ids,
         {"SERIAL_PORTS": "/dev/serial0,/dev/serial1"},
-        [node(first, "/dev/serial0"), node(second, "/dev/serial1")],
+        [kept(tree, first, "/dev/serial0"), kept(tree, second, "/dev/serial1")],
     )
 
 
@@ -567,7 +574,10 @@ def test_plan_video(tree: Tree) -> None:
     assert shown["allocation"] == allocation(
         ids,
         {"CAMERAS": "/dev/video0,/dev/video1"},
-        [node(f"{base}/{ids[0]}", "/dev/video0"), node(f"{base}/{ids[1]}", "/dev/video1")],
+        [
+            kept(tree, f"{base}/{ids[0]}", "/dev/video0"),
+            kept(tree, f"{base}/{ids[1]}", "/dev/video1"),
+        ],
     )
 
 
@@ -623,8 +633,8 @@ def test_plan_gpio_and_render(tree: Tree) -> None:
         ids,
         {"RENDER_NODES": "/dev/dri/renderD129,/dev/dri/renderD128"},
         [
-            node(f"{base}/{ids[0]}", "/dev/dri/renderD129"),
-            node(f"{base}/{ids[1]}", "/dev/dri/renderD128"),
+            kept(tree, f"{base}/{ids[0]}", "/dev/dri/renderD129"),
+            kept(tree, f"{base}/{ids[1]}", "/dev/dri/renderD128"),
         ],
     )
 
@@ -664,9 +674,9 @@ def test_plan_several_nodes(tree: Tree) -> None:
         [first, second],
         {"CAMERAS": "/dev/video0,/dev/video1"},
         [
-            node(f"/dev/v4l/by-path/{first}-video-index0", "/dev/video0"),
-            node(f"/dev/v4l/by-path/{second}-video-index0", "/dev/video1"),
-            node(f"/dev/media/by-path/{second}-media", "/dev/media1"),
+            kept(tree, f"/dev/v4l/by-path/{first}-video-index0", "/dev/video0"),
+            kept(tree, f"/dev/v4l/by-path/{second}-video-index0", "/dev/video1"),
+            kept(tree, f"/dev/media/by-path/{second}-media", "/dev/media1"),
         ],
     )
 
@@ -705,12 +715,12 @@ def test_plan_formatted_disk(tree: Tree) -> None:
     step = {
         "device": "ata-DATA_1",
         "step": "run",
-        "value": ["mkfs.ext4", "-q", f"{tree.root}{by_id}"],
+        "value": ["mkfs.ext4", "-q", f"{tree.root}/dev/sdzb"],
         "every": "holder",
         "timeout": 25.0,
     }
     expected = allocation(
-        ["ata-DATA_1"], {"SCRATCH_DISKS": "/dev/scratch0"}, [node(by_id, "/dev/scratch0")]
+        ["ata-DATA_1"], {"SCRATCH_DISKS": "/dev/scratch0"}, [kept(tree, by_id, "/dev/scratch0")]
     )
     assert shown["allocation"] == expected | {"preStart": [step]}
 

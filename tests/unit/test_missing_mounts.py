@@ -74,29 +74,46 @@ def test_what_is_left_out_needs_no_permission(root: Path) -> None:
         )
 
 
-def test_what_is_missing_where_nothing_is_visible_is_a_note(root: Path) -> None:
-    """As in the chart's container: only some directories of the host are mounted below the root."""
+def test_what_cannot_be_seen_is_not_approved(root: Path) -> None:
+    """As in the chart's container: only some directories of the host are mounted below the root.
+
+    The policy could only compare texts: a link that the process cannot see may lead anywhere.
+    """
     (root / "dev").mkdir()
     with tmpfs(root / "dev"):
-        for allocate, expected, outcome in (
-            (REQUIRED, ["/opt/driver"], "handed out without a check"),
-            (OPTIONAL, [], "left out, because it is optional"),
-        ):
-            _, snapshot = scan(root, allocate)
-            assert snapshot.devices["a"].healthy
-            assert snapshot.notes == (
-                f"mount /opt/driver: not visible below {root} (the chart's hostPaths), {outcome}",
-            )
-            assert mounted(root, allocate) == expected
+        scanner, snapshot = scan(root, REQUIRED)
+        reason = f"/opt/driver is not visible below {root} (the chart's hostPaths)"
+        assert snapshot.devices["a"].reason == reason
+        with pytest.raises(AllocationError, match="not visible"):
+            scanner.allocate(snapshot, ("a",))
+        with pytest.raises(AllocationError, match="not visible"):
+            scanner.checked(Allocation(mounts=(MountSpec("/opt/driver", "/x", read_only=True),)))
+        assert cdi_devices(scanner, snapshot, {}) == {}
 
 
-def test_mounts_that_are_not_visible_are_one_note(root: Path) -> None:
+def test_what_cannot_be_seen_is_a_warning_where_nothing_is_enforced(root: Path) -> None:
+    """What `devhost plan` prints without the flags of `devhost run`; code is trusted."""
+    (root / "dev").mkdir()
+    spec = MountSpec("/opt/driver", "/x", read_only=True)
+    with tmpfs(root / "dev"):
+        paths = HostPaths(HostFiles(str(root)), Policy(("/opt/*",)))
+        assert paths.present((spec,)) == (spec,)
+        (warning,) = paths.needs(Allocation(mounts=(spec,)))
+    assert "not visible" in warning
+
+
+def test_optional_mounts_that_cannot_be_seen_are_left_out_with_one_note(root: Path) -> None:
     """However many there are."""
     (root / "dev").mkdir()
     with tmpfs(root / "dev"):
-        _, snapshot = scan(root, "mounts: [/opt/a, /opt/b, /opt/c]")
-    (note,) = snapshot.notes
-    assert note.startswith("mount /opt/a and 2 more: not visible")
+        _, snapshot = scan(root, OPTIONAL)
+        assert snapshot.devices["a"].healthy
+        told = f"not visible below {root} (the chart's hostPaths), left out, because it is optional"
+        assert snapshot.notes == (f"mount /opt/driver: {told}",)
+        assert mounted(root, OPTIONAL) == []
+        entries = ", ".join(f"{{hostPath: /opt/{one}, optional: true}}" for one in "abc")
+        _, snapshot = scan(root, f"mounts: [{entries}]")
+        assert snapshot.notes == (f"mount /opt/a and 2 more: {told}",)
 
 
 def test_what_is_missing_below_a_mount_is_missing_on_the_host(root: Path) -> None:
