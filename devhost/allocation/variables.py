@@ -6,13 +6,17 @@ are known only when a container gets devices: `devhost.allocation.declaration.co
 in, and for preStart `devhost.allocation.pre_start.numbered`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from devhost.model.device import FileState, Node
+from devhost.model.template import Template
 
 ToLocal = Callable[[str], str]
 """From a path of the host to the path at which a reader sees it."""
+
+Seen = Sequence[tuple[Node, FileState]]
+"""Nodes of a device, and what is at their paths now."""
 
 _FILE_VALUES: Final[Mapping[str, Callable[[Node, FileState, ToLocal], str]]] = {
     "path": lambda node, _state, to_local: to_local(node.path),
@@ -30,6 +34,24 @@ LATE_VARIABLES: Final = frozenset({"index", "count"})
 CONTAINER_VARIABLES: Final = frozenset({*constants("", ""), "count"})  # every other is a device's
 NODE_VARIABLES: Final = frozenset({"id", "name", "index", *FILE_VARIABLES})
 BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
+
+
+def names_paths(argv: Iterable[Template]) -> bool:
+    """Whether a command is given paths of a device's nodes."""
+    return any(name.rpartition(".")[2] in FILE_VARIABLES for text in argv for name in text.names)
+
+
+def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:
+    """Return the function that gives commands the resolved paths of nodes.
+
+    Others may change a link on the way while a command runs.
+    """
+    real: dict[str, str] = {}
+    for node, state in found:
+        real[node.path] = state.realpath
+        if node.state is not None:
+            real[node.state.realpath] = state.realpath
+    return lambda path: to_local(real.get(path, path))
 
 
 def variables(

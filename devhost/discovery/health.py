@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from devhost.allocation import rendering
+from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
+from devhost.allocation.variables import names_paths, real_paths
 from devhost.discovery import command
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -168,7 +170,10 @@ class _Round:
             "DEVHOST_RESOURCE": self._constants["resource"],
             "DEVHOST_DEVICE": self._device.id,
         }
-        for words in rendering.each(argv, self._device, self._constants, self._files.to_local):
+        paths = HostPaths(self._files, self._allow)
+        found = paths.seen(self._device, files=names_paths(argv))
+        here = real_paths(found, self._files.to_local)
+        for words in rendering.each(argv, self._device, self._constants, here):
             try:
                 end = command.run(words, environment, self._until - time.monotonic())
             except FileNotFoundError as error:

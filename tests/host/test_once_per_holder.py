@@ -62,6 +62,9 @@ class Steps:
         if self.act is not None:
             await self.act(self.ran[-1])
 
+    async def refuse_in_use(self, _start: Start) -> None:
+        """Nothing is mounted here."""
+
     def taken(self) -> list[str]:
         """Sorted: devices run side by side."""
         ran, self.ran = sorted(self.ran), []
@@ -112,6 +115,7 @@ class World:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     fake = Steps()
     monkeypatch.setattr(preparation, "run_step", fake.run_step)
+    monkeypatch.setattr(preparation, "refuse_in_use", fake.refuse_in_use)
     return fake
 
 

@@ -2,22 +2,22 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
-import functools
 import os
 import stat
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 from devhost.allocation import pre_start
+from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
+from devhost.allocation.variables import Seen, names_paths, real_paths
 from devhost.discovery import command
-from devhost.errors import PreStartError
+from devhost.errors import AllocationError, PreStartError
 from devhost.host.prestart import device_locks
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
@@ -110,7 +110,7 @@ async def refuse_in_use(start: Start) -> None:
     """
     limit = _Limit(start.deadline, "in time")
     try:
-        busy = await _look(start, limit, lambda: _busy(start.device, start.files))
+        busy = await _look(start, limit, lambda: _busy(start))
     except (PreStartError, NoAnswerError) as error:
         raise PreStartError(f"device {start.device.id}: {error}") from None
     if busy is not None:
@@ -120,19 +120,35 @@ async def refuse_in_use(start: Start) -> None:
         )
 
 
-def _busy(device: HostDevice, files: HostFiles) -> str | None:
-    for node in device.nodes:
+def _busy(start: Start) -> str | None:
+    for node, state in _seen(start):
+        if state.kind is not FileKind.BLOCK:
+            continue
         try:
-            state = files.stat(node.path) if node.state else None
-            if state is None or state.kind is not FileKind.BLOCK:
-                continue
             # The kernel's answer covers all mount namespaces and all partitions.
             flags = os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC
-            os.close(os.open(files.to_local(state.realpath), flags))
+            os.close(os.open(start.files.to_local(state.realpath), flags))
         except OSError as error:
             if error.errno == errno.EBUSY:
                 return node.path
     return None
+
+
+def _seen(start: Start, *, files: bool = False) -> Seen:
+    """Return what is at the paths of the device's nodes, right before they are touched.
+
+    Raises:
+        PreStartError: The device is unhealthy, or `HostPaths.seen` refuses it.
+    """
+    device = start.device
+    # A failed health check is what a step may be there to mend.
+    ill = device.checked is not None and device.checked.failure is not None
+    if device.reason is not None and not (device.replaced or ill):
+        raise PreStartError(f"it is unhealthy: {device.reason}")
+    try:
+        return HostPaths(start.files, start.policy).seen(device, files=files)
+    except AllocationError as error:
+        raise PreStartError(str(error)) from None
 
 
 # ── limits ──
@@ -171,24 +187,16 @@ async def _look(start: Start, limit: _Limit, work: Callable[[], T]) -> T:
 async def _run(step: Step, start: Start, limit: _Limit) -> None:
     if not start.policy.allow_exec:
         raise PreStartError("commands need --allow-exec")
-    here = functools.partial(_seen_at, start.files)
-    commands = await _look(
-        start, limit, lambda: pre_start.commands(step, start.device, start.constants, here)
-    )
+    commands = await _look(start, limit, lambda: _commands(step, start))
     for argv in commands:
         await _execute(argv, start, limit)
 
 
-def _seen_at(files: HostFiles, path: str) -> str:
-    """Return a path by which a command reaches a file of the host.
-
-    Below a root, an absolute symlink would lead out of it, to another file or device.
-    """
-    shown = files.to_local(path)
-    if files.is_host:
-        return shown
-    real = files.to_local(files.resolve(path))
-    return shown if os.path.realpath(shown) == os.path.realpath(real) else real
+def _commands(step: Step, start: Start) -> tuple[tuple[str, ...], ...]:
+    """Return the commands of a step; a path in them is the one that was looked at."""
+    found = _seen(start, files=names_paths(step.run or ()))
+    here = real_paths(found, start.files.to_local)
+    return pre_start.commands(step, start.device, start.constants, here)
 
 
 async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
@@ -204,9 +212,7 @@ async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
     running = in_own_thread(f"preStart {start.resource}", work)
     running.add_done_callback(lambda late: late.cancelled() or late.exception())
     try:
-        async with dataclasses.replace(limit, ends=limit.ends + _KILL_S).keep(
-            lambda: "did not end"
-        ):
+        async with replace(limit, ends=limit.ends + _KILL_S).keep(lambda: "did not end"):
             ended = await asyncio.shield(running)
     except FileNotFoundError as error:
         raise PreStartError(error.strerror) from None
@@ -228,21 +234,11 @@ async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
 
 
 def _change_mode(mode: int, start: Start) -> None:
-    targets: list[tuple[str, FileState]] = []
-    for node in start.device.nodes:
-        if node.state is None or not node.state.kind.is_node:
-            continue
-        state = start.files.stat(node.path)
-        if state is None or state.kind is not node.state.kind:
-            raise PreStartError(f"{node.path} is no longer a {node.state.kind.value} device")
-        refusal = start.policy.refusal(state.realpath, state.kind, state.number, mount=False)
-        if refusal is not None and start.policy.enforced:
-            raise PreStartError(refusal)
-        targets.append((start.files.to_local(state.realpath), state))
-    if not targets:
+    found = _seen(start)
+    if not found:
         raise PreStartError("the device has no device node whose mode could be changed")
-    for path, state in targets:
-        _change_mode_of(path, state, mode)
+    for _, state in found:
+        _change_mode_of(start.files.to_local(state.realpath), state, mode)
 
 
 def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
