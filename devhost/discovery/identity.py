@@ -62,13 +62,12 @@ def identify(resource: Resource, selection: Selection, moment: Moment) -> Identi
 
 
 def keys_of(devices: Iterable[HostDevice]) -> frozenset[str]:
-    """Return the nodes (`Node.key`) of devices, but of those that are missing or have to go."""
+    """Return the nodes (`Node.key`) of devices, but those that are missing or have to go."""
     return frozenset(
         node.key
         for device in devices
-        if device.missing_since is None
         for node in device.nodes
-        if node.state
+        if node.state and (device.missing_since is None or node.key in device.remaining)
     )
 
 

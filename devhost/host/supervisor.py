@@ -172,7 +172,9 @@ class Host:
                 self._tasks.create_task(shared.owners.run(), name="owners")
                 await self._rescan.begin()
                 self._tasks.create_task(self._rescan.run(), name="rescan")
+                offered = await shared.owners.load()
                 self.apply(self._first)
+                shared.ownership.expect(offered)
                 self._tasks.create_task(self._clear_cdi(), name="stale CDI specs")
                 if self.source:
                     work = self.source.run(watcher, self.apply)

@@ -42,13 +42,13 @@ async def at() -> Entered:
     return Entered()
 
 
-def test_the_first_in_the_file_has_a_node(at: Entered) -> None:
-    """Those behind see who has it; the one itself and those before do not."""
-    at.decide(at.a, ["n"])
-    assert at.owner(at.b, "n") == "a"
-    assert at.owner(at.a, "n") is None
-    at.decide(at.c, ["m"])
-    assert at.owner(at.b, "m") is None
+def test_who_offers_a_node_keeps_it(at: Entered) -> None:
+    """Those behind and those before leave it to that one."""
+    at.decide(at.b, ["n"])
+    assert at.owner(at.a, "n") == "b"
+    assert at.owner(at.b, "n") is None
+    assert at.owner(at.c, "n") == "b"
+    assert at.owner(at.a, "m") is None
 
 
 def test_who_left_a_node_to_another_is_scanned_when_that_has_it_no_longer(at: Entered) -> None:
@@ -59,18 +59,80 @@ def test_who_left_a_node_to_another_is_scanned_when_that_has_it_no_longer(at: En
     for offered in (["n", "o"], ["o"], []):
         at.decide(at.a, offered)
     assert at.told() == {"b"}
-    at.decide(at.b, [])
-    at.decide(at.a, ["n"])
-    at.decide(at.a, [])
-    assert at.told() == set()
-
-
-def test_one_before_takes_a_node_over(at: Entered) -> None:
     at.decide(at.b, ["n"])
+    at.decide(at.a, [], ["n"])
     assert at.told() == set()
+    at.decide(at.b, [])
+    assert at.told() == {"a"}
+
+
+def test_one_that_is_put_before_takes_a_node_over(at: Entered) -> None:
+    """At its first decision then; later it leaves what it finds to others."""
     at.decide(at.a, ["n"])
-    assert at.told() == {"b"}
-    assert at.owner(at.b, "n") == "a"
+    at.decide(at.b, [])
+    at.decide(at.c, ["m"])
+    at.ownership.arrange("cba")
+    at.told()
+    assert at.owner(at.b, "n") is None
+    assert at.owner(at.b, "m") == "c"
+    at.decide(at.b, ["n"])
+    assert at.told() == {"a"}
+    assert at.owner(at.a, "n") == "b"
+    assert at.owner(at.b, "n") is None
+    at.decide(at.a, [], ["n"])
+    at.decide(at.c, ["m"])
+    assert at.owner(at.c, "n") == "b"
+
+
+def test_a_new_one_takes_over_what_those_behind_it_offer(at: Entered) -> None:
+    """Also if it decides before it has its place in the file, and another edit comes meanwhile."""
+    for member, key in ((at.a, "n"), (at.b, "m")):
+        at.decide(member, [key])
+    new = at.enter("n")
+    at.ownership.arrange("anbc")
+    at.ownership.arrange("anbc")
+    assert at.owner(new, "n") == "a"
+    assert at.owner(new, "m") is None
+    at.decide(new, [])
+    assert at.owner(new, "m") == "b"
+
+
+def test_an_edit_elsewhere_moves_nothing(at: Entered) -> None:
+    """Who is put before one resource takes nothing from the others."""
+    for member in (at.a, at.b):
+        at.decide(member, [])
+    at.decide(at.c, ["n"])
+    at.ownership.arrange("bac")
+    assert at.owner(at.a, "n") == at.owner(at.b, "n") == "c"
+
+
+def test_what_was_offered_before_the_start_is_expected(at: Entered) -> None:
+    """The others leave it alone until the resource has been scanned without it."""
+    at.ownership.expect({"c": ["n", "m"], "b": ["o"], "gone": ["p"]})
+    assert at.owner(at.a, "n") == "c"
+    assert at.owner(at.c, "n") is None
+    assert at.owner(at.a, "o") == "b"
+    assert at.owner(at.a, "p") is None
+    at.decide(at.a, [], ["n", "m", "o"])
+    assert at.told() == set()
+    at.ownership.decide(at.c, [], complete=False)
+    assert at.owner(at.a, "n") == "c"
+    at.decide(at.c, ["n"])
+    assert at.told() == {"a"}
+    assert at.owner(at.a, "n") == "c"
+    assert at.owner(at.a, "m") is None
+    at.ownership.remove(at.b)
+    assert at.owner(at.a, "o") is None
+    at.ownership.expect({"c": ["x"]})
+    assert at.owner(at.a, "x") is None
+
+
+def test_of_two_that_expect_a_node_the_first_has_it(at: Entered) -> None:
+    at.ownership.expect({"b": ["n"], "c": ["n"]})
+    assert at.owner(at.a, "n") == "b"
+    assert at.owner(at.b, "n") is None
+    at.decide(at.b, ["n"])
+    assert at.owner(at.c, "n") == "b"
 
 
 def test_who_is_scanned_is_not_told(at: Entered) -> None:
@@ -277,9 +339,40 @@ async def test_a_change_is_a_decision(moves: list[tuple[str, set[str], set[str],
         if not partly:
             assert whole.told() == part.told()
         whole.told(), part.told()
-        for at in (whole, part):
-            offers: Mapping[str, set[str]] = {one.name: one.offered for one in (at.a, at.b, at.c)}
-            for member, key in itertools.product((at.a, at.b, at.c), "nmop"):
-                before = "abc"[: "abc".index(member.name)]
-                first = next((one for one in before if key in offers[one]), None)
-                assert (at.owner(member, key) is None) == (first is None)
+        for member, key in itertools.product("abc", "nmop"):
+            assert whole.owner(getattr(whole, member), key) == part.owner(
+                getattr(part, member), key
+            )
+
+
+found = st.sets(st.sampled_from("nmop"))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), found)),
+    st.dictionaries(st.sampled_from("abc"), found),
+)
+async def test_no_scan_moves_a_node(scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]) -> None:
+    """Whoever finds it, and in which order: it stays as long as its resource finds it."""
+    at = Entered()
+    at.ownership.expect(before)
+    has: dict[str, str] = {}
+    unknown = {name: set(keys) for name, keys in before.items()}
+    for name, finds in scans:
+        member = getattr(at, name)
+        at.again.discard(name)
+        left = {key for key in finds if at.owner(member, key)}
+        at.decide(member, finds - left, left)
+        unknown.pop(name, None)
+        for key, owner in tuple(has.items()):
+            if owner == name and key not in finds:
+                del has[key]
+        for key in finds - left:
+            assert has.setdefault(key, name) == name, "it was another's"
+        for key in left:
+            assert key in has or any(key in keys for keys in unknown.values()), "nobody has it"
+        for key, owner in has.items():
+            assert key in getattr(at, owner).offered, "it was lost"
+        for one in (at.a, at.b, at.c):
+            in_vain = any(at.owner(one, key) is None for key in one.left)
+            assert one.name in at.again or not in_vain, "nobody told it"

@@ -41,6 +41,18 @@ class OwnerIndex:
         self._entries: dict[str, dict[Owner, dict[str, Entry]]] = {}  # by resource; by realpath
         self._by_key: dict[NodeIdentity | str, tuple[Entry, ...]] = {}
 
+    def realpaths(self) -> dict[str, frozenset[str]]:
+        """Return, by resource, the real paths of nodes that no other resource may offer."""
+        return {
+            resource: frozenset(
+                realpath
+                for entries in owners.values()
+                for realpath, entry in entries.items()
+                if not entry.record.overlap
+            )
+            for resource, owners in self._entries.items()
+        }
+
     def owners(self, resource: str) -> Collection[Owner]:
         """Return the devices of a resource that have records."""
         return self._entries.get(resource, {}).keys()

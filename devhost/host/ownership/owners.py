@@ -113,6 +113,15 @@ class Owners:
 
     # ── before kubelet learns of devices ──
 
+    async def load(self) -> Mapping[str, frozenset[str]]:
+        """Read the records; return, by resource, the nodes (`Node.key`) that are its own.
+
+        None where the state directory does not answer in time.
+        """
+        if not self._journal.loaded:
+            await self._journal.saved()  # reads what there is, too
+        return self._index.realpaths()
+
     async def keep(self, resource: Resource, devices: Collection[HostDevice]) -> None:
         """Record the nodes of devices, unless they are known to belong to another device.
 

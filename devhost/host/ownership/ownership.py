@@ -1,14 +1,20 @@
 """Which resource offers which node: decided by one step at a time, in the order of the file.
 
-The first resource in the file that finds a node has it, the others leave it to that one. What was
-offered before, and may still be held, is in `owners`. All is looked up by node, so that what a
-resource does costs the same among a thousand others.
+The first resource in the file that finds a new node has it, the others leave it to that one. A node
+on offer stays with its resource as long as that finds it: who can make a link in a directory that
+another resource watches must not take a device away from a pod. Only an edit of the file moves it:
+a resource that is put before another one may take its nodes at the next scan. At the start, those
+that had nodes before decide about them first.
+
+What was offered before, and may still be held, is in `owners`. All is looked up by node, so that
+what a resource does costs the same among a thousand others.
 """
 
 import asyncio
 import bisect
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,9 +30,12 @@ class Member:
         name: The resource's name.
         rescan: Has it scanned again.
         place: Where it is in the file.
+        former: Where it was in the file before; infinite for one that was not there.
+        edited: No decision was made since the file was read.
+        expected: The nodes that it offered when the process started; none after its first scan.
         shares: Its nodes may be offered by others too (``overlap: allow``).
         offered: The nodes that it offers (`Node.key`).
-        left: Those that it would offer if no resource before it did.
+        left: Those that it would offer if no other resource did.
         asked: How many reasons for a scan there were.
         begun: How many of them the last scan that began is for.
         decided: How many of them the last decision is for.
@@ -36,6 +45,9 @@ class Member:
     name: str
     rescan: Callable[[], None]
     place: int
+    former: float = math.inf
+    edited: bool = True
+    expected: frozenset[str] = frozenset()
     shares: bool = False
     offered: set[str] = field(default_factory=set)
     left: frozenset[str] = frozenset()
@@ -91,13 +103,13 @@ class Ownership:
         self._deciding = False
         self._timer: asyncio.TimerHandle | None = None
         self._gate = asyncio.Lock()
-        self._offered, self._left = _ByNode(), _ByNode()
+        self._offered, self._left, self._expected = _ByNode(), _ByNode(), _ByNode()
         self._arranged: dict[str, bool] = {}  # who shares, in the order of the file
 
     def add(self, name: str, rescan: Callable[[], None], *, shares: bool) -> Member:
         """Enter a resource behind those that are there; a scan of it is due."""
         place = self._members[-1].place + 1 if self._members else 0
-        member = Member(name, rescan, place, shares)
+        member = Member(name, rescan, place, shares=shares)
         self._members.append(member)
         self.due(member)
         return member
@@ -109,20 +121,33 @@ class Ownership:
         member.removed = True
         self._members.remove(member)
 
+    def expect(self, offered: Mapping[str, Collection[str]]) -> None:
+        """Say what resources offered before the process started: it is theirs if they find it."""
+        for member in self._members:
+            if member.edited:
+                before, member.expected = member.expected, frozenset(offered.get(member.name, ()))
+                self._expected.change(
+                    member, gone=before - member.expected, new=member.expected - before
+                )
+
     def arrange(self, order: Sequence[str]) -> None:
         """Put the resources in the order of a new file; those that it lacks go behind.
 
         If some come in another order now, or share their nodes no longer, or now, all are scanned;
         a new one only if it has decided already, in the place that it had until now; and one that
-        has left a node to a resource that is now behind it, because the file lacks that.
+        has left a node to a resource that is now behind it.
         """
+        former = self._arranged
+        for member in self._members:
+            new = member.edited and member.former == math.inf  # since the file before, too
+            member.former = math.inf if new or member.name not in former else member.place
+            member.edited = True
         places = {name: place for place, name in enumerate(order)}
         self._members.sort(key=lambda one: places.get(one.name, len(places)))
         for place, member in enumerate(self._members):
             member.place = place
         self._pending.sort(key=_place)
         self._waiting.sort(key=_place_of_waiter)
-        former = self._arranged
         self._arranged = {one.name: one.shares for one in self._members if one.name in places}
         before = [pair for pair in former.items() if pair[0] in self._arranged]
         changed = before != [pair for pair in self._arranged.items() if pair[0] in former]
@@ -199,10 +224,14 @@ class Ownership:
     # ── who offers what ──
 
     def owner(self, member: Member, key: str) -> str | None:
-        """Return the resource before this one that offers a node."""
+        """Return the resource that a resource has to leave a node to."""
         if member.shares or key.startswith("\0"):
             return None
-        return next((one.name for one in self._before(member, key)), None)
+        others = [one for one in self._offered.of(key) if one is not member]
+        others = [one for one in others if _keeps(one, member, key)]
+        if not others and key not in member.offered and key not in member.expected:
+            others = [*self._expected.of(key)]
+        return min(others, key=_place).name if others else None
 
     def outdated(self, member: Member, offered: Collection[str]) -> bool:
         """Whether a decision would take nodes over that may be there no longer.
@@ -212,25 +241,35 @@ class Ownership:
         """
         return member.asked != member.begun and not member.left.isdisjoint(offered)
 
-    def _before(self, member: Member, key: str) -> Iterator[Member]:
-        return (one for one in self._offered.of(key) if one.place < member.place)
-
-    def decide(self, member: Member, offered: Iterable[str], left: Iterable[str] = ()) -> None:
+    def decide(
+        self,
+        member: Member,
+        offered: Iterable[str],
+        left: Iterable[str] = (),
+        *,
+        complete: bool = True,
+    ) -> None:
         """Note what a resource offers now; others that this concerns are scanned again.
 
         Args:
             member: The resource.
             offered: The nodes that it offers.
-            left: Those that it leaves to resources before it.
+            left: Those that it leaves to other resources.
+            complete: Whether it has found all that it expects and that is there.
         """
         now, before, member.left = set(offered), member.left, frozenset(left)
         self._left.change(member, gone=before - member.left, new=member.left - before)
         self.change(member, new=now - member.offered, gone=member.offered - now)
+        if complete and member.expected:
+            released, member.expected = member.expected, frozenset()
+            self._expected.change(member, gone=released, new=())
+            self._tell_left(member, released - now)
+        member.edited = False
         if self._left_in_vain(member):
             member.rescan()  # its owner has ended meanwhile
 
     def _left_in_vain(self, member: Member) -> bool:
-        """Whether a resource has left a node that none before it offers."""
+        """Whether a resource has left a node that it would not leave now."""
         return any(self.owner(member, key) is None for key in member.left)
 
     def change(self, member: Member, *, new: Collection[str], gone: Collection[str]) -> None:
@@ -242,14 +281,30 @@ class Ownership:
             member.decided = member.begun
             if not member.pending:
                 self._pending.remove(member)
-        concerned: dict[Member, None] = {}
-        for key in new:
-            concerned |= dict.fromkeys(self._offered.of(key))
-        for key in gone:
-            concerned |= dict.fromkeys(self._left.of(key))
-        for one in concerned:
-            if one.place > member.place and not one.pending:
+        self._tell(
+            one for key in new for one in self._offered.of(key) if one.place > member.place
+        )
+        self._tell_left(member, gone)
+
+    def _tell_left(self, member: Member, gone: Iterable[str]) -> None:
+        """Have those scanned that have left nodes to a resource."""
+        self._tell(one for key in gone for one in self._left.of(key) if one is not member)
+
+    def _tell(self, members: Iterable[Member]) -> None:
+        """Have resources scanned, but those that will decide anyway."""
+        for one in dict.fromkeys(members):
+            if not one.pending:
                 one.rescan()
+
+
+def _keeps(one: Member, member: Member, key: str) -> bool:
+    """Whether a resource that offers a node keeps it, when another one finds it."""
+    before = one.place < member.place
+    if key in member.offered:  # both do: after an edit, the first in the file keeps it
+        return before and not one.shares
+    if one.shares:
+        return before
+    return before or not (member.edited and member.former > one.former)
 
 
 def _place(member: Member) -> int:

@@ -154,7 +154,9 @@ class Scans:
                 )
             if self._ownership.outdated(self._member, identified.offered):
                 return None
-            self._ownership.decide(self._member, identified.offered, left)
+            self._ownership.decide(
+                self._member, identified.offered, left, complete=not found.failed
+            )
         self.left, self._found = frozenset(left), found
         return await run(lambda: scanner.conclude(found, identified, previous, now))
 

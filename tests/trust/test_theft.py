@@ -1,0 +1,127 @@
+"""Attacks on a device that another resource offers: a link to it in a directory that is watched."""
+
+from pathlib import Path
+
+import pytest
+
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.daemon import until
+from tests.support.hosting import Hosting
+
+TENANT, HSM = "example.com/tenant", "example.com/hsm"
+
+
+@pytest.fixture
+def node(directory: Path) -> Path:
+    """The device; the tenant may make links in another directory."""
+    (directory / "tenant").mkdir()
+    path = directory / "colas" / "hsm0"
+    path.touch()
+    return path
+
+
+def config(directory: Path, *, tenant: str = "", hsm: str = "") -> str:
+    """Return a configuration in which the tenant's resource is the first."""
+    first = f"{{name: {TENANT}, sources: [glob: '{directory}/tenant/*']{tenant}}}"
+    second = f"{{name: {HSM}, sources: [glob: '{directory}/colas/*']{hsm}}}"
+    return f"version: v1\nresources:\n- {first}\n- {second}\n"
+
+
+async def left(hosting: Hosting, name: str = "x") -> None:
+    """Wait until the tenant's resource has found its link, and has left it."""
+
+    def skipped() -> bool:
+        (runner,) = (one for one in hosting.hosts[-1].runners if one.name == TENANT)
+        reason = f"{HSM} offers it already"
+        return any(
+            one.candidate.endswith(name) and one.reason == reason for one in runner.snapshot.skipped
+        )
+
+    await until(skipped, "the tenant's link is left to the other resource")
+
+
+@pytest.mark.parametrize("assume_free", [False, True])
+async def test_a_link_does_not_take_a_device_away(
+    standin: SimulatedKubelet,
+    hosting: Hosting,
+    directory: Path,
+    node: Path,
+    assume_free: bool,
+) -> None:
+    """Though the tenant's resource is the first in the file, a reload follows, and all is scanned."""
+    hosting.start(config(directory), assume_free=assume_free)
+    await standin.wait(HSM, 1, 1)
+    await standin.admit("victim", {"app": {HSM: 1}})
+    (directory / "tenant" / "x").symlink_to(node)
+    await left(hosting)
+    hosting.reload(config(directory, tenant=", maxDevices: 7", hsm=", maxDevices: 8"))
+    for runner in hosting.hosts[-1].runners:
+        runner.rescan()
+    (directory / "tenant" / "x").rename(directory / "tenant" / "y")
+    await left(hosting, "y")
+    assert (await standin.capacity())[HSM] == (1, 1)
+
+
+async def test_a_link_does_not_take_a_device_away_at_a_restart(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
+) -> None:
+    """The state directory says who had it; devhost, and the kubelet too, may start again."""
+    state = directory / "state"
+    hosting.start(config(directory), state_dir=state)
+    await standin.wait(HSM, 1, 1)
+    for number in range(3):
+        await hosting.stop()
+        (directory / "tenant" / f"x{number}").symlink_to(node)
+        if number == 1:
+            await standin.restart()
+        hosting.start(config(directory), state_dir=state)
+        await standin.wait(HSM, 1, 1)
+        await left(hosting, "x0")
+
+
+async def test_a_link_to_a_part_of_a_device_takes_nothing_away(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
+) -> None:
+    """A pod may hold the rest of a device that has lost a node."""
+    (directory / "more").mkdir()
+    (directory / "more" / "hsm0").touch()
+    tenant = f"{{name: {TENANT}, sources: [glob: '{directory}/tenant/*']}}"
+    parts = ", ".join(f"glob: '{directory}/{name}/*'" for name in ("colas", "more"))
+    sources = "[{" + parts.replace(", ", "}, {") + "}]"
+    hsm = f"{{name: {HSM}, group: '${{name}}', sources: {sources}}}"
+    hosting.start(f"version: v1\nresources:\n- {tenant}\n- {hsm}\n")
+    await standin.wait(HSM, 1, 1)
+    (directory / "more" / "hsm0").unlink()
+    await standin.wait(HSM, 1, 0)
+    (directory / "tenant" / "x").symlink_to(node)
+    await left(hosting)
+    (directory / "more" / "hsm0").touch()
+    await standin.wait(HSM, 1, 1)
+
+
+async def test_what_has_gone_is_free(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
+) -> None:
+    """A node that its resource no longer finds goes to the first that does."""
+    hosting.start(config(directory))
+    await standin.wait(HSM, 1, 1)
+    link = directory / "tenant" / "x"
+    link.symlink_to(node)
+    await left(hosting)
+    hosting.reload(config(directory).replace("colas/*", "elsewhere/*"))
+    await standin.wait(HSM, 0, 0)
+    await standin.wait(TENANT, 1, 1)
+
+
+async def test_an_edit_moves_a_node(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
+) -> None:
+    """The editor may put another resource first: the node waits until it has left the list."""
+    first, second = config(directory).splitlines()[2:]
+    hosting.start(f"version: v1\nresources:\n{second}\n{first}\n")
+    await standin.wait(HSM, 1, 1)
+    (directory / "tenant" / "x").symlink_to(node)
+    await left(hosting)
+    hosting.reload(config(directory))
+    await standin.wait(HSM, 0, 0)
+    await standin.wait(TENANT, 1, 1)
