@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
+from devhost.allocation import name_policy
 from devhost.allocation.cdi import spec
 from devhost.allocation.cdi_devices import cdi_devices, named
 from devhost.allocation.declaration import combine
@@ -265,7 +266,8 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     for device in snapshot.devices.values():
         if device.rendered is not None and device.healthy:
             whole = combine(scanner.rules, {device.id: device.rendered}, (device.id,))
-            needed |= host_paths.needs(whole)
+            refusals = name_policy.refusals(scanner.policy, scanner.resource.name, whole)
+            needed |= dict.fromkeys(refusals) | host_paths.needs(whole)
     return list(needed)
 
 

@@ -57,6 +57,8 @@ def _brought(
     try:
         rendered, ids = {device.id: device.rendered}, (device.id,)
         whole = combine(declaration.rules, rendered, ids, lambda rule: rule.in_cdi_spec)
+        if declaration.name_refusal(whole):
+            return None
         devices, mounts = host_paths.present(whole.devices), host_paths.present(whole.mounts)
     except (AllocationError, OSError):  # it is unhealthy for that, or will be
         return None

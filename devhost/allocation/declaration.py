@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from devhost.allocation import preference
+from devhost.allocation import name_policy, preference
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.rules import Rule, Rules, Target
@@ -88,6 +88,7 @@ class Declaration:
             ]
             rendered = {device.id: device.rendered for device in devices if device.rendered}
             whole = combine(self.rules, rendered, advertised_ids)
+            self._check_names(whole)
             checked = _on_host(whole, host_paths)
             if self.resource.inject != "cdi":
                 return checked
@@ -97,6 +98,17 @@ class Declaration:
             return replace(rest, cdi_devices=(*cdi_devices, *rest.cdi_devices))
         except AllocationError as error:
             raise AllocationError(f"{self.resource.name}: {error}") from None
+
+    def name_refusal(self, allocation: Allocation) -> str | None:
+        """Return why an answer may not be given, by the names in it; ``None`` where it may."""
+        if not self.policy.enforced:
+            return None
+        return next(name_policy.refusals(self.policy, self.resource.name, allocation), None)
+
+    def _check_names(self, allocation: Allocation) -> None:
+        """Refuse what only several devices give together, by ``${index}`` or ``${count}``."""
+        if refusal := self.name_refusal(allocation):
+            raise AllocationError(refusal)
 
     def checked(self, allocation: Allocation) -> Allocation:
         """Return an allocation as `allocate` would, if it is there and allowed. Blocks.

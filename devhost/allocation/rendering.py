@@ -28,15 +28,19 @@ def each(
     """Render the arguments of a step or check for each node of a device, equal results once.
 
     Raises:
-        AllocationError: A variable has no value.
+        AllocationError: A variable has no value, or a device's name would become an option.
     """
     results: dict[tuple[str, ...], None] = {}
     for node in device.nodes:
         values = {**constants, **variables(node, device.id, device.nodes, to_local)}
         try:
-            results[tuple(text.render(values) for text in texts)] = None
+            words = tuple(text.render(values) for text in texts)
         except MissingVariableError as error:
             raise AllocationError(str(error)) from None
+        for text, word in zip(texts, words, strict=True):
+            if word.startswith("-") and text.opening is not None:
+                raise AllocationError(f"the argument {text} would be an option: {word!r}")
+        results[words] = None
     return tuple(results)
 
 

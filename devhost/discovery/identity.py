@@ -44,7 +44,7 @@ class Identified:
 
     @property
     def offered(self) -> frozenset[str]:
-        """The nodes (`Node.key`) of the devices, but of those that are missing or have to go."""
+        """The nodes (`Node.key`) of the devices, but those that are missing."""
         return keys_of(self.devices.values()) | keys_of(self.gone.values())
 
 
@@ -57,12 +57,12 @@ def identify(resource: Resource, selection: Selection, moment: Moment) -> Identi
         incomplete=found.incomplete,
     )
     _assign(resource, found.found, moment.previous, result)
-    result.gone = _vanished(resource, selection, moment.previous, result, moment.now)
+    result.gone = _vanished(resource, selection, moment, result)
     return result
 
 
 def keys_of(devices: Iterable[HostDevice]) -> frozenset[str]:
-    """Return the nodes (`Node.key`) of devices, but those that are missing or have to go."""
+    """Return the nodes (`Node.key`) of devices, but those that are missing."""
     return frozenset(
         node.key
         for device in devices
@@ -120,7 +120,7 @@ def _label(candidate: Candidate) -> str:
 
 
 def _vanished(
-    resource: Resource, selection: Selection, previous: Snapshot, present: Identified, now: float
+    resource: Resource, selection: Selection, moment: Moment, present: Identified
 ) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
@@ -128,12 +128,15 @@ def _vanished(
     there but no longer offered, or under another ID, is marked as replaced;
     any other, also one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
     """
+    previous, now = moment.previous, moment.now
     if previous.devices.keys() <= present.devices.keys():
         return {}
     moved = _moved(present, previous)
     seen = {node.path or node.name for node in selection.nodes}
     seen |= {skipped.candidate for skipped in selection.skipped if skipped.reason != DANGLING}
-    present_keys = frozenset(node.key for node in selection.nodes)
+    present_keys = frozenset(
+        node.key for node in selection.nodes if moment.owner_of(node.key) is None
+    )
     gone: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
@@ -143,10 +146,9 @@ def _vanished(
             gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
             continue
         since = now if device.missing_since is None else device.missing_since
-        remaining: frozenset[str] = frozenset()
+        remaining = present_keys.intersection(node.key for node in device.nodes)
         if device_id in present.incomplete and not device.replaced:
             reason, withdrawn = present.incomplete[device_id], False
-            remaining = present_keys.intersection(node.key for node in device.nodes)
         elif (
             _orphan(device)
             or any(label(node) in seen for node in device.nodes)
@@ -154,7 +156,7 @@ def _vanished(
         ):
             reason, withdrawn = "not offered any more, or under another ID", True
         else:
-            reason, withdrawn = "not found any more", False
+            reason, withdrawn, remaining = "not found any more", False, frozenset()
         if withdrawn or now < since + remembered(resource, device):
             gone[device_id] = replace(
                 device,

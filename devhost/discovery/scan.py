@@ -115,7 +115,11 @@ class Scanner(Declaration):
             for node in nodes:
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
-            reason = reasons.get(device_id) or _unfit(alone[device_id], host_paths)
+            reason = (
+                reasons.get(device_id)
+                or self.name_refusal(alone[device_id])
+                or _unfit(alone[device_id], host_paths)
+            )
             devices[device_id] = HostDevice(device_id, nodes, reason, rendered=rendered)
             unseen += [
                 mount.host_path

@@ -15,7 +15,14 @@ ID_VARIABLE: Final = "device.id"  # of a node: the ID of its device
 # A source with all variables that a device in code has; it is not used to find devices.
 _PLACEHOLDER: Final = "/dev/*"
 # Code in the process can do anything, so restricting its options would be pointless.
-TRUSTED: Final = Policy(("*",), allow_exec=True, enforced=False)
+TRUSTED: Final = Policy(
+    ("*",),
+    allow_exec=True,
+    allow_resources=("*",),
+    allow_cdi=("*",),
+    allow_annotations=("*",),
+    allow_env=("*",),
+)
 
 
 class Options(TypedDict, total=False):

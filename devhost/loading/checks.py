@@ -11,6 +11,7 @@ from devhost.loading.collision_checks import (
     check_trust,
     entries_of,
 )
+from devhost.loading.name_checks import check_names
 from devhost.loading.source_checks import check_globs, check_patterns, check_sources
 from devhost.loading.step_checks import check_steps
 from devhost.loading.template_checks import check_cdi, check_templates
@@ -59,6 +60,7 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
             continue
         for finding in chain(
             check_collisions(one.resource, entries),
+            check_names(one.path, one.resource, entries, policy),
             check_trust(one.path, one.resource, entries, policy),
         ):
             yield finding

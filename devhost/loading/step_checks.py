@@ -3,15 +3,18 @@
 from collections.abc import Iterator
 from typing import Final
 
+from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.template_checks import check_path, check_template, variables_of
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import HealthChecks, Probe, Resource, Step
 from devhost.model.pattern import PatternError
+from devhost.model.sources import Dev, Static
 from devhost.model.template import Template
 
 PRE_START_MAX_S: Final = 28.0  # kubelet's timeout is 30 s (pkg/kubelet/cm/devicemanager)
 _INTERVAL_MIN_S: Final = 0.1
+_SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 
 
 def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
@@ -23,6 +26,9 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
         return
     if resource.health is not None:
         yield from _health((*path, "health"), resource.health, known - {"index", "count"}, known)
+    for where, argv in _commands(path, resource):
+        yield from _options(where, argv, resource)
+        yield from _script(where, argv)
     total = 0.0
     for index, step in enumerate(resource.pre_start):
         yield from _step((*path, "preStart", index), step, known)
@@ -40,6 +46,70 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
             f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)"
         )
         yield "warning", (*path, "preStart"), message, True
+
+
+def _commands(path: Path, resource: Resource) -> Iterator[tuple[Path, tuple[Template, ...]]]:
+    for index, check in enumerate(resource.health.checks if resource.health else ()):
+        if isinstance(check, Probe):
+            yield (*path, "health", "checks", index, "exec"), check.exec or ()
+    for index, step in enumerate(resource.pre_start):
+        yield (*path, "preStart", index, "run"), step.run or ()
+
+
+def _options(path: Path, argv: tuple[Template, ...], resource: Resource) -> Iterator[Finding]:
+    """Warn of arguments that are refused where a device's name begins with ``-``."""
+    for index, text in enumerate(argv):
+        if text.opening is not None and _may_be_option(text, resource):
+            name = f"${{{text.opening}}}"
+            message = (
+                f"if {name} begins with '-', the command is not run, because it would take this "
+                f"argument for an option; write for example --name={name}, or use ${{path}}"
+            )
+            yield "warning", (*path, index), message, False
+
+
+def _may_be_option(text: Template, resource: Resource) -> bool:
+    """Whether a text that begins with a variable may begin with ``-``."""
+    role, _, name = (text.opening or "").rpartition(".")
+    if name in CONTAINER_VARIABLES or name in ("path", "realpath", "index"):
+        return False
+    own = resource.id if name == "id" else None
+    if name == "id" and own is None and resource.group is not None:
+        own = (resource.group,)
+    if own is not None:
+        return any(
+            str(one).startswith("-") or (one.opening is not None and _may_be_option(one, resource))
+            for one in own
+        )
+    kinds = [one.kind for one in resource.sources if not role or one.role == role]
+    if name not in BUILT_IN_VARIABLES:
+        patterns = [kind.pattern for kind in kinds if isinstance(kind, Dev)]
+        return any(
+            name in pattern.group_names(one) and pattern.may_begin_with(one, name, "-")
+            for one in patterns
+        )
+    return any(
+        not isinstance(kind, Static) or any(one.startswith("-") for one in kind.ids or ())
+        for kind in kinds
+    )
+
+
+def _script(path: Path, argv: tuple[Template, ...]) -> Iterator[Finding]:
+    """Warn of a shell that would run what the name of a device contains."""
+    words = [str(text) for text in argv]
+    if not words or words[0].rpartition("/")[2] not in _SHELLS:
+        return
+    for index, text in enumerate(argv[1:], 1):
+        if words[index - 1].startswith("-") and words[index - 1].endswith("c"):
+            names_of_device = sorted(text.names - CONTAINER_VARIABLES - {"index"})
+            if names_of_device:
+                variable = f"${{{names_of_device[0]}}}"
+                message = (
+                    f"the shell would run what {variable} contains, such as ';' in a file's name; "
+                    f'pass it as an argument: [sh, -c, \'tool "$$1"\', sh, "{variable}"]'
+                )
+                yield "warning", (*path, index), message, False
+            return
 
 
 def _health(

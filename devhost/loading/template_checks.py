@@ -19,7 +19,7 @@ from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
-from devhost.model.template import Template, TemplateError, Variable
+from devhost.model.template import Template, TemplateError
 
 PathTemplate = tuple[Path, Template]
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
@@ -257,6 +257,5 @@ def _sample(template: Template) -> str:
 
 def check_path(where: Path, template: Template) -> Iterator[Finding]:
     """Check a path; one that begins with a variable may be absolute."""
-    starts_open = bool(template.parts) and isinstance(template.parts[0], Variable)
-    if problem := names.path_problem(("/" if starts_open else "") + _sample(template)):
+    if problem := names.path_problem(("/" if template.opening else "") + _sample(template)):
         yield "error", where, problem, False

@@ -102,7 +102,7 @@ class HostDevice:
         reason: Why it is unhealthy; ``None`` for a healthy one.
         missing_since: Since when it is no longer found (seconds on the host's clock).
         replaced: It exists but is no longer offered, or under another ID: it has to leave the list.
-        remaining: The nodes that are left (`Node.key`) of a device that lacks one.
+        remaining: The nodes that are left (`Node.key`) of a device that lacks one or has to go.
         swapped_at: When (on the host's clock) another device node was found in its place.
         rendered: What it brings into a container; ``None`` where that could not be rendered.
         numa_nodes: The NUMA nodes that it is attached to.

@@ -14,6 +14,8 @@ _GROUPS: Final = re.compile(
     r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]|\(\?P?<([^>]*)>", re.DOTALL
 )
 
+_PARENTHESES: Final = re.compile(rf"{_GROUPS.pattern}|[()]", re.DOTALL)
+
 
 class PatternError(ValueError):
     """A string that is not a valid RE2 pattern."""
@@ -81,6 +83,21 @@ def bounds(text: str) -> tuple[bytes, bytes]:
     except re2.error:  # it can be anything
         return b"", b"\xff"
     return least, greatest
+
+
+def may_begin_with(text: str, group: str, character: str) -> bool:
+    """Whether the value of a named group may begin with a character."""
+    start, depth = -1, 0
+    for match in _PARENTHESES.finditer(text):
+        if start < 0 and match[1] == group:
+            start, depth = match.end(), 1
+        elif start >= 0:
+            depth += (match[0][0] == "(") - (match[0] == ")")
+            if not depth:
+                least, greatest = bounds(text[start : match.start()])
+                first = character.encode()
+                return least[:1] <= first <= greatest[:1]
+    return True
 
 
 def _explain(text: str, error: Exception) -> str:

@@ -104,6 +104,12 @@ class Template:
         parts = self.parts
         return not parts or (len(parts) == 1 and isinstance(parts[0], str))
 
+    @property
+    def opening(self) -> str | None:
+        """The name of the variable that it begins with."""
+        first = self.parts[0] if self.parts else None
+        return first.name if isinstance(first, Variable) else None
+
     def bind(self, values: Mapping[str, str]) -> "Template":
         """Replace the variables in ``values`` and leave the others in place."""
         if self.is_literal:

@@ -144,10 +144,10 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
     assert complaints == []
 
 
-async def test_a_node_that_an_earlier_resource_takes_meanwhile(
+async def test_a_node_that_an_earlier_resource_shares_meanwhile(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was free when the second resource judged, and not when that was done: it looks again."""
+    """It was the second resource's alone when that judged: it stays there."""
     judged, go_on = threading.Event(), threading.Event()
     conclude = Scanner.conclude
 
@@ -176,13 +176,16 @@ resources:
         (other / "y").symlink_to(directory / "colas" / "x")
         await started.wait(A, 1, 1)
         go_on.set()
-        await started.wait(B, 0, 0)
+        running.runner(B).trigger_scan()
+        judged.clear()
+        assert await asyncio.to_thread(judged.wait, 60)
+        await started.wait(B, 1, 1)
 
 
 async def test_a_new_id_is_not_handed_out_before_the_old_one_left(
     started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
-    """Meanwhile the second resource takes the node; it gives it back, and nobody waits without end."""
+    """Meanwhile the second resource does not take the node."""
     text = f"""
 version: v1
 resources:

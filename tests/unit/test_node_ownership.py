@@ -352,7 +352,9 @@ found = st.sets(st.sampled_from("nmop"))
     st.lists(st.tuples(st.sampled_from("abc"), found)),
     st.dictionaries(st.sampled_from("abc"), found),
 )
-async def test_no_scan_moves_a_node(scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]) -> None:
+async def test_no_scan_moves_a_node(
+    scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
+) -> None:
     """Whoever finds it, and in which order: it stays as long as its resource finds it."""
     at = Entered()
     at.ownership.expect(before)

@@ -281,9 +281,7 @@ class Ownership:
             member.decided = member.begun
             if not member.pending:
                 self._pending.remove(member)
-        self._tell(
-            one for key in new for one in self._offered.of(key) if one.place > member.place
-        )
+        self._tell(one for key in new for one in self._offered.of(key) if one.place > member.place)
         self._tell_left(member, gone)
 
     def _tell_left(self, member: Member, gone: Iterable[str]) -> None:
