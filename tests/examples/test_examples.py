@@ -25,6 +25,9 @@ from tests.support.realkubelet import RealKubelet
 
 EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"
 ALLOWED: Final = Policy(allow_paths=("/dev/*",), enforced=True)
+NAMES_ALLOWED: Final = Policy(
+    allow_resources=("nvidia.com/gpu",), allow_env=("NVIDIA_VISIBLE_DEVICES",), enforced=True
+)
 ALL_ALLOWED: Final = Policy(allow_paths=("/dev/*",), allow_exec=True, enforced=True)
 
 COLA: Final = "myway5.com/cola"
@@ -225,7 +228,11 @@ def test_is_valid(file: Path) -> None:
     paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd*'")
     commands = ("warning", "running a command needs --allow-exec")
     needed = {"superdisk": [paths], "formatted-disk": [paths, commands]}
-    assert messages == needed.get(file.stem, [])
+    if file.stem == "nvidia":
+        assert load(str(file), NAMES_ALLOWED).problems == ()
+        assert len(messages) == 2
+    else:
+        assert messages == needed.get(file.stem, [])
     assert loaded.config is not None
     assert load(str(file), ALL_ALLOWED).problems == ()
 
@@ -496,7 +503,7 @@ def test_plan_nvidia(tree: Tree) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"):
         tree.char(f"/dev/{name}")
     tree.char("/dev/nvidia-caps/nvidia-cap1")
-    shown = plan("nvidia", tree, gpu="nvidia0,nvidia2,nvidia10")[NVIDIA]
+    shown = plan("nvidia", tree, NAMES_ALLOWED, gpu="nvidia0,nvidia2,nvidia10")[NVIDIA]
     assert [one["id"] for one in shown["devices"]] == ["nvidia0", "nvidia1", "nvidia2", "nvidia10"]
     assert (shown["skipped"], shown["warnings"]) == ([], [])
     assert shown["allocation"] == allocation(
@@ -507,7 +514,7 @@ def test_plan_nvidia(tree: Tree) -> None:
 async def test_live_nvidia(tree: Tree, kubelet: RealKubelet) -> None:
     for number in range(3):
         tree.char(f"/dev/nvidia{number}")
-    async with hosted("nvidia", tree, kubelet):
+    async with hosted("nvidia", tree, kubelet, NAMES_ALLOWED):
         await kubelet.wait(NVIDIA, 3, 3)
         tree.remove("/dev/nvidia1")
         await kubelet.wait(NVIDIA, 3, 2)

@@ -82,11 +82,8 @@ def test_with_the_flag_nothing_else_is_allowed() -> None:
     policy = replace(NONE, allow_resources=("example.com/a*", "e.org/x"))
     for name in ("example.com/abc", "e.org/x"):
         assert loads(named(name), policy=policy).config is not None
-    for name in ("example.com/b", "Example.com/a", "e.org/xy", "sub.example.com/a"):
-        assert "--allow-resource" in str(loads(named(name), policy=policy).problems) or (
-            loads(named(name), policy=policy).config is None
-        )
-    assert "--allow-resource 'example.com/b'" in refused(named("example.com/b"), policy)
+    for name in ("example.com/b", "e.org/xy", "sub.example.com/a"):
+        assert f"--allow-resource '{name}'" in refused(named(name), policy)
 
 
 # ── CDI ──
@@ -107,7 +104,7 @@ def test_a_cdi_device_needs_a_flag(name: str) -> None:
     assert loads(giving({"cdi": [name]}), policy=allowed).config is not None
 
 
-@pytest.mark.parametrize("text", ["v/c=${id}", "${id}", "v/${name}=x", "v/c=n${index}"])
+@pytest.mark.parametrize("text", ["v/c=${id}", "v/${name}=x", "v/c=n${index}"])
 def test_cdi_names_from_devices_need_a_flag(text: str) -> None:
     assert "CDI devices need --allow-cdi" in refused(giving({"cdi": [text]}))
 
@@ -268,10 +265,7 @@ def test_a_rendered_name_is_its_devices_problem(
     refusals, answers = allocated(scanned.scanner, scanned.snapshot)
     assert any(flag in one for one in refusals)
     assert bad not in answers
-    assert (
-        flag.partition("'")[2].rstrip("'") not in written(scanned.scanner, scanned.snapshot)
-        or "'" not in flag
-    )
+    assert bad not in written(scanned.scanner, scanned.snapshot)
     (shown,) = report(fine.resources, HostFiles(), Policy(), "node-1")
     assert any(flag in one for one in shown.warnings)
 
