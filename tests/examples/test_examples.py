@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,9 +27,9 @@ from tests.support.realkubelet import RealKubelet
 EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"
 ALLOWED: Final = Policy(allow_paths=("/dev/*",), enforced=True)
 NAMES_ALLOWED: Final = Policy(
-    allow_resources=("nvidia.com/gpu",), allow_env=("NVIDIA_VISIBLE_DEVICES",), enforced=True
+    allow_resources=("*",), allow_env=("NVIDIA_VISIBLE_DEVICES",), enforced=True
 )
-ALL_ALLOWED: Final = Policy(allow_paths=("/dev/*",), allow_exec=True, enforced=True)
+ALL_ALLOWED: Final = replace(NAMES_ALLOWED, allow_paths=("/dev/*",), allow_exec=True)
 
 COLA: Final = "myway5.com/cola"
 GOPHER: Final = "lixueduan.com/gopher"
@@ -227,12 +228,26 @@ def test_is_valid(file: Path) -> None:
     messages = [(problem.severity, problem.message) for problem in loaded.problems]
     paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd*'")
     commands = ("warning", "running a command needs --allow-exec")
-    needed = {"superdisk": [paths], "formatted-disk": [paths, commands]}
-    if file.stem == "nvidia":
-        assert load(str(file), NAMES_ALLOWED).problems == ()
-        assert len(messages) == 2
-    else:
-        assert messages == needed.get(file.stem, [])
+    gpus = (
+        "warning",
+        (
+            "another device plugin usually serves the resources of nvidia.com: "
+            "it needs --allow-resource 'nvidia.com/gpu'"
+        ),
+    )
+    visible = (
+        "warning",
+        (
+            "NVIDIA_VISIBLE_DEVICES steers a container runtime, which adds devices: "
+            "it needs --allow-env 'NVIDIA_VISIBLE_DEVICES'"
+        ),
+    )
+    needed = {
+        "superdisk": [paths],
+        "formatted-disk": [paths, commands],
+        "nvidia": [gpus, visible],
+    }
+    assert messages == needed.get(file.stem, [])
     assert loaded.config is not None
     assert load(str(file), ALL_ALLOWED).problems == ()
 
