@@ -14,6 +14,7 @@ from devhost.host.ownership.ownership import Ownership
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.served_names import ServedNames
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
 from devhost.observe.recorder import Recorder
@@ -28,6 +29,7 @@ class Shared:
         inventory: What is on the host.
         ownership: Which resource offers which node.
         holders: Which pods hold which devices.
+        served_names: Which resources have a device plugin; ``None`` where nobody tells.
         owners: Under what names nodes are, or were, offered.
         cdi_files: Where CDI specs are kept.
         expectations: How many devices each resource should have.
@@ -40,6 +42,7 @@ class Shared:
     inventory: Inventory
     ownership: Ownership
     holders: Holders
+    served_names: ServedNames | None
     owners: Owners
     cdi_files: CdiFiles
     expectations: Expectations

@@ -28,6 +28,7 @@ from devhost.immutable import immutable
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.served_names import ServedNames
 from devhost.model.config import Config, Resource
 from devhost.observe.recorder import Recorder
 from devhost.plan import Action
@@ -110,13 +111,15 @@ class Host:
         self._rescan = Rescan(self._runners.values)
         socket = settings.pod_resources
         directory = PluginDirectory(settings.plugin_dir)
-        holders = Holders(PodResources(socket) if socket else None)
+        pod_resources = PodResources(socket) if socket else None
+        holders = Holders(pod_resources)
         self._watcher = Watcher()
         self._shared = Shared(
             directory=directory,
             inventory=Inventory(settings.files, self._watcher),
             ownership=Ownership(),
             holders=holders,
+            served_names=ServedNames(pod_resources) if pod_resources else None,
             owners=Owners(
                 holders,
                 directory.instances,
@@ -183,6 +186,8 @@ class Host:
             raise errors.exceptions[0] from None
         finally:
             self._applying = iter(())
+            if shared.served_names is not None:
+                shared.served_names.close()
             try:
                 await directory.close()
             finally:

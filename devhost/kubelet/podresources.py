@@ -8,9 +8,9 @@ containers are not shown, though they hold devices.
 
 import asyncio
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -25,12 +25,14 @@ LIST_TIMEOUT_S: Final = 2.0
 # parsing a message holds Python's lock, for 4 MiB some 50 ms.
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _LIST: Final = "/v1.PodResourcesLister/List"
+_ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
 _REASONS: Final = {
     errno.ENOENT: "no such socket",
     errno.ECONNREFUSED: "connection refused",
     errno.EACCES: "permission denied",
 }
 
+T = TypeVar("T")
 HeldBy = Mapping[str, frozenset[str]]
 
 
@@ -70,16 +72,27 @@ class PodResources:
         Raises:
             KubeletError: That failed; the text names the socket and the reason.
         """
+        return await self._ask(_LIST, _by_resource)
+
+    async def served(self) -> frozenset[str]:
+        """List the resources that have healthy devices, held or not, in the same time.
+
+        Raises:
+            KubeletError: As `holders` does.
+        """
+        return await self._ask(_ALLOCATABLE, _allocatable)
+
+    async def _ask(self, method: str, read: Callable[[bytes], T]) -> T:
+        """Call a method whose request is empty; read the answer in a thread."""
         # A channel that failed would wait before it connects again, though kubelet has restarted.
         async with open_channel(self.socket, receive_bytes_max=ANSWER_BYTES_MAX) as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_LIST)
-            request = pb.ListPodResourcesRequest().SerializeToString()
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
             try:
-                answer = await call(request, timeout=LIST_TIMEOUT_S)
+                answer = await call(b"", timeout=LIST_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 raise KubeletError(f"{self.socket}: {self._reason(error)}") from None
         try:
-            return await in_thread("pod resources", lambda: _by_resource(answer))
+            return await in_thread("pod resources", lambda: read(answer))
         except DecodeError:
             raise KubeletError(f"{self.socket}: the answer cannot be read") from None
 
@@ -97,6 +110,11 @@ class PodResources:
                 return _REASONS.get(connect_error(self.socket), details)
             case _:
                 return details
+
+
+def _allocatable(answer: bytes) -> frozenset[str]:
+    listed = pb.AllocatableResourcesResponse.FromString(answer)
+    return frozenset(entry.resource_name for entry in listed.devices)
 
 
 def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:

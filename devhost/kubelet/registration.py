@@ -10,6 +10,7 @@ from devhost.errors import KubeletError
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.instances import mark_registered, mark_standby
 from devhost.kubelet.kubelet_socket import SocketIdentity
+from devhost.kubelet.served_names import ServedNames
 from devhost.kubelet.server import PluginServer
 from devhost.kubelet.servicer import AllocationBackend
 from devhost.model.state import State
@@ -26,18 +27,37 @@ _PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FAILURE_PAUSE_S: Final = 1.0
 _NEWER: Final = "a newer instance of devhost serves it"
 _SUPERSEDED: Final = "another instance of devhost took over, because this one did not answer"
+_TAKEN: Final = (
+    "another device plugin on this node serves {0}: remove it, or allow both with "
+    "--allow-resource {0}"
+)
+_TAKEN_POLL_S: Final = 0.05  # it may be this process, whose stream has just ended
+_TAKEN_POLL_MAX_S: Final = 5.0
 _REPLACED: Final = "kubelet.sock was replaced"
 
 Report = Callable[[State, str | None], None]
 
 
 class Registration:
-    """Serves and registers a resource until it is cancelled."""
+    """Serves and registers a resource until it is cancelled.
+
+    Args:
+        backend: What answers kubelet.
+        directory: The plugin directory.
+        report: Is told the state.
+        served: Tells whether another device plugin serves the resource, so that this one waits;
+            ``None`` to register in any case.
+    """
 
     def __init__(
-        self, backend: AllocationBackend, directory: PluginDirectory, report: Report
+        self,
+        backend: AllocationBackend,
+        directory: PluginDirectory,
+        report: Report,
+        served: ServedNames | None = None,
     ) -> None:
         self._backend, self._directory, self._report = backend, directory, report
+        self._served = served
         self._server: PluginServer | None = None
         self._ends = 0  # of streams and attempts, since the last steady stream
 
@@ -55,6 +75,7 @@ class Registration:
             if problem := self._directory.kubelet_problem():
                 self._report(State.WAITING, problem)
             identity = await self._directory.until_kubelet()
+            await self._until_free()
             try:
                 async with self._serving() as server:
                     older = await self._register(server, identity)
@@ -74,6 +95,20 @@ class Registration:
         if instances.newer(name):
             self._report(State.WAITING, _NEWER)
             await self._until(lambda: not instances.newer(name))
+
+    async def _until_free(self) -> None:
+        """Wait while another device plugin than devhost serves the resource."""
+        if self._served is None:
+            return
+        name, instances, pause = self._backend.name, self._directory.instances, _TAKEN_POLL_S
+        await self._directory.until_others_known(name)
+        while not instances.older(name) and not instances.newer(name):
+            if not await self._served.has(name):
+                return
+            if pause > _TAKEN_POLL_S:
+                self._report(State.WAITING, _TAKEN.format(name))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _TAKEN_POLL_MAX_S)
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:

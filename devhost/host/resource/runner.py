@@ -68,7 +68,9 @@ class Runner:
             self._publisher, self._up_to_date, self._preparation, shared, code
         )
         self.resource_status = ResourceStatus(name)
-        self._registration = Registration(backend, shared.directory, self._tell)
+        by_name = code is not None or name in scanner.policy.allow_resources
+        served = None if by_name else shared.served_names
+        self._registration = Registration(backend, shared.directory, self._tell, served)
         if code is not None:
             code.started(self.trigger_scan)
 

@@ -1,0 +1,168 @@
+"""A resource that another device plugin serves on the node already is not taken over."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.server import PluginServer
+from devhost.model.allocation import Allocation
+from devhost.model.state import State, Status
+from tests.support.daemon import until
+from tests.support.hosting import Hosting, Kubelet
+
+GPU, OTHER = "vendor.com/gpu", "example.com/other"
+REASON = (
+    f"another device plugin on this node serves {GPU}: remove it, or allow both with "
+    f"--allow-resource {GPU}"
+)
+
+
+@dataclass
+class Vendor:
+    """What answers for another device plugin."""
+
+    name: str = GPU
+    device_list: DeviceList = field(default_factory=DeviceList)
+    pre_start_required: bool = False
+
+    def __post_init__(self) -> None:
+        self.device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
+
+    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
+        return Allocation(device_ids=tuple(advertised_ids), envs={"WHO": "vendor"})
+
+    def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
+        pass
+
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        return ()
+
+    async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
+        return None
+
+
+@contextlib.asynccontextmanager
+async def vendor(directory: Path) -> AsyncIterator[None]:
+    """Serve the resource by another plugin than devhost, with two devices."""
+    server = PluginServer(Vendor(), directory / "plugins", "vendor.sock")
+    plugins = PluginDirectory(directory / "plugins")
+    await server.start()
+    try:
+        await plugins.register(GPU, "vendor.sock", pre_start=False)
+        yield
+    finally:
+        await plugins.close()
+        await server.stop()
+
+
+def config(who: str, count: int) -> str:
+    """Return a configuration that declares the vendor's resource, and one of its own."""
+    gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {who}}}}}}}"
+    return f"version: v1\nresources:\n- {gpu}\n- {{name: {OTHER}, sources: [static: 1]}}\n"
+
+
+def status(hosting: Hosting) -> Status:
+    found = (one.status for one in hosting.hosts[-1].runners if one.name == GPU)
+    return next(found, Status())
+
+
+async def who_answers(kubelet: Kubelet) -> Any:
+    answer = await kubelet.admit("pod", {"app": {GPU: 1}})
+    await kubelet.free("pod")
+    return answer["app"]["envs"]["WHO"]
+
+
+async def test_it_waits_until_the_other_has_gone(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """It says why; other resources are served."""
+    async with vendor(directory):
+        await started.wait(GPU, 2, 2)
+        hosting.start(config("editor", 8), pod_resources=hosting.pod_resources)
+        await started.wait(OTHER, 1, 1)
+        await until(lambda: status(hosting).reason == REASON, "why it waits")
+        assert status(hosting).state is State.WAITING
+        hosting.reload(config("editor", 7))
+        assert await who_answers(started) == "vendor"
+        assert (await started.capacity())[GPU] == (2, 2)
+    await started.wait(GPU, 7, 7)
+    assert await who_answers(started) == "editor"
+
+
+async def test_the_name_in_the_flag_overrides(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """In full: a pattern that matches it is not meant for this."""
+    async with vendor(directory):
+        await started.wait(GPU, 2, 2)
+        loose = Policy(allow_resources=("*",))
+        hosting.start(config("a", 8), pod_resources=hosting.pod_resources, policy=loose)
+        await until(lambda: status(hosting).reason == REASON, "why it waits")
+        await hosting.stop()
+        literal = Policy(allow_resources=(GPU, OTHER))
+        hosting.start(config("b", 8), pod_resources=hosting.pod_resources, policy=literal)
+        await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
+
+
+@pytest.mark.parametrize("kubelet_restarts", [False, True])
+async def test_it_does_not_wait_for_itself(
+    started: Kubelet, hosting: Hosting, directory: Path, kubelet_restarts: bool
+) -> None:
+    """After a restart kubelet knows its names, with a state directory and without."""
+    for state in (None, None, directory / "state", directory / "state", None):
+        hosting.start(config("editor", 8), pod_resources=hosting.pod_resources, state_dir=state)
+        await started.wait(GPU, 8, 8)
+        if kubelet_restarts:
+            await started.restart()
+            await started.wait(GPU, 8, 8)
+        await hosting.stop()
+
+
+async def test_it_does_not_wait_for_another_instance(started: Kubelet, hosting: Hosting) -> None:
+    """A newer one takes over from an older one, and gives back."""
+    hosting.start(config("old", 3), pod_resources=hosting.pod_resources)
+    await started.wait(GPU, 3, 3)
+    hosting.start(config("new", 5), pod_resources=hosting.pod_resources)
+    await started.wait(GPU, 5, 5)
+    assert await who_answers(started) == "new"
+    await hosting.stop()
+    await started.wait(GPU, 3, 3)
+    assert await who_answers(started) == "old"
+
+
+async def test_without_an_answer_it_registers(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """Who cannot know must not be locked out of its own names."""
+    async with vendor(directory):
+        await started.wait(GPU, 2, 2)
+        hosting.start(config("editor", 8), pod_resources=directory / "nobody.sock")
+        await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
+
+
+async def test_many_that_ask_at_a_time_share_an_answer(
+    started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet refuses who asks too often."""
+    calls, served = [0], PodResources.served
+
+    async def counted(self: PodResources) -> frozenset[str]:
+        calls[0] += 1
+        return await served(self)
+
+    monkeypatch.setattr(PodResources, "served", counted)
+    many = "".join(f"- {{name: {OTHER}{n}, sources: [static: 1]}}\n" for n in range(60))
+    hosting.start(f"version: v1\nresources:\n{many}", pod_resources=hosting.pod_resources)
+    for number in range(60):
+        await started.wait(f"{OTHER}{number}", 1, 1)
+    assert calls[0] < 30
