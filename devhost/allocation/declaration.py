@@ -106,8 +106,12 @@ class Declaration:
         return next(name_policy.refusals(self.policy, self.resource.name, allocation), None)
 
     def _check_names(self, allocation: Allocation) -> None:
-        """Refuse what only several devices give together, by ``${index}`` or ``${count}``."""
-        if refusal := self.name_refusal(allocation):
+        """Refuse names that only several devices make, by ``${index}`` or ``${count}``.
+
+        All others were judged at the scan.
+        """
+        late = any(rule.late for rule in self.rules)
+        if late and (refusal := self.name_refusal(allocation)):
             raise AllocationError(refusal)
 
     def checked(self, allocation: Allocation) -> Allocation:

@@ -35,8 +35,8 @@ _VENDORS: Final = (
     "openshift.io",
 )
 
-# Domains of annotations that runtimes and their plugins obey (containerd, CRI-O, NRI), whoever
-# has chosen a resource's name.
+# Domains of annotations that runtimes and their plugins obey (containerd, CRI-O, NRI): who edits
+# the configuration also chooses the resource's domain.
 _RUNTIMES: Final = ("k8s.io", "kubernetes.io", "crio.io", "cri-o.io", "nri.io")
 
 # By what they steer; whatever the case, as programs read some of them in lower case too.

@@ -31,6 +31,7 @@ class Rule:
         joined: Whether the devices' values make one value together.
         own: Whether its value is the path of the device's own node.
         exclusive: Whether what it names is made from the device, so that no other may have it.
+        late: Whether the name that it makes, not a path, is known at Allocate only.
     """
 
     target: Target
@@ -49,6 +50,7 @@ class Rule:
     per_device: bool = field(init=False)
     joined: bool = field(init=False)
     exclusive: bool = field(init=False)
+    late: bool = field(init=False)
     own: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,8 @@ class Rule:
         exclusive = self.target != "cdi" and bool(named) and "index" not in named
         object.__setattr__(self, "exclusive", exclusive)
         object.__setattr__(self, "own", self.value == _PATH)
+        late = self.target not in ("devices", "mounts") and bool(self.key.names & LATE_VARIABLES)
+        object.__setattr__(self, "late", late)
 
     @property
     def in_cdi_spec(self) -> bool:

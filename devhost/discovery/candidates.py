@@ -78,6 +78,8 @@ class Moment:
         now: Seconds on the host's clock.
         hold_s: How long a node waits for an earlier source to name it.
         constants: Values of variables that are not of a device.
+        links_to_come: Whether a resource before this one may find a new node by a link, which is
+            made after the node.
     """
 
     previous: Snapshot
@@ -85,6 +87,7 @@ class Moment:
     now: float
     hold_s: float
     constants: Mapping[str, str]
+    links_to_come: bool = False
 
     def waits(self, key: str) -> bool:
         """Whether what was seen first not long ago still has to wait."""
@@ -141,7 +144,8 @@ def _single(resource: Resource, selection: Selection, moment: Moment) -> Candida
         if known is not None:
             result.found.append(Candidate((known,), known_ids[place(known)], known=True))
             continue
-        if result.defers(key, moment, may=_may_be_named(resource, first)):
+        linked = moment.links_to_come and first.state is not None and bool(first.state.number)
+        if result.defers(key, moment, may=linked or _may_be_named(resource, first)):
             result.skip(label(first), _DEFERRED)
             continue
         result.found.append(Candidate((first,), _id_of(resource, (first,), moment)))

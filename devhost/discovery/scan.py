@@ -58,10 +58,16 @@ class Scanner(Declaration):
         return Selection(failed=dict.fromkeys(range(len(self.resource.sources)), reason))
 
     def identify(
-        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
+        self,
+        found: Selection,
+        previous: Snapshot,
+        owner_of: OwnerOf,
+        now: float,
+        *,
+        links_to_come: bool = False,
     ) -> Identified:
         """Find out which devices there are; pure."""
-        moment = Moment(previous, owner_of, now, self.hold_s, self.constants)
+        moment = Moment(previous, owner_of, now, self.hold_s, self.constants, links_to_come)
         return identity.identify(self.resource, found, moment)
 
     def conclude(

@@ -44,7 +44,7 @@ class Registration:
     Args:
         backend: What answers kubelet.
         directory: The plugin directory.
-        report: Is told the state.
+        report: Receives the state.
         served: Tells whether another device plugin serves the resource, so that this one waits;
             ``None`` to register in any case.
     """

@@ -155,7 +155,13 @@ class CodeScanner(Scanner):
         return Selection(failed={0: self.methods.waiting_for_devices or reason})
 
     def identify(
-        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
+        self,
+        found: Selection,
+        previous: Snapshot,
+        owner_of: OwnerOf,
+        now: float,
+        *,
+        links_to_come: bool = False,  # noqa: ARG002 (code names its devices itself)
     ) -> Identified:
         """Find out which devices there are; pure."""
         return super().identify(found, previous, _taken(found, owner_of).get, now)

@@ -18,7 +18,7 @@ from devhost.model import names, pattern
 from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Directory, Glob, Kind, Static
+from devhost.model.sources import Dev, Static
 from devhost.model.template import Template, TemplateError
 
 PathTemplate = tuple[Path, Template]
@@ -141,7 +141,7 @@ def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:
 def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
     """Warn of variables with the path of a link that the container does not have."""
     if resource.allocate.devices is not None or not any(
-        _finds_links(source.kind) for source in resource.sources
+        source.finds_links for source in resource.sources
     ):
         return
     for key, text in resource.allocate.env.items():
@@ -152,19 +152,6 @@ def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
                 f'use ${{{own}}}, or set `devices: ["${{{name}}}"]`'
             )
             yield "warning", (*base, "env", key), message, False
-
-
-def _finds_links(kind: Kind) -> bool:
-    """Whether a source finds links, judging by the names that udev gives their directories."""
-    match kind:
-        case Directory(path=path):
-            return "/by-" in path
-        case Glob(paths=paths):
-            return any("/by-" in path for path in paths)
-        case Dev(pattern=text):
-            return "/by-" in text
-        case _:
-            return False
 
 
 def check_cdi(path: Path, resource: Resource) -> Iterator[Finding]:

@@ -145,6 +145,19 @@ class Source(Model):
         assert kind is not None, "validated"  # noqa: S101
         return kind
 
+    @property
+    def finds_links(self) -> bool:
+        """Whether it finds links, judging by the names that udev gives their directories."""
+        match self.kind:
+            case Directory(path=path):
+                return "/by-" in path
+            case Glob(paths=paths):
+                return any("/by-" in path for path in paths)
+            case Dev(pattern=text):
+                return "/by-" in text
+            case _:
+                return False
+
 
 def _source(value: object) -> object:
     if isinstance(value, str):

@@ -1,5 +1,6 @@
 """Attacks on a device that another resource offers: a link to it in a directory that is watched."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import until
 from tests.support.hosting import Hosting
+from tests.trust.attack import as_root
 
 TENANT, HSM = "example.com/tenant", "example.com/hsm"
 
@@ -125,3 +127,27 @@ async def test_an_edit_moves_a_node(
     hosting.reload(config(directory))
     await standin.wait(HSM, 0, 0)
     await standin.wait(TENANT, 1, 1)
+
+
+@as_root
+async def test_a_new_node_waits_for_the_links_of_an_earlier_resource(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """As udev makes them a moment later; the order of the file decides, not who finds it first."""
+    hosting.hold_s = 3600.0
+    dev = directory / "root" / "dev"
+    links = dev / "serial" / "by-id"
+    links.mkdir(parents=True)
+    first = f"{{name: {HSM}, sources: [glob: '/dev/serial/by-id/*']}}"
+    second = f"{{name: {TENANT}, sources: [dev: 'tty[0-9]']}}"
+    os.mknod(dev / "tty0", 0o020660, os.makedev(1, 3))
+    hosting.start(f"version: v1\nresources: [{first}, {second}]\n", root=directory / "root")
+    await standin.wait(HSM, 0, 0)
+    await standin.wait(TENANT, 1, 1)  # at the start it has no link
+    os.mknod(dev / "tty1", 0o020660, os.makedev(1, 5))
+    (runner,) = (one for one in hosting.hosts[-1].runners if one.name == TENANT)
+    await until(lambda: runner.snapshot.deferred, "the new node waits")
+    assert list(runner.snapshot.devices) == ["tty0"]
+    (links / "usb-x").symlink_to("../../tty1")
+    await standin.wait(HSM, 1, 1)
+    assert (await standin.capacity())[TENANT] == (1, 1)

@@ -22,7 +22,8 @@ class Entered:
         self.again.clear()
 
     def enter(self, name: str, *, shares: bool = False) -> Member:
-        member = self.ownership.add(name, lambda: self.again.add(name), shares=shares)
+        member = self.ownership.add(name, lambda: self.again.add(name))
+        member.shares = shares
         self.ownership.settled(member)
         return member
 

@@ -208,6 +208,11 @@ class JournalWriter:
         if self._writer is not None and (self._unsaved or not self.loaded):
             self._writer.changed()
 
+    async def read(self) -> None:
+        """Read what earlier processes have recorded, once; waits as `saved` does."""
+        if not self.loaded:
+            await self.saved()
+
     async def saved(self) -> None:
         """Wait until all is written, at most 2 s; not at all while writing fails."""
         self.start()

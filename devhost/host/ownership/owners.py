@@ -114,22 +114,16 @@ class Owners:
     # ── before kubelet learns of devices ──
 
     async def load(self) -> Mapping[str, frozenset[str]]:
-        """Read the records; return, by resource, the nodes (`Node.key`) that are its own.
-
-        None where the state directory does not answer in time.
-        """
-        if not self._journal.loaded:
-            await self._journal.saved()  # reads what there is, too
+        """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
+        await self._journal.read()
         return self._index.realpaths()
 
     async def keep(self, resource: Resource, devices: Collection[HostDevice]) -> None:
         """Record the nodes of devices, unless they are known to belong to another device.
 
-        To be awaited before kubelet can learn of the devices. Never fails; waits for the state
-        directory as `JournalWriter.saved` does.
+        To be awaited before kubelet learns of them. Never fails; waits as `JournalWriter.saved`.
         """
-        if not self._journal.loaded:
-            await self._journal.saved()  # reads what there is, too
+        await self._journal.read()
         for note in (self._refresh, self._enter):
             for number, device in enumerate(devices, 1):
                 note(resource, device)

@@ -34,6 +34,7 @@ class Member:
         edited: No decision was made since the file was read.
         expected: The nodes that it offered when the process started; none after its first scan.
         shares: Its nodes may be offered by others too (``overlap: allow``).
+        finds_links: It may find a node by a link, which udev makes after the node.
         offered: The nodes that it offers (`Node.key`).
         left: Those that it would offer if no other resource did.
         asked: How many reasons for a scan there were.
@@ -49,6 +50,7 @@ class Member:
     edited: bool = True
     expected: frozenset[str] = frozenset()
     shares: bool = False
+    finds_links: bool = False
     offered: set[str] = field(default_factory=set)
     left: frozenset[str] = frozenset()
     asked: int = 0
@@ -105,11 +107,12 @@ class Ownership:
         self._gate = asyncio.Lock()
         self._offered, self._left, self._expected = _ByNode(), _ByNode(), _ByNode()
         self._arranged: dict[str, bool] = {}  # who shares, in the order of the file
+        self._first_link = math.inf  # the place of the first that finds links
 
-    def add(self, name: str, rescan: Callable[[], None], *, shares: bool) -> Member:
+    def add(self, name: str, rescan: Callable[[], None]) -> Member:
         """Enter a resource behind those that are there; a scan of it is due."""
         place = self._members[-1].place + 1 if self._members else 0
-        member = Member(name, rescan, place, shares=shares)
+        member = Member(name, rescan, place)
         self._members.append(member)
         self.due(member)
         return member
@@ -146,6 +149,8 @@ class Ownership:
         self._members.sort(key=lambda one: places.get(one.name, len(places)))
         for place, member in enumerate(self._members):
             member.place = place
+        linking = (one.place for one in self._members if one.finds_links and one.name in places)
+        self._first_link = min(linking, default=math.inf)
         self._pending.sort(key=_place)
         self._waiting.sort(key=_place_of_waiter)
         self._arranged = {one.name: one.shares for one in self._members if one.name in places}
@@ -232,6 +237,13 @@ class Ownership:
         if not others and key not in member.offered and key not in member.expected:
             others = [*self._expected.of(key)]
         return min(others, key=_place).name if others else None
+
+    def links_to_come(self, member: Member) -> bool:
+        """Whether a resource before this one may find a new node a moment later, by a link.
+
+        What is there at the first scan of a file has its links.
+        """
+        return not member.edited and self._first_link < member.place
 
     def outdated(self, member: Member, offered: Collection[str]) -> bool:
         """Whether a decision would take nodes over that may be there no longer.

@@ -42,8 +42,8 @@ class Runner:
         self._shared = shared
         self.draining = False
         self._due = RescanTrigger()
-        shares = scanner.resource.overlap == "allow"
-        self._member = shared.ownership.add(name, self.trigger_scan, shares=shares)
+        self._member = shared.ownership.add(name, self.trigger_scan)
+        self._declare(scanner)
         self._patience = Patience(name, self.trigger_scan)
         self._scans = Scans(scanner, self._member, shared, self._patience)
         self._scanning: asyncio.Task[Snapshot | None] | None = None
@@ -133,9 +133,14 @@ class Runner:
         publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
         self._scans = Scans(scanner, self._member, self._shared, self._patience)
         self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
-        self._member.shares = scanner.resource.overlap == "allow"
+        self._declare(scanner)
         self._start_over()
         self.resource_status.restore()
+
+    def _declare(self, scanner: Scanner) -> None:
+        resource, member = scanner.resource, self._member
+        member.shares = resource.overlap == "allow"
+        member.finds_links = any(source.finds_links for source in resource.sources)
 
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""

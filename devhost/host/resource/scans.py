@@ -146,12 +146,18 @@ class Scans:
 
         async with self._ownership.turn(self._member):
             now = clock()
+            identify = functools.partial(
+                scanner.identify,
+                found,
+                previous,
+                owner_of,
+                now,
+                links_to_come=self._ownership.links_to_come(self._member),
+            )
             if len(found.nodes) + len(previous.devices) <= _FEW:
-                identified = scanner.identify(found, previous, owner_of, now)
+                identified = identify()
             else:
-                identified = await in_thread(
-                    f"identify {name}", lambda: scanner.identify(found, previous, owner_of, now)
-                )
+                identified = await in_thread(f"identify {name}", identify)
             if self._ownership.outdated(self._member, identified.offered):
                 return None
             self._ownership.decide(
@@ -164,6 +170,8 @@ class Scans:
         """Scan a few names; ``None`` where everything has to be scanned."""
         incremental, self._incremental = self._incremental, None
         if incremental is None or incremental.snapshot is not known:
+            return None
+        if self._ownership.links_to_come(self._member):
             return None
         now, name = asyncio.get_running_loop().time(), self._member.name
         try:
