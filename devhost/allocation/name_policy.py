@@ -185,7 +185,7 @@ def _annotation_refusal(policy: Policy, resource: str, key: str) -> str | None:
     domain, own = key.rpartition("/")[0], resource.partition("/")[0]
     if any(_is_within(domain, one) for one in _RUNTIMES):
         return f"annotation {key} may steer the runtime: it needs --allow-annotation '{key}'"
-    if _is_within(domain, own):
+    if domain == own or ("." in own and _is_within(domain, own)):  # but not all of "com"
         return None
     return (
         f"annotation {key} is not in the resource's domain {own}: "

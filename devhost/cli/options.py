@@ -101,10 +101,22 @@ _TRUST_OPTIONS: Final = (
         "Classes of devices, and paths of device nodes, that containers may get. Repeatable.",
         metavar="CLASS|GLOB",
     ),
-    _globs("resource", "Names that resources may have. Repeatable."),
-    _globs("cdi", "CDI devices of others that containers may get. Repeatable."),
-    _globs("annotation", "Annotation keys that containers may get. Repeatable."),
-    _globs("env", "Environment variables that containers may get. Repeatable."),
+    _globs(
+        "resource",
+        "Names that resources may have. Default: all but those that vendors' own device plugins "
+        "usually serve. Repeatable.",
+    ),
+    _globs("cdi", "CDI devices that containers may get by `allocate.cdi`. Repeatable."),
+    _globs(
+        "annotation",
+        "Annotation keys that containers may get, in addition to those in the resource's own "
+        "domain. Repeatable.",
+    ),
+    _globs(
+        "env",
+        "Environment variables that containers may get, although they steer a loader, a proxy, a "
+        "runtime or the like. Repeatable.",
+    ),
     click.option(
         "--allow-exec",
         is_flag=True,

@@ -157,6 +157,13 @@ def test_a_resource_in_a_runtimes_domain_may_not_use_its_annotations(domain: str
     assert f"--allow-annotation '{key}'" in refused(text)
 
 
+def test_a_top_level_domain_does_not_make_all_below_it_the_resources_own() -> None:
+    """A resource may be called com/x."""
+    for key, own in (("vendor.com/x", False), ("com/x", True)):
+        text = giving({"annotations": {key: "x"}}).replace("example.com", "com")
+        assert (loads(text, policy=NONE).config is not None) is own
+
+
 @pytest.mark.parametrize("key", ["cdi.k8s.io/x", "io.kubernetes.cri-o.Devices", "bundle"])
 def test_no_flag_allows_what_steers_a_runtime(key: str) -> None:
     everything = replace(NONE, allow_annotations=("*",))
