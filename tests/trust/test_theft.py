@@ -81,6 +81,26 @@ async def test_a_link_does_not_take_a_device_away_at_a_restart(
         await left(hosting, "x0")
 
 
+async def test_a_device_that_is_held_back_at_a_restart_is_not_free(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
+) -> None:
+    """An earlier source might name it: for that moment it is not offered by anyone."""
+    state = directory / "state"
+    text = config(directory).replace("[glob: '", f"[glob: '{directory}/more/*', glob: '")
+    hosting.start(text, state_dir=state)
+    await standin.wait(HSM, 1, 1)
+    await hosting.stop()
+    (directory / "tenant" / "x").symlink_to(node)
+    text = text.replace(
+        f"[glob: '{directory}/more/*', glob: '{directory}/tenant", f"[glob: '{directory}/tenant"
+    )
+    hosting.hold_s = 1.0
+    hosting.start(text, state_dir=state)
+    await left(hosting)
+    await standin.wait(HSM, 1, 1)
+    await left(hosting)
+
+
 async def test_a_link_to_a_part_of_a_device_takes_nothing_away(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:

@@ -116,7 +116,7 @@ def test_what_was_offered_before_the_start_is_expected(at: Entered) -> None:
     assert at.owner(at.a, "p") is None
     at.decide(at.a, [], ["n", "m", "o"])
     assert at.told() == set()
-    at.ownership.decide(at.c, [], complete=False)
+    at.ownership.decide(at.c, [], expected=at.c.expected)  # its source has failed
     assert at.owner(at.a, "n") == "c"
     at.decide(at.c, ["n"])
     assert at.told() == {"a"}
@@ -166,6 +166,11 @@ def test_shared_nodes_wait_for_nobody(at: Entered) -> None:
     at.decide(at.a, ["n"])
     at.decide(at.b, ["n"])
     assert at.owner(at.b, "n") is None
+    assert at.owner(at.a, "n") is None
+    at.decide(at.c, ["o"])
+    at.decide(at.b, ["o"])
+    assert at.owner(at.c, "o") is None
+    assert at.owner(at.a, "o") == "c"
     at.decide(at.b, ["m"])
     assert at.owner(at.c, "m") == "b"
 

@@ -32,7 +32,7 @@ class Member:
         place: Where it is in the file.
         former: Where it was in the file before; infinite for one that was not there.
         edited: No decision was made since the file was read.
-        expected: The nodes that it offered when the process started; none after its first scan.
+        expected: The nodes that it offered before the process started, and may offer again.
         shares: Its nodes may be offered by others too (``overlap: allow``).
         finds_links: It may find a node by a link, which udev makes after the node.
         offered: The nodes that it offers (`Node.key`).
@@ -241,9 +241,10 @@ class Ownership:
     def links_to_come(self, member: Member) -> bool:
         """Whether a resource before this one may find a new node a moment later, by a link.
 
-        What is there at the first scan of a file has its links.
+        What is there at its first scan has its links.
         """
-        return not member.edited and self._first_link < member.place
+        new = member.edited and member.former == math.inf
+        return not new and self._first_link < member.place
 
     def outdated(self, member: Member, offered: Collection[str]) -> bool:
         """Whether a decision would take nodes over that may be there no longer.
@@ -258,8 +259,7 @@ class Ownership:
         member: Member,
         offered: Iterable[str],
         left: Iterable[str] = (),
-        *,
-        complete: bool = True,
+        expected: frozenset[str] = frozenset(),
     ) -> None:
         """Note what a resource offers now; others that this concerns are scanned again.
 
@@ -267,13 +267,13 @@ class Ownership:
             member: The resource.
             offered: The nodes that it offers.
             left: Those that it leaves to other resources.
-            complete: Whether it has found all that it expects and that is there.
+            expected: Those of `Member.expected` that it may offer yet.
         """
         now, before, member.left = set(offered), member.left, frozenset(left)
         self._left.change(member, gone=before - member.left, new=member.left - before)
         self.change(member, new=now - member.offered, gone=member.offered - now)
-        if complete and member.expected:
-            released, member.expected = member.expected, frozenset()
+        if released := member.expected - (expected - now):
+            member.expected -= released
             self._expected.change(member, gone=released, new=())
             self._tell_left(member, released - now)
         member.edited = False

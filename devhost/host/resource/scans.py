@@ -160,9 +160,10 @@ class Scans:
                 identified = await in_thread(f"identify {name}", identify)
             if self._ownership.outdated(self._member, identified.offered):
                 return None
-            self._ownership.decide(
-                self._member, identified.offered, left, complete=not found.failed
-            )
+            expected = self._member.expected
+            if expected and not found.failed:
+                expected = expected.intersection(node.key for node in found.nodes)
+            self._ownership.decide(self._member, identified.offered, left, expected)
         self.left, self._found = frozenset(left), found
         return await run(lambda: scanner.conclude(found, identified, previous, now))
 
