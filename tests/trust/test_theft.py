@@ -33,10 +33,11 @@ async def left(hosting: Hosting, name: str = "x") -> None:
     """Wait until the tenant's resource has found its link, and has left it."""
 
     def skipped() -> bool:
-        (runner,) = (one for one in hosting.hosts[-1].runners if one.name == TENANT)
         reason = f"{HSM} offers it already"
         return any(
-            one.candidate.endswith(name) and one.reason == reason for one in runner.snapshot.skipped
+            one.candidate.endswith(name) and one.reason == reason
+            for runner in hosting.hosts[-1].runners
+            for one in runner.snapshot.skipped
         )
 
     await until(skipped, "the tenant's link is left to the other resource")
@@ -86,14 +87,12 @@ async def test_a_device_that_is_held_back_at_a_restart_is_not_free(
 ) -> None:
     """An earlier source might name it: for that moment it is not offered by anyone."""
     state = directory / "state"
-    text = config(directory).replace("[glob: '", f"[glob: '{directory}/more/*', glob: '")
+    own = f"[glob: '{directory}/colas"
+    text = config(directory).replace(own, f"[glob: '{directory}/more/*', {own[1:]}")
     hosting.start(text, state_dir=state)
     await standin.wait(HSM, 1, 1)
     await hosting.stop()
     (directory / "tenant" / "x").symlink_to(node)
-    text = text.replace(
-        f"[glob: '{directory}/more/*', glob: '{directory}/tenant", f"[glob: '{directory}/tenant"
-    )
     hosting.hold_s = 1.0
     hosting.start(text, state_dir=state)
     await left(hosting)
