@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from devhost.allocation.node_rules import NodeRules
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
@@ -26,6 +27,7 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
+        self._nodes = NodeRules(files, policy)
         self._cached, self._ways = files.cached(), Ways(files)
         self._seen: dict[str, FileState | str | None] = {}
         self._visible: tuple[str, ...] | None = None
@@ -179,7 +181,11 @@ class HostPaths:
         """Return why a path that could be read may not be given to others, or ``None``. Blocks."""
         state, realpath = self.state(path), self.realpath(path)
         kind, number = (state.kind, state.number) if state else (None, None)
-        if refusal := self._policy.refusal(realpath, kind, number, mount=mount):
+        if kind and number and not mount:
+            refusal = self._nodes.refusal(realpath, kind, number)
+        else:
+            refusal = self._policy.refusal(realpath, kind, number, mount=mount)
+        if refusal is not None:
             return refusal
         if state is None:
             return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"

@@ -70,6 +70,17 @@ def _absolute(
     return globs
 
 
+def _classes_and_globs(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse what is neither the name of a class nor a glob on absolute paths."""
+    for text in texts:
+        if "/" not in text and set("*?[") & set(text):
+            raise click.BadParameter(f"{text!r} is not a class; a glob on paths begins with '/'")
+    _absolute(_context, _option, tuple(text for text in texts if "/" in text))
+    return texts
+
+
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """Refuse everything but a plain file name."""
     if not name or "/" in name or name in (".", ".."):
@@ -92,14 +103,16 @@ def _globs(option: str, text: str, **attributes: Any) -> Callable[[_Command], _C
 _TRUST_OPTIONS: Final = (
     _globs(
         "path",
-        "Host paths that containers may get, in addition to character devices below /dev. "
+        "Host paths that containers may get: mounts, block devices, other devices below /dev. "
         "Repeatable; the variable is split at spaces (use '?' for a space in a path).",
         callback=_absolute,
     ),
     _globs(
         "device",
-        "Classes of devices, and paths of device nodes, that containers may get. Repeatable.",
+        "Classes of devices (docs/devices.md), and paths of device nodes, also outside of /dev, "
+        "that containers may get. Repeatable.",
         metavar="CLASS|GLOB",
+        callback=_classes_and_globs,
     ),
     _globs(
         "resource",
@@ -159,6 +172,13 @@ def trust_options(command: _Command) -> _Command:
     for option in reversed(_TRUST_OPTIONS):
         decorated = option(decorated)
     return cast("_Command", decorated)
+
+
+as_if_allowed_option = click.option(
+    "--as-if-allowed",
+    is_flag=True,
+    help="Only warn of what `run` would refuse without a flag --allow-….",
+)
 
 
 def _holder_options(command: _Command) -> _Command:

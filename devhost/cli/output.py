@@ -44,6 +44,12 @@ def print_problems(problems: Iterable[Problem], *, err: bool = True) -> None:
         click.echo(text, err=True) if err else echo(text)
 
 
+def print_warnings(texts: Iterable[str]) -> None:
+    """Print warnings about the command line."""
+    for text in texts:
+        click.echo(f"warning: {text}", err=True)
+
+
 def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
     """Return the shape of ``validate -o json``."""
     valid = all(problem.severity != "error" for problem in problems)

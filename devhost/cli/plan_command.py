@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -33,6 +34,7 @@ from devhost.model.config import Config
 @options.node_name_option
 @options.output_option
 @options.trust_options
+@options.as_if_allowed_option
 def command(
     config: str,
     allocate: tuple[str, ...],
@@ -41,8 +43,11 @@ def command(
     node_name: str,
     output: str,
     policy: Policy,
+    as_if_allowed: bool,
 ) -> None:
     """Show what this host would advertise: devices, their health, and what is skipped.
+
+    A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
     """
@@ -57,12 +62,14 @@ def command(
             raise click.UsageError("only one of CONFIG and --against can be standard input")
         _compare(against, config, policy, node_name, output)
         return
+    printer.print_warnings(policy.warnings)
     (loaded,) = _loaded([config], policy)
     known = {one.name for one in loaded.resources if one.applies_to(node_name)}
     for name in requests:
         if name not in known:
             printer.fail(f"--allocate: no resource {name} for this node in {config}")
     files = HostFiles(options.real_root(root))
+    policy = replace(policy, enforced=not as_if_allowed)
     reports = report(loaded, files, policy, node_name, requests)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})

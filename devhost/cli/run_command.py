@@ -103,8 +103,11 @@ def _log_start(flags: Mapping[str, Any]) -> None:
     plugins = [one.resource.name for one in flags["plugins"]]
     policy = asdict(flags["policy"])
     fields = {"version": __version__, "pid": os.getpid(), **flags, **policy, "plugins": plugins}
-    del fields["policy"], fields["enforced"]
+    for key in ("policy", "enforced", "trusted"):
+        del fields[key]
     _LOG.info("starting devhost", extra={"fields": fields})
+    for text in flags["policy"].warnings:
+        _LOG.warning(text)
 
 
 def _usable(plugin_dir: Path) -> Path:

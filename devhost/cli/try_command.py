@@ -4,6 +4,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 @click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
+@options.as_if_allowed_option
 @options.host_options
 def command(config: str, once: bool, **chosen: Any) -> None:
     """Serve the resources to an embedded stand-in kubelet in a temporary directory.
 
     Prints a line per resource when it changes, and follows the configuration, until Ctrl-C.
+    A device that `run` would refuse with the same flags is unhealthy, with the reason.
     """
     run(config, once=once, **chosen)
 
@@ -38,6 +41,7 @@ def run(
     root: str,
     node_name: str,
     policy: "Policy",
+    as_if_allowed: bool = False,
     listen: "Address | None",
     status_listen: "Address | None",
     metrics_devices: bool,
@@ -56,6 +60,7 @@ def run(
     from devhost.standin.trial import Trial
 
     logs.set_up("error" if once else log_level, log_format)
+    output.print_warnings(policy.warnings)
     source = ConfigSource(config, policy) if config is not None else None
     first = _first(source)
     raise_descriptor_limit(len(first.resources) + len(plugins))
@@ -70,7 +75,7 @@ def run(
             temporary,
             node_name,
             files,
-            policy,
+            replace(policy, enforced=not as_if_allowed),
             state_dir=temporary / "state",
             pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",

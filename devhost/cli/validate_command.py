@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--enforce",
     is_flag=True,
-    help="Treat what needs --allow-path or --allow-exec as an error, as `run` does.",
+    help="Treat what needs a flag --allow-… as an error, as `run` does.",
 )
 @options.output_option
 @options.trust_options
@@ -38,6 +38,7 @@ def command(
     with gc_frozen():
         from devhost.loading.loader import load
 
+    printer.print_warnings(policy.warnings)
     policy = replace(policy, enforced=enforce)
     problems = [problem for config in configs for problem in load(config, policy).problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)

@@ -4,6 +4,7 @@ It blocks: a hanging file hangs its thread, a command is stopped. What cannot be
 not unhealthy, and the text names the setting that would allow it.
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Final, Literal
 
 from devhost.allocation import rendering
 from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.node_rules import NodeRules
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import names_paths, real_paths
 from devhost.discovery import command
@@ -24,7 +26,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import mounts
 from devhost.model import names, pattern
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
-from devhost.model.device import Checked, HostDevice
+from devhost.model.device import Checked, FileKind, HostDevice
 from devhost.model.pattern import PatternError
 from devhost.model.template import Template
 
@@ -74,7 +76,8 @@ def check(
         device: Its nodes are checked; tokens cannot be opened, and pass.
         files: Where the host's files are seen.
         constants: The values of ``${resource}`` and ``${nodeName}``.
-        allow: Which secrets may be read (``allow_paths``), and whether commands run.
+        allow: Which nodes may be opened, which secrets read (``allow_paths``), and whether commands
+            run.
 
     Returns:
         The outcome, with the first failure. Failed checks raise nothing.
@@ -111,6 +114,7 @@ class _Round:
         self._device, self._files, self._constants = device, files, constants
         self._allow, self._timeout = allow, timeout
         self._until = time.monotonic() + timeout
+        self._nodes = NodeRules(files, allow)
 
     def perform(self, one: Check) -> Iterator[str]:
         """Run one check for each node.
@@ -130,8 +134,14 @@ class _Round:
         for path in self._device.paths:
             here = path
             try:
-                here = self._files.to_local(self._files.realpath(path))
-                _touch(here, _MODES[how])
+                realpath = self._files.realpath(path)
+                here = self._files.to_local(realpath)
+                with _found(here) as found:
+                    refusal = self._refusal(realpath, found)
+                    if refusal is None:
+                        _touch(found, _MODES[how])
+                    else:
+                        yield refusal
             except OSError as error:
                 text = f"{path}: {_reason(error)}"
                 if error.errno in _FORBIDDEN:
@@ -140,6 +150,15 @@ class _Round:
                     yield f"{text}: {_WRITE}"
                 elif error.errno not in _IN_USE:
                     raise _FailedError(text) from None
+
+    def _refusal(self, realpath: str, found: str) -> str | None:
+        """Say why a node may not be opened: that alone can reset a machine, or rewind a tape."""
+        state = os.stat(found)
+        kind = FileKind.CHAR if stat.S_ISCHR(state.st_mode) else FileKind.BLOCK
+        if kind is FileKind.BLOCK and not stat.S_ISBLK(state.st_mode):
+            return None
+        number = os.major(state.st_rdev), os.minor(state.st_rdev)
+        return self._nodes.refusal(realpath, kind, number)
 
     def _content(self, file: FileCheck) -> Iterator[str]:
         for (path,) in rendering.each((file.path,), self._device, self._constants):
@@ -192,6 +211,20 @@ def _reason(error: Exception) -> str:
 
 
 # ── nodes ──────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def _found(path: str) -> Iterator[str]:
+    """Give a path to what is at another now, whatever comes to be there later; without opening it.
+
+    Raises:
+        OSError: There is nothing.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _touch(path: str, mode: int) -> None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Protocol
 
 from devhost.discovery.baseline import Baseline
-from devhost.discovery.block_use import BlockUse
+from devhost.hostfs.block_use import BlockUse
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names, pattern

@@ -18,6 +18,7 @@ _PLACEHOLDER: Final = "/dev/*"
 TRUSTED: Final = Policy(
     ("*",),
     allow_exec=True,
+    trusted=True,
     allow_resources=("*",),
     allow_cdi=("*",),
     allow_annotations=("*",),

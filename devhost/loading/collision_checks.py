@@ -101,8 +101,8 @@ def check_trust(
                 yield severity, where, refusal, False
         elif mount and not policy.allow_paths:
             yield severity, where, "mounts need --allow-path 'GLOB'", False
-    for index, source in enumerate(() if policy.allow_paths else resource.sources):
+    for index, source in enumerate(() if policy.allows_block else resource.sources):
         kind = source.kind
         if not isinstance(kind, Static) and kind.types == ("block",):
-            message = "block devices need --allow-path 'GLOB', such as '/dev/sd*'"
+            message = "block devices need --allow-path 'GLOB', such as '/dev/sd[b-z]'"
             yield severity, (*path, "sources", index), message, False

@@ -52,6 +52,7 @@ async def serving(
     root: str | Path = "/",
     node_name: str = "node",
     allow_paths: Iterable[str] = (),
+    allow_devices: Iterable[str] = (),
     allow_exec: bool = False,
 ) -> AsyncIterator[Served]:
     """Serve plugins, a configuration or both to a stand-in kubelet until the block ends.
@@ -70,6 +71,8 @@ async def serving(
         node_name: The value of ``${nodeName}``.
         allow_paths: Globs of host paths that containers may get by the configuration, like
             ``--allow-path``; plugins are not restricted.
+        allow_devices: Classes and globs of device nodes that containers may get by it, like
+            ``--allow-device``.
         allow_exec: Whether the configuration may run commands, like ``--allow-exec``.
 
     Raises:
@@ -78,7 +81,9 @@ async def serving(
         ValueError: Two plugins have the same name, or the path of the plugin directory is too
             long for sockets.
     """
-    policy = Policy(tuple(allow_paths), allow_exec, enforced=True)
+    policy = Policy(
+        tuple(allow_paths), allow_exec, enforced=True, allow_devices=tuple(allow_devices)
+    )
     configs = [one for one in what if isinstance(one, str | Path)]
     plugins = served(one for one in what if not isinstance(one, str | Path))
     if len(configs) > 1:

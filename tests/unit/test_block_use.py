@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery import block_use
+from devhost.hostfs import block_use
 from devhost.discovery.health import _is_read_only
 from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles

@@ -295,7 +295,7 @@ def test_a_block_device_is_left_to_the_whole_look(
     with tree(f"- directory: {{{{path: '{{a}}', types: [block, char]{options}}}}}") as at:
         os.mknod(at.base / "a/a1", 0o020600, os.makedev(1, 3))
         at.look()
-        monkeypatch.setattr("devhost.discovery.block_use.in_use", lambda _files: pytest.fail("no"))
+        monkeypatch.setattr("devhost.hostfs.block_use.in_use", lambda _files: pytest.fail("no"))
         os.mknod(at.base / "a/a2", 0o060600, os.makedev(240, 77))
         assert at.part("a/a2") is None
         (at.base / "a/a2").unlink()

@@ -1,0 +1,60 @@
+"""What a kernel shows of its devices in a sysfs below a root."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+# HID report descriptors: the usage page and usage of a collection, with nothing in it.
+FIDO = bytes.fromhex("06d0f1 0901 a101 c0")
+KEYBOARD = bytes.fromhex("0501 0906 a101 c0")
+
+
+def shows(
+    root: Path,
+    number: tuple[int, int],
+    subsystem: str,
+    name: str,
+    *,
+    below: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
+) -> None:
+    """Have sysfs show a character device.
+
+    Args:
+        root: Where the machine's files are.
+        number: Of the device.
+        subsystem: Its class or bus.
+        name: The kernel's name of it.
+        below: The devices that it is part of, the outermost first, with their subsystems.
+        files: By path relative to its directory, what they contain.
+    """
+    place = root / "sys/devices"
+    for one, kind in (below or {"virtual": ""}).items():
+        place /= one
+        place.mkdir(parents=True, exist_ok=True)
+        if kind:
+            _belongs(root, place, kind)
+    if subsystem != "usb":  # a class device
+        place /= subsystem
+    place /= name
+    place.mkdir(parents=True)
+    _belongs(root, place, subsystem)
+    for path, content in (files or {}).items():
+        file = place / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    link = root / f"sys/dev/char/{number[0]}:{number[1]}"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(place, link.parent))
+
+
+def _belongs(root: Path, place: Path, subsystem: str) -> None:
+    link = place / "subsystem"
+    if not link.is_symlink():
+        link.symlink_to(os.path.relpath(root / "sys/class" / subsystem, place))
+
+
+def interface(name: str, text: str) -> dict[str, str]:
+    """Return the files of a USB interface: its class, subclass and protocol."""
+    parts = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
+    return {f"{name}/{part}": f"{text[2 * at : 2 * at + 2]}\n" for at, part in enumerate(parts)}
