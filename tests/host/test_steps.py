@@ -302,7 +302,8 @@ async def test_a_file_that_takes_the_place_of_a_node_is_not_touched(
     """Between the look and the change."""
     secret = tmp_path / "secret"
     secret.touch(0o600)
-    start = start_of(node(terminal))
+    anywhere = replace(ALL, allow_devices=("/*",))
+    start = start_of(node(terminal), policy=anywhere)
     state = HostFiles().stat(terminal)
     assert state is not None
     for place in (secret, Path("/dev/null")):
@@ -326,9 +327,9 @@ async def test_what_may_not_be_handed_out_keeps_its_mode(terminal: str) -> None:
     before = mode_of(terminal)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CachedFiles, "stat", lambda _, path: states[path])
-        start = start_of(node(terminal), memory, policy=Policy(enforced=True))
+        start = start_of(node(terminal), memory, policy=Policy((terminal,), enforced=True))
         text = await failure(start, mode="0666")
-    assert text.endswith("access to memory and ports by /dev/mem need --allow-path '/dev/mem'")
+    assert text.endswith("needs --allow-device '/dev/mem', without wildcards")
     assert mode_of(terminal) == before
 
 

@@ -41,7 +41,8 @@ def config(*resources: Resource, **top: object) -> str:
 
 
 def policy(*allow: str, execs: bool = False) -> Policy:
-    return Policy(allow, allow_exec=execs, enforced=True)
+    """Return a policy that has been given the same globs for mounts and for nodes."""
+    return Policy(allow, allow_exec=execs, enforced=True, allow_devices=allow)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ async def test_what_may_not_be_handed_out_keeps_its_mode(
     place = node.node(path, number, kind)
     resource = {"sources": [{"glob": path}], "allocate": {"devices": []}}
     snapshot = node.scan(node.scanner(resource))
-    with pytest.raises(PreStartError, match="--allow-path"):
+    with pytest.raises(PreStartError, match="needs --allow-"):
         await stepped(node, snapshot, {"mode": "0666"})
     assert mode_of(place) == 0o600
 

@@ -598,12 +598,12 @@ def test_asking_for_more_names_the_flag(enforced: bool, severity: str) -> None:
     assert mount.startswith(f"f.yaml:6:16: {severity}: {A}.allocate.mounts[0]: ")
     assert "--allow-path '/opt/x'" in mount
     assert device.startswith(f"f.yaml:7:17: {severity}: {DEVICES}[0]: ")
-    assert "--allow-path '/srv/y'" in device
+    assert "--allow-device '/srv/y'" in device
 
 
 def test_allowed_paths_are_no_problem() -> None:
-    """What --allow-path names may be asked for."""
-    policy = Policy(allow_paths=("/opt/*", "/srv/y"), enforced=True)
+    """What the flags name may be asked for: mounts by one, nodes by the other."""
+    policy = Policy(allow_paths=("/opt/*",), allow_devices=("/srv/y",), enforced=True)
     assert loads(ASKING, policy=policy).problems == ()
 
 
@@ -611,19 +611,22 @@ def test_usual_links_are_known() -> None:
     """/var/run is /run on nearly every machine: to ask for both would contradict the scan."""
     text = ASKING.replace("/opt/x", "/var/run/x").replace("/srv/y", "/var/lock/y")
     for allowed, refused in (("/run/*", 0), ("/var/*", 0), ("/opt/*", 2)):
-        policy = Policy(allow_paths=(allowed,), enforced=True)
+        policy = Policy(allow_paths=(allowed,), allow_devices=(allowed,), enforced=True)
         assert len(loads(text, policy=policy).problems) == refused
 
 
 @pytest.mark.parametrize("path", ["/dev/mem", "/dev/kmem", "/dev/port", "/dev//mem", "/dev/./mem"])
 def test_memory_needs_the_flag(path: str) -> None:
-    """Nodes of memory and ports are refused by their names, also when other paths are allowed."""
-    for allow in ((), ("/dev/sd*",)):
-        policy = Policy(allow_paths=allow, enforced=True)
+    """Nodes of memory and ports are refused by their names, but where a flag is just the name."""
+    for allow in ((), ("/dev/sd*",), ("/dev/*", "/dev/???", "memory", "*")):
+        policy = Policy(allow_paths=allow, allow_devices=allow, enforced=True)
         [line] = problems(devices("{hostPath: %s, containerPath: /x}" % path), policy)  # noqa: UP031 (braces)
-        assert line.startswith(f"f.yaml:7:11: error: {DEVICES}[0]: access to memory and ports by ")
-        assert "needs --allow-path '/dev/" in line
-    assert problems(devices(path), Policy(allow_paths=("/dev/*",), enforced=True)) == []
+        assert line.startswith(f"f.yaml:7:11: error: {DEVICES}[0]: /dev/")
+        assert "of class memory" in line
+        assert "needs --allow-device '/dev/" in line
+    plain = path.replace("//", "/").replace("/./", "/")
+    for policy in (Policy((plain,), enforced=True), Policy(enforced=True, allow_devices=(plain,))):
+        assert problems(devices(path), policy) == []
 
 
 def test_block_devices_need_the_flag() -> None:

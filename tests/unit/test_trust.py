@@ -26,6 +26,9 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device
         ("/dev/other-name", FileKind.CHAR, (1, 1), False, False),
         ("/dev/sda", FileKind.BLOCK, (8, 0), False, False),
         ("/dev/sda", FileKind.BLOCK, (1, 3), False, False),
+        ("/dev/null", FileKind.CHAR, (21, 0), False, False),
+        ("/dev/null", FileKind.CHAR, (240, 0), False, False),
+        ("/dev/shm/null", FileKind.CHAR, (1, 3), False, False),
         ("/devious", FileKind.CHAR, (10, 232), False, False),
         ("/etc/kvm", FileKind.CHAR, (10, 232), False, False),
         ("/dev/kvm", FileKind.CHAR, (10, 232), True, False),
@@ -41,7 +44,7 @@ def test_without_flags_only_harmless_character_devices(
     refusal = Policy(enforced=True).refusal(path, kind, number, mount=mount)
     assert (refusal is None) == allowed
     if refusal is not None:
-        assert f"--allow-path '{path}'" in refusal
+        assert "--allow-" in refusal
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_without_flags_only_harmless_character_devices(
 )
 def test_allowed_globs_match_the_whole_path(glob: str, path: str, *, allowed: bool) -> None:
     """A glob of ``--allow-path`` matches the whole path; its ``*`` goes over '/'."""
-    policy = Policy((glob,), enforced=True)
+    policy = Policy((glob,), enforced=True, allow_devices=(glob,))
     assert policy.allows_path(path) == allowed
     assert (policy.refusal(path, FileKind.BLOCK, (8, 0), mount=False) is None) == allowed
     assert (policy.refusal(path, FileKind.DIRECTORY, None, mount=True) is None) == allowed
@@ -81,7 +84,7 @@ def test_a_link_below_dev_to_a_node_outside_is_refused(tmp_path: Path) -> None:
     os.mknod(tmp_path / "etc/n", 0o20600, os.makedev(1, 3))
     (tmp_path / "dev/l").symlink_to("/etc/n")
     paths = HostPaths(HostFiles(str(tmp_path)), Policy(enforced=True))
-    assert "--allow-path '/etc/n'" in (paths.problem(device("/dev/l")) or "")
+    assert "--allow-device '/etc/n'" in (paths.problem(device("/dev/l")) or "")
 
 
 @ROOT_ONLY
