@@ -22,14 +22,41 @@ from devhost.loading.loader import load, loads
 from devhost.model.config import Config
 from devhost.model.schema import json_schema
 from devhost.report import report
+from tests.support.kernel import shows
 from tests.support.realkubelet import RealKubelet
 
 EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"
-ALLOWED: Final = Policy(allow_paths=("/dev/*",), enforced=True)
+# The flags that the examples' comments name.
+ALLOWED: Final = Policy(
+    allow_paths=("/dev/sd*",),
+    enforced=True,
+    allow_devices=("tpm", "/dev/iluvatar*", "/dev/itrctl"),
+)
 NAMES_ALLOWED: Final = Policy(
     allow_resources=("*",), allow_env=("NVIDIA_VISIBLE_DEVICES",), enforced=True
 )
-ALL_ALLOWED: Final = replace(NAMES_ALLOWED, allow_paths=("/dev/*",), allow_exec=True)
+ALL_ALLOWED: Final = replace(
+    ALLOWED, allow_exec=True, allow_resources=("*",), allow_env=("NVIDIA_VISIBLE_DEVICES",)
+)
+# What the kernel shows of the devices in these tests, by the beginnings of their names.
+SHOWN: Final = {
+    "ttyUSB": "tty",
+    "ttyACM": "tty",
+    "video": "video4linux",
+    "media": "media",
+    "gpiochip": "gpio",
+    "card": "drm",
+    "renderD": "drm",
+    "controlC": "sound",
+    "pcmC": "sound",
+    "hwC": "sound",
+    "midiC": "sound",
+    "tpmrm": "tpmrm",
+    "tpm": "tpm",
+    "kvm": "misc",
+    "tun": "misc",
+    "fuse": "misc",
+}
 
 COLA: Final = "myway5.com/cola"
 GOPHER: Final = "lixueduan.com/gopher"
@@ -54,6 +81,7 @@ class Tree:
         self.root = root
         self._minors = itertools.count()
         root.mkdir()
+        self.at("/sys/dev/char/none")  # the machine's own sysfs is not looked at
 
     def at(self, path: str) -> Path:
         """Where a host path is; its directory is made."""
@@ -65,7 +93,13 @@ class Tree:
         self.at(path).write_text(text)
 
     def char(self, path: str) -> None:
-        self._node(path, 0o020666, (240, next(self._minors)))
+        number = (240, next(self._minors))
+        self._node(path, 0o020666, number)
+        name = path.rpartition("/")[2]
+        subsystem = next((one for start, one in SHOWN.items() if name.startswith(start)), None)
+        if subsystem is not None:
+            below = {f"1-{number[1]}": "usb"} if subsystem == "tty" else None
+            shows(self.root, number, subsystem, name, below=below)
 
     def block(self, path: str, minor: int) -> None:
         """Make a block device with a number for local use, which no machine has mounted."""
@@ -226,7 +260,7 @@ def test_is_valid(file: Path) -> None:
     """Without a flag no example but those that say so needs one; with it none is doubtful."""
     loaded = load(str(file))
     messages = [(problem.severity, problem.message) for problem in loaded.problems]
-    paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd*'")
+    paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd[b-z]'")
     commands = ("warning", "running a command needs --allow-exec")
     gpus = (
         "warning",
@@ -433,8 +467,8 @@ def test_disks_need_a_flag(tree: Tree) -> None:
     disks(tree)
     assert load(str(EXAMPLES / "superdisk.yaml"), Policy(enforced=True)).config is None
     assert plan("superdisk", tree)[SUPERDISK]["warnings"] == [
-        "block devices such as /dev/sdzb need --allow-path '/dev/sdzb'",
-        "block devices such as /dev/sdzc need --allow-path '/dev/sdzc'",
+        "/dev/sdzb is of class block (the data of a disk): it needs --allow-path '/dev/sdzb'",
+        "/dev/sdzc is of class block (the data of a disk): it needs --allow-path '/dev/sdzc'",
     ]
 
 
@@ -475,7 +509,7 @@ def test_plan_accelerator(tree: Tree) -> None:
     for control in ({}, {"/dev/itrctl": ("/dev/itrctl", "rw")}):
         for path in control:
             tree.char(path)
-        shown = plan("accelerator", tree, gpu="2")[GPU]
+        shown = plan("accelerator", tree, ALLOWED, gpu="2")[GPU]
         assert shown["devices"] == [
             advertised("iluvatar3", "/dev/iluvatar3"),
             advertised("iluvatar10", "/dev/iluvatar10"),
@@ -493,7 +527,7 @@ def test_plan_accelerator(tree: Tree) -> None:
 
 async def test_live_accelerator(tree: Tree, kubelet: RealKubelet) -> None:
     tree.char("/dev/iluvatar3")
-    async with hosted("accelerator", tree, kubelet):
+    async with hosted("accelerator", tree, kubelet, ALLOWED):
         await kubelet.wait(GPU, 1, 1)
         tree.char("/dev/itrctl")
         tree.char("/dev/iluvatar7")
@@ -705,7 +739,7 @@ def test_plan_several_nodes(tree: Tree) -> None:
 
 async def test_live_several_nodes(tree: Tree, kubelet: RealKubelet) -> None:
     multi_node_devices(tree)
-    async with hosted("several-nodes", tree, kubelet):
+    async with hosted("several-nodes", tree, kubelet, ALLOWED):
         await kubelet.wait(SOUND, 2, 2)
         tree.remove("/dev/snd/pcmC0D0c")  # it has another one
         tree.remove("/dev/snd/pcmC1D3p")

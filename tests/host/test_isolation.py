@@ -196,7 +196,7 @@ resources:
         await kubelet.wait("example.com/any", 4, 1)
         assert kubelet.devices("example.com/any")["good"] == "Healthy"
         reasons = {key: one.reason for key, one in host.runners[0].snapshot.devices.items()}
-    assert all("--allow-path" in str(reason) for key, reason in reasons.items() if key != "good")
+    assert all("needs --allow-" in str(reason) for key, reason in reasons.items() if key != "good")
 
 
 @as_root

@@ -349,7 +349,7 @@ async def test_a_link_to_an_odd_name_takes_no_other_device_away(
     odd = os.fsencode(bench.directory) + b"/x\xff"
     os.mknod(odd, 0o640 | stat.S_IFCHR, os.makedev(240, 2))
     bench.plug("a", 1)
-    policy = Policy(("/*",), enforced=True)
+    policy = Policy((), enforced=True, allow_devices=("/*",))
     hosting.start(bench.config(more), policy=policy)
     await started.wait(PORT, 1, 1)
     (bench.nodes / "odd").symlink_to(os.fsdecode(odd))

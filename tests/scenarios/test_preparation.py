@@ -514,7 +514,7 @@ resources: [{{name: {DISK}, sources: [/dev/fake/*], preStart: [mode: "0660"]}}]
         root=root,
         state_dir=directory / "state",
         pod_resources=hosting.pod_resources,
-        policy=Policy(enforced=True),
+        policy=Policy(enforced=True, allow_devices=("/dev/fake/*",)),
     )
     await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE, start=False)

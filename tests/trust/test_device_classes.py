@@ -15,6 +15,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.kernel_facts import KernelFacts, KernelFactsReader
 from devhost.model.device import FileKind
 from tests.support.kernel import FIDO, KEYBOARD, interface, shows
+from tests.trust import device_table
 from tests.trust.attack import Victim, as_root
 
 USB: Final = {"usb1": "usb", "1-1": "usb", "1-1:1.0": "usb"}
@@ -321,3 +322,10 @@ def test_10_000_numbers_are_read_once_each(monkeypatch: pytest.MonkeyPatch, tmp_
         for minor in range(100):
             reader.of((240, minor))
     assert len(calls) == 100
+
+
+def test_the_documentation_has_the_same_classes() -> None:
+    """`python -m tests.trust.device_table` writes them."""
+    text = device_table.PAGE.read_text(encoding="utf-8")
+    assert text == device_table.written(text)
+    assert all(f"| `{one.name}` |" in text for one in (*SAFE, *OTHERS))

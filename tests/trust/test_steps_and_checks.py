@@ -35,7 +35,7 @@ def reads(path: str, pattern: str) -> dict[str, Any]:
     return {"file": {"path": path, "matches": pattern}}
 
 
-async def stepped(node: Victim, snapshot: Snapshot, step: dict[str, Any]) -> None:
+async def stepped(node: Victim, snapshot: Snapshot, step: dict[str, Any], *allow: str) -> None:
     """Run a step for the one device of a snapshot."""
     resource = {"sources": [{"static": 1}], "preStart": [step]}
     (loaded,) = loads(config(resource), policy=policy()).require().resources
@@ -45,7 +45,7 @@ async def stepped(node: Victim, snapshot: Snapshot, step: dict[str, Any]) -> Non
         device=device,
         constants={"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"},
         files=node.files,
-        policy=policy(),
+        policy=policy(*allow),
         deadline=asyncio.get_running_loop().time() + 60,
     )
     await run_step(0, loaded.pre_start[0], start)

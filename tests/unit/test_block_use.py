@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost.hostfs import block_use
 from devhost.discovery.health import _is_read_only
 from devhost.discovery.selection import Selection
+from devhost.hostfs import block_use
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import HostMount, mounts, swapped
 from devhost.loading.loader import loads
