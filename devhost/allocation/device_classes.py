@@ -1,7 +1,7 @@
 """What a device node gives to a container that has it, by what the kernel says of its number.
 
 Never by its name: anybody who may create nodes chooses that. A class that is not known to be safe
-needs ``--allow-device``. ``docs/devices.md`` has the same table; `tests.trust.device_table` writes it.
+needs ``--allow-device``. ``docs/devices.md`` has the same table, by `tests.trust.device_table`.
 """
 
 from collections.abc import Iterator
