@@ -213,21 +213,26 @@ _BY: Final = {key: one for one in (*SAFE, *OTHERS) for key in one.by}
 _MINORS: Final = 1 << 20
 
 
-def _spans() -> Iterator[tuple[range, range, DeviceClass]]:
-    """Yield the numbers in the table: majors, minors, class."""
-    for key, found in _BY.items():
-        if key[0].isdecimal():
-            major, _, minor = key.partition(":")
-            yield _range(major), _range(minor) if minor else range(_MINORS), found
-
-
 def _range(text: str) -> range:
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
-# A single number before all minors of its major.
-_NUMBERS: Final = sorted(_spans(), key=lambda span: len(span[1]))
+def _numbers() -> dict[int, list[tuple[range, DeviceClass]]]:
+    """Return the numbers in the table by major: minors, and their class."""
+    numbers: dict[int, list[tuple[range, DeviceClass]]] = {}
+    for key, found in _BY.items():
+        if key[0].isdecimal():
+            majors, _, minors = key.partition(":")
+            for major in _range(majors):
+                span = _range(minors) if minors else range(_MINORS)
+                numbers.setdefault(major, []).append((span, found))
+    for spans in numbers.values():  # single minors before all minors of a major
+        spans.sort(key=lambda span: len(span[0]))
+    return numbers
+
+
+_NUMBERS: Final = _numbers()
 
 
 def class_of(kind: FileKind, number: Number, facts: KernelFacts) -> DeviceClass:
@@ -259,10 +264,8 @@ def class_of(kind: FileKind, number: Number, facts: KernelFacts) -> DeviceClass:
 
 def _assigned(number: Number) -> DeviceClass:
     major, minor = number
-    return next(
-        (found for majors, minors, found in _NUMBERS if major in majors and minor in minors),
-        UNKNOWN,
-    )
+    spans = _NUMBERS.get(major, ())
+    return next((found for minors, found in spans if minor in minors), UNKNOWN)
 
 
 def _unlisted(key: str) -> DeviceClass:

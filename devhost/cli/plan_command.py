@@ -1,7 +1,7 @@
 """``devhost plan``."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import click
@@ -58,24 +58,27 @@ def command(
     if against is not None:
         if requests:
             raise click.UsageError("--against cannot be combined with --allocate")
-        if config == against == "-":
-            raise click.UsageError("only one of CONFIG and --against can be standard input")
         _compare(against, config, policy, node_name, output)
         return
     printer.print_warnings(policy.warnings)
     (loaded,) = _loaded([config], policy)
-    known = {one.name for one in loaded.resources if one.applies_to(node_name)}
-    for name in requests:
-        if name not in known:
-            printer.fail(f"--allocate: no resource {name} for this node in {config}")
+    _check_names(requests, loaded, node_name, config)
     files = HostFiles(options.real_root(root))
-    policy = replace(policy, enforced=not as_if_allowed)
-    reports = report(loaded, files, policy, node_name, requests)
+    judging = replace(policy, enforced=not as_if_allowed)
+    reports = report(loaded, files, judging, node_name, requests)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
     else:
         printer.print_reports(reports, node_name)
     sys.exit(1 if any(one.failed for one in reports) else 0)
+
+
+def _check_names(names: Iterable[str], loaded: Config, node_name: str, file: str) -> None:
+    """Exit with status 1 if there is no resource of a name for this node."""
+    known = {one.name for one in loaded.resources if one.applies_to(node_name)}
+    for name in names:
+        if name not in known:
+            printer.fail(f"--allocate: no resource {name} for this node in {file}")
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
@@ -93,6 +96,8 @@ def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
 def _compare(old: str, new: str, policy: Policy, node_name: str, output: str) -> None:
     from devhost.plan import changes
 
+    if old == new == "-":
+        raise click.UsageError("only one of CONFIG and --against can be standard input")
     before, after = _loaded([old, new], policy)
     found = changes(before, after, node_name)
     if output == "json":

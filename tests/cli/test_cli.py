@@ -310,7 +310,7 @@ def test_a_flag_that_would_allow_it_silences_the_warning(mount: Path) -> None:
     ("more", "needed"),
     [
         ("sources: [{dev: {pattern: sdz, types: block}}]", "--allow-path"),
-        ("sources: [static: 1]\n    allocate: {devices: [{hostPath: /opt/x}]}", "--allow-path"),
+        ("sources: [static: 1]\n    allocate: {devices: [{hostPath: /opt/x}]}", "--allow-device"),
         ("sources: [static: 1]\n    preStart: [{run: [a], every: start}]", "--allow-exec"),
     ],
 )
@@ -326,7 +326,7 @@ def test_what_run_refuses_is_an_error_when_enforced(
         assert any(needed in line for line in (done.stdout + done.stderr).splitlines())
     told = run("validate", "--enforce", "-o", "json", config)
     assert json.loads(told.stdout)["valid"] is False
-    allowed = ("--allow-path", "*", "--allow-exec")
+    allowed = ("--allow-path", "*", "--allow-device", "/opt/*", "--allow-exec")
     assert run("validate", "--enforce", *allowed, config).returncode == 0
 
 
@@ -616,7 +616,9 @@ def test_plan_warns_where_run_would_refuse(mount: Path) -> None:
     done = run("plan", mount, "-o", "json")
     assert done.returncode == 0
     assert "--allow-path" in done.stderr
-    assert json.loads(done.stdout)["resources"][0]["capacity"] == 3
+    (resource,) = json.loads(done.stdout)["resources"]
+    assert (resource["capacity"], resource["allocatable"]) == (3, 0)
+    assert "--allow-path" in resource["devices"][0]["reason"]
 
 
 def test_the_configuration_by_variable(tokens: Path) -> None:
