@@ -78,6 +78,7 @@ class Devhost:
             "--cdi-dir": place.root / "cdi",
             "--listen": "127.0.0.1:0",
             "--allow-path": f"{scene.root}/*",
+            "--allow-device": f"{scene.root}/*",
             "--log-format": "json",
         }
         shown = [str(word) for option in options.items() for word in option]

@@ -8,8 +8,9 @@ import fnmatch
 import posixpath
 from typing import Final
 
-from devhost.allocation.device_classes import MEMORY, UNKNOWN, DeviceClass, class_of
+from devhost.allocation.device_classes import MEMORY, UNKNOWN, class_of
 from devhost.hostfs.kernel_facts import KernelFacts
+from devhost.hostfs.mounts import Number
 from devhost.immutable import immutable
 from devhost.model.device import FileKind
 
@@ -107,7 +108,7 @@ class Policy:
         self,
         realpath: str,
         kind: FileKind | None,
-        number: tuple[int, int] | None,
+        number: Number | None,
         *,
         mount: bool,
         facts: KernelFacts = _NO_FACTS,
@@ -124,22 +125,23 @@ class Policy:
             use: Why a block device is in use by the host.
         """
         if not mount and kind is not None and number is not None:
-            return self._node_refusal(realpath, class_of(kind, number, facts), number, use)
+            return self._node_refusal(realpath, kind, number, facts, use)
         if self.allows_path(realpath):
             return None
         what = "mounts of" if mount else f"{kind.value} devices such as" if kind else "paths like"
         return f"{what} {realpath} need --allow-path '{realpath}'"
 
     def _node_refusal(
-        self, path: str, found: DeviceClass, number: tuple[int, int], use: str | None
+        self, path: str, kind: FileKind, number: Number, facts: KernelFacts, use: str | None
     ) -> str | None:
         if self.trusted or self._names_node(path):
             return None
+        found = class_of(kind, number, facts)
         if found is MEMORY:
             return _refused_memory(path)
         if use is not None:
             return (
-                f"{path} is in use by the host ({use}): it needs --allow-path '{path}', without "
+                f"{path} is in use by the host ({use}): it needs --allow-device '{path}', without "
                 "wildcards"
             )
         if self._allows_node(path):
