@@ -4,3 +4,20 @@ Each is enforced where its comment says; `devhost status` shows those that are r
 """
 
 from typing import Final
+
+# ── what directories may bring ──
+
+# What 30,000 devices with long names take (some 190 MiB, measured) fits into the chart's memory
+# limit beside the process itself (53 MiB).
+
+# Read of one root (devhost.hostfs.files.Tally): more than the devices that a resource has by
+# default, so that a directory may also hold what is not offered. The root fails beyond.
+ENTRIES_MAX: Final = 15_000
+# Read of all roots together. However many that is, each root may have a few.
+ENTRIES_TOTAL_MAX: Final = 30_000
+ENTRIES_FEW: Final = 100
+# An entry counts as one more for each so many characters of its path.
+ENTRY_CHARACTERS: Final = 1024
+# Skipped candidates that are kept and shown for a resource (devhost.discovery.scan); the rest are
+# counted.
+SKIPPED_MAX: Final = 100

@@ -1,6 +1,6 @@
 """The dry run: what this host would advertise, and what a container would receive."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
@@ -22,7 +22,7 @@ from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.allocation import Allocation, Link
 from devhost.model.config import Config, Resource
-from devhost.model.device import HostDevice, Snapshot
+from devhost.model.device import HostDevice, Skipped, Snapshot
 from devhost.model.names import distinct, share_ids
 
 _PARALLEL_CHECKS: Final = 8
@@ -59,6 +59,12 @@ class ResourceReport:
         """Whether a source could not be read or the allocation is impossible."""
         return self.snapshot.error is not None or self.allocation_error is not None
 
+    def _skipped(self) -> Iterator[Skipped]:
+        skipped = self.snapshot.skipped
+        yield from skipped
+        if (more := self.snapshot.skipped_count - len(skipped)) > 0:
+            yield Skipped(f"and {more:,} more", f"only {len(skipped)} are listed")
+
     def as_json(self) -> dict[str, Any]:
         """Return the shape of ``plan -o json``, which is stable."""
         devices = self.snapshot.devices.values()
@@ -73,7 +79,7 @@ class ResourceReport:
             "devices": [_device_json(device) for device in devices],
             "skipped": [
                 {"candidate": skipped.candidate, "reason": skipped.reason}
-                for skipped in self.snapshot.skipped
+                for skipped in self._skipped()
             ],
         }
         if self.allocation is not None or self.allocation_error is not None:

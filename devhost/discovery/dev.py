@@ -1,16 +1,12 @@
 """The source ``dev``: each device node below /dev whose path there matches."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import DirectoryRoot, Reading, contents
 from devhost.immutable import immutable
 from devhost.model import pattern
 from devhost.model.sources import Dev
-
-# Filesystems below /dev that hold no devices to hand out, but may hold very many files.
-_NOT_DEVICES: Final = frozenset({"fd", "hugepages", "mqueue", "pts", "shm"})
 
 
 @immutable
@@ -23,7 +19,7 @@ class DevFinder:
     def roots(self) -> tuple[DirectoryRoot]:
         """Return /dev and all below."""
         hidden = self.options.pattern.startswith(r"\.")
-        return (DirectoryRoot("/dev", recursive=True, hidden=hidden, leave_out=_NOT_DEVICES),)
+        return (DirectoryRoot("/dev", recursive=True, hidden=hidden),)
 
     @property
     def by_path_alone(self) -> bool:

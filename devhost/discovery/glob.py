@@ -5,8 +5,17 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from devhost.discovery.match import Match, Readings
-from devhost.discovery.roots import DirectoryRoot, Reading, Root, WatchRoot, absent, contents
-from devhost.hostfs.files import HostFiles
+from devhost.discovery.roots import (
+    NOT_DEVICES,
+    DirectoryRoot,
+    Reading,
+    Root,
+    WatchRoot,
+    absent,
+    contents,
+    failure,
+)
+from devhost.hostfs.files import DirectoryEntry, HostFiles, Tally, TooManyEntriesError
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.sources import Glob
@@ -34,17 +43,19 @@ class PatternRoot:
         """Whether a name is the one, where there are no wildcards."""
         return f"{self.base}/{name}" == self.text
 
-    def read(self, files: HostFiles) -> Reading:
+    def read(self, files: HostFiles, tally: Tally) -> Reading:
         """Find what matches."""
         base = self.base
-        found = dict.fromkeys(path[len(base) + 1 :] for path in _expand(files, self.text))
+        walk = _Walk(files, base, tally)
+        found = dict.fromkeys(path[len(base) + 1 :] for path in walk.expand(self.text))
         links = [name for name in found if files.is_link(f"{base}/{name}")]
+        unreadable = {path[len(base) + 1 :]: reason for path, reason in walk.unreadable.items()}
         if found:
-            return Reading(self, files, found, links=links)
+            return Reading(self, files, found, links=links, unreadable=unreadable)
         entries = files.entries(base or "/")
         if entries is None:
             return Reading(self, files, missing=absent(files, base or "/"))
-        return Reading(self, files, count=len(entries))
+        return Reading(self, files, unreadable=unreadable, count=len(entries))
 
 
 @immutable
@@ -133,31 +144,77 @@ def _literal_prefix(text: str) -> str:
     return "/".join(parts[:-1])
 
 
-def _expand(files: HostFiles, text: str) -> Iterator[str]:
-    """Yield the paths that match; not by recursion: a tree may be deeper than that can go."""
-    prefix, looks = _literal_prefix(text), files.cached()
-    pending = [(prefix, text[len(prefix) + 1 :].split("/"))]
-    while pending:
-        base, (part, *rest) = pending.pop()
+class _Walk:
+    """Finds the paths that match; not by recursion: a tree may be deeper than that can go.
+
+    Attributes:
+        unreadable: By path, why it or what is below it cannot be read.
+    """
+
+    def __init__(self, files: HostFiles, base: str, tally: Tally) -> None:
+        self._looks, self._base, self._tally = files.cached(), base, tally
+        self._read: set[str] = set()
+        self.unreadable: dict[str, str] = {}
+
+    def expand(self, text: str) -> Iterator[str]:
+        """Yield the paths.
+
+        Raises:
+            OSError: The directory in front of the wildcards cannot be read, or there is too much.
+        """
+        parts = tuple(text[len(self._base) + 1 :].split("/"))
+        if parts[-1] == "**":
+            parts = (*parts, "*")
+        pending, known = [(self._base, parts)], {(self._base, len(parts))}
+        while pending:
+            base, (part, *rest) = pending.pop()
+            for name, further in self._matching(base, part, tuple(rest)):
+                path = f"{base}/{name}" if name else base
+                if name and further and _is_wild(part) and path in NOT_DEVICES:
+                    continue
+                if not further:
+                    if self._exists(path):
+                        yield path
+                elif (path, len(further)) not in known:
+                    self._tally.add(path, "")
+                    known.add((path, len(further)))
+                    pending.append((path, further))
+
+    def _matching(
+        self, base: str, part: str, rest: tuple[str, ...]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield what a part of the pattern matches in a directory, and what has to follow it."""
         if part == "**":
-            rest = rest or ["*"]
-            pending.append((base, rest))
-            wanted = [
-                (entry.name, ["**", *rest])
-                for entry in looks.entries(base or "/", below=prefix) or ()
-                if entry.is_directory and not entry.name.startswith(".")
-            ]
+            yield "", rest
+            for entry in self._entries(base):
+                if entry.is_directory and not entry.name.startswith("."):
+                    yield entry.name, ("**", *rest)
         elif _is_wild(part):
-            inside = (entry.name for entry in looks.entries(base or "/", below=prefix) or ())
-            wanted = [(name, rest) for name in inside if _fits(name, part)]
+            yield from ((one.name, rest) for one in self._entries(base) if _fits(one.name, part))
         else:
-            wanted = [(part, rest)]
-        for name, further in wanted:
-            path = f"{base}/{name}"
-            if further:
-                pending.append((path, further))
-            elif looks.exists(path):
-                yield path
+            yield part, rest
+
+    def _entries(self, directory: str) -> list[DirectoryEntry]:
+        # Each is counted once, however often a pattern leads there.
+        tally = Tally(lambda _: None) if directory in self._read else self._tally
+        self._read.add(directory)
+        try:
+            found = self._looks.entries(directory or "/", below=self._base, tally=tally)
+        except TooManyEntriesError:
+            raise
+        except OSError as error:
+            if directory == self._base:
+                raise
+            self.unreadable[directory] = failure(error)
+            return []
+        return found or []
+
+    def _exists(self, path: str) -> bool:
+        try:
+            return self._looks.exists(path)
+        except OSError as error:
+            self.unreadable[path] = failure(error)
+            return False
 
 
 def _fits(name: str, part: str) -> bool:

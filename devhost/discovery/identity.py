@@ -3,12 +3,12 @@
 Pure: the same selection, previous devices and time give the same result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from devhost.discovery.candidates import Candidate, Moment, candidates, label
-from devhost.discovery.selection import DANGLING, Selection
+from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
@@ -124,9 +124,9 @@ def _vanished(
 ) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
-    A device of a source that could not be read is kept as it was known; one whose node is
-    there but no longer offered, or under another ID, is marked as replaced;
-    any other, also one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
+    A device that could not be read, or whose source could not, is kept as it was known; one whose
+    node is there but no longer offered, or under another ID, is marked as replaced; any other, also
+    one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
     """
     previous, now = moment.previous, moment.now
     if previous.devices.keys() <= present.devices.keys():
@@ -143,7 +143,7 @@ def _vanished(
             continue
         failure = _failure(selection, device)
         if failure is not None:
-            gone[device_id] = replace(device, reason=f"its source could not be read: {failure}")
+            gone[device_id] = replace(device, reason=failure)
             continue
         since = now if device.missing_since is None else device.missing_since
         remaining = present_keys.intersection(node.key for node in device.nodes)
@@ -215,12 +215,23 @@ def _orphan(device: HostDevice) -> bool:
 
 
 def _failure(selection: Selection, device: HostDevice) -> str | None:
-    """Return why a source of a device could not be read."""
+    """Return why a device, or a source of it, could not be read."""
+    for node in device.nodes:
+        for path in _above(node.path) if selection.unreadable else ():
+            if path in selection.unreadable:
+                return f"{UNREADABLE}{selection.unreadable[path]}"
     return next(
         (
-            reason
+            f"its source could not be read: {reason}"
             for source, reason in selection.failed.items()
             if _orphan(device) or any(node.source == source for node in device.nodes)
         ),
         None,
     )
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield a path and the directories that lead to it."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

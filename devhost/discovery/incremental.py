@@ -15,6 +15,7 @@ from devhost.discovery import identity, topology
 from devhost.discovery.roots import Root, read_names
 from devhost.discovery.scan import Scanner, ScanResult
 from devhost.discovery.selection import Selection, select
+from devhost.limits import SKIPPED_MAX
 from devhost.model import names
 from devhost.model.device import HostDevice, Snapshot
 
@@ -34,7 +35,7 @@ def is_independent(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bo
         and resource.health is None
         and resource.inject != "cdi"
         and not (snapshot.error or snapshot.notes or snapshot.deferred or snapshot.mixed)
-        and len(found.skipped) == len(snapshot.skipped)
+        and len(found.skipped) == snapshot.skipped_count  # none depends on the other devices
     )
 
 
@@ -90,7 +91,10 @@ class Incremental:
         ids = {self._ids[path] for path in paths if path in self._ids}
         labels = {names.printable(path) for path in paths}
         kept = tuple(skipped for skipped in before.skipped if skipped.candidate not in labels)
-        if not (found.nodes or found.skipped or ids) and len(kept) == len(before.skipped):
+        count, new = len(kept) + len(found.skipped), found.skipped
+        if before.skipped_count > len(before.skipped):  # not all of it is known
+            count, new = before.skipped_count, ()
+        if not (found.nodes or new or ids) and len(kept) == len(before.skipped):
             return ScanResult(before, before, {}, frozenset())  # of another resource, say
         affected = Snapshot({device_id: before.devices[device_id] for device_id in ids})
         if self._is_former(found, ids):
@@ -121,11 +125,12 @@ class Incremental:
         known = {**before.devices, **devices}
         for device_id in gone:
             del known[device_id]
-        if not (known or kept or found.skipped):
+        skipped = (*kept, *new)[:SKIPPED_MAX]
+        if not (known or skipped):
             return None  # to say why there are none takes a full scan
         passing = {device_id: known[device_id] for device_id in self._passing}
         again_at = scanner.again_at(passing, identified, now)
-        self.snapshot = Snapshot(known, (*kept, *found.skipped), again_at=again_at)
+        self.snapshot = Snapshot(known, skipped, count, again_at=again_at)
         return ScanResult(before, self.snapshot, devices, gone)
 
     def _is_former(self, found: Selection, ids: AbstractSet[str]) -> bool:

@@ -8,14 +8,20 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 from devhost.discovery.baseline import Baseline
 from devhost.hostfs.block_use import BlockUse
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Tally, TooManyEntriesError
 from devhost.immutable import immutable
 from devhost.model import names, pattern
 from devhost.model.device import FileState, Skipped
+
+# Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
+# Only a source that names one of them as its directory looks into it.
+NOT_DEVICES: Final = frozenset(
+    f"/dev/{name}" for name in ("fd", "hugepages", "mqueue", "pts", "shm")
+)
 
 
 @immutable
@@ -43,11 +49,12 @@ class Root(Protocol):
         """Whether a name is one of those that are read, if something is there."""
         ...
 
-    def read(self, files: HostFiles) -> "Reading":
-        """Read it. Blocks.
+    def read(self, files: HostFiles, tally: Tally, /) -> "Reading":
+        """Read it, and count what is read. Blocks.
 
         Raises:
-            OSError: The host cannot say.
+            OSError: The host cannot say, or there is too much. What is wrong with one entry, or
+                below it, is no failure.
         """
         ...
 
@@ -61,6 +68,7 @@ class Reading:
         root: What was read.
         names: The paths below its base, in natural order.
         links: Those of the names that are links.
+        unreadable: Why entries, or what is below them, cannot be read.
         count: How many entries the base itself has.
         missing: Why there is nothing to read, where that is no failure.
         failure: Why it could not be read.
@@ -75,6 +83,7 @@ class Reading:
         found: Iterable[str] = (),
         *,
         links: Iterable[str] = (),
+        unreadable: Mapping[str, str] | None = None,
         count: int = 0,
         missing: str | None = None,
         failure: str | None = None,
@@ -83,6 +92,7 @@ class Reading:
         self.root, self._files, self._looks = root, files, files.cached()
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)
+        self.unreadable = unreadable or {}
         self.count, self.missing, self.failure = count, missing, failure
         self.block_use = BlockUse(files) if whole else None
         self.baseline: Baseline | None = None
@@ -164,13 +174,11 @@ class DirectoryRoot:
         path: The directory.
         recursive: Whether all that is below it counts.
         hidden: If so, whether names that begin with a dot count.
-        leave_out: Directories, relative to it, that are not looked into.
     """
 
     path: str
     recursive: bool = False
     hidden: bool = False
-    leave_out: frozenset[str] = frozenset()
 
     @property
     def base(self) -> str:
@@ -189,17 +197,18 @@ class DirectoryRoot:
             return len(parts) == 1
         if not self.hidden and any(part.startswith(".") for part in parts):
             return False
-        above = itertools.accumulate(parts[:-1], lambda one, part: f"{one}/{part}")
-        return self.leave_out.isdisjoint(above)
+        above = itertools.accumulate(parts[:-1], lambda one, part: f"{one}/{part}", initial="")
+        return NOT_DEVICES.isdisjoint(f"{self.base}/{one}" for one in above)
 
-    def read(self, files: HostFiles) -> Reading:
+    def read(self, files: HostFiles, tally: Tally) -> Reading:
         """Read the directory, and those below it."""
         looks = files.cached()
-        entries = looks.entries(self.path)
+        entries = looks.entries(self.path, tally=tally)
         if entries is None:
             return Reading(self, files, missing=absent(files, self.path))
         found: list[str] = []
         links: list[str] = []
+        unreadable: dict[str, str] = {}
         pending = [("", entries)]
         while pending:
             below, some = pending.pop()
@@ -210,16 +219,22 @@ class DirectoryRoot:
                 found.append(name)
                 if entry.is_link:
                     links.append(name)
-                if self.recursive and entry.is_directory and name not in self.leave_out:
-                    inside = looks.entries(f"{self.base}/{name}", below=self.path)
+                path = f"{self.base}/{name}"
+                if self.recursive and entry.is_directory and path not in NOT_DEVICES:
+                    try:
+                        inside = looks.entries(path, below=self.path, tally=tally)
+                    except TooManyEntriesError:
+                        raise
+                    except OSError as error:
+                        unreadable[name], inside = failure(error), None
                     pending.append((f"{name}/", inside or []))
-        return Reading(self, files, found, links=links, count=len(entries))
+        return Reading(self, files, found, links=links, unreadable=unreadable, count=len(entries))
 
 
-def read(root: Root, files: HostFiles) -> Reading:
+def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
     """Read a root; where that fails, the reading says why. Blocks."""
     try:
-        return root.read(files)
+        return root.read(files, tally or Tally())
     except OSError as error:
         return Reading(root, files, failure=failure(error))
 
@@ -244,7 +259,7 @@ def read_names(root: Root, files: HostFiles, some: Iterable[str]) -> Reading:
 def failure(error: OSError) -> str:
     """Return why the host could not say something."""
     where = f" ({error.filename})" if error.filename else ""
-    return f"{error.strerror or error}{where}"
+    return names.printable(f"{error.strerror or error}{where}")
 
 
 def unusable(*texts: str) -> str | None:

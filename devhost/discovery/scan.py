@@ -1,8 +1,7 @@
 """A scan of the host for one resource: a selection, then devices, answers, their health."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from devhost.allocation import rendering
 from devhost.allocation.declaration import Declaration
@@ -18,12 +17,11 @@ from devhost.discovery.selection import Selection, roots_of, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
+from devhost.limits import SKIPPED_MAX
 from devhost.model import names
 from devhost.model.allocation import Allocation, Rendered
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Node, Skipped, Snapshot
-
-SKIPPED_MAX: Final = 1000  # that are kept: there may be as many as files in a directory
+from devhost.model.device import HostDevice, Node, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,8 @@ class Scanner(Declaration):
         devices, mixed = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
-            skipped=_listed(identified.skipped),
+            skipped=tuple(identified.skipped[:SKIPPED_MAX]),
+            skipped_count=len(identified.skipped),
             error="; ".join(found.failed.values()) or None,
             notes=(*found.notes, *_unseen(unseen, self.files.root)),
             unmatched=() if devices else found.unmatched,
@@ -194,13 +193,6 @@ def events_suffice(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bo
         and scanner.self_contained
         and not any(one.reason and one.missing_since is None for one in snapshot.devices.values())
     )
-
-
-def _listed(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
-    """Return the first `SKIPPED_MAX` of what is not offered, and that there are more."""
-    if len(skipped) <= SKIPPED_MAX:
-        return tuple(skipped)
-    return (*skipped[:SKIPPED_MAX], Skipped("and more", f"only {SKIPPED_MAX} are listed"))
 
 
 def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:

@@ -26,6 +26,7 @@ from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
 DANGLING: Final = "dangling link"
 IN_USE: Final = "in use: "
+UNREADABLE: Final = "cannot be read: "
 # Neither what happens in a directory nor what uses a block device shows at their own entries.
 _INDIRECT: Final = (FileKind.DIRECTORY, FileKind.BLOCK)
 _TOO_LONG: Final = "its path is too long for the kernel"
@@ -39,6 +40,7 @@ class Selection:
         nodes: Candidates in the order of the sources, then in natural order of their names.
         skipped: What is not to be offered.
         failed: By source, why it could not be read.
+        unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything.
         direct: Whether events report all that may change it: each candidate is what its own entry
@@ -48,6 +50,7 @@ class Selection:
     nodes: tuple[Node, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
     direct: bool = False
@@ -96,6 +99,7 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
     nodes: list[Node] = []
     skipped: list[Skipped] = []
     failed: dict[int, str] = {}
+    unreadable: dict[str, str] = {}
     notes: list[str] = []
     unmatched: list[str] = []
     direct = True
@@ -108,14 +112,10 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
             failed[index] = reason
             continue
         one = _Source(index, source)
-        try:
-            one.judge(found, some, readings)
-        except OSError as error:
-            failed[index] = failure(error)
+        one.judge(found, some, readings)
         nodes += one.nodes
         skipped += one.skipped
-        if index in failed:
-            continue
+        unreadable |= one.unreadable
         missing = next((reading.missing for reading in some if reading.missing), None)
         if missing and not (one.nodes or one.skipped):
             notes.append(missing)
@@ -126,6 +126,7 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
         tuple(nodes),
         tuple(skipped),
         failed,
+        unreadable,
         tuple(notes),
         () if nodes or skipped else tuple(unmatched),
         direct=direct and not failed,
@@ -138,6 +139,7 @@ class _Source:
     Attributes:
         nodes: Those that are candidates.
         skipped: Those that are not.
+        unreadable: As `Selection.unreadable`.
         direct: As `Selection.direct`.
     """
 
@@ -148,14 +150,14 @@ class _Source:
         self._in_use = isinstance(kind, Static) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
+        self.unreadable: dict[str, str] = {}
         self.direct = True
 
     def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
-        """Judge all matches.
-
-        Raises:
-            OSError: The host could not say what one of them is.
-        """
+        """Judge all matches."""
+        for reading in some:
+            for name, reason in reading.unreadable.items():
+                self._unreadable(reading.path(name), reason)
         for match in found.find(readings):
             if isinstance(match, Skipped):  # by the source, which does not say if it is a link
                 self.skipped.append(match)
@@ -166,9 +168,16 @@ class _Source:
     def _judge(self, match: Match) -> None:
         problem, state = unusable(match.path, match.name) or match.excluded, None
         if match.at is not None and problem is None:
-            problem, state = self._state(*match.at)
+            try:
+                problem, state = self._state(*match.at)
+            except OSError as error:
+                if not is_too_long(error):
+                    self._unreadable(match.path, failure(error))
+                    return
+                problem = _TOO_LONG
         if problem is not None:
-            self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
+            if match.path not in self.unreadable:
+                self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
             self.direct &= not (match.at and match.at[1] in match.at[0].links)
             return
         if state is not None and match.at is not None:
@@ -179,14 +188,18 @@ class _Source:
         node = Node(match.path, state, self._index, match.name, variables, self._role)
         self.nodes.append(node)
 
+    def _unreadable(self, path: str, reason: str) -> None:
+        self.unreadable[path] = reason
+        self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
+        self.direct = False
+
     def _state(self, reading: Reading, name: str) -> tuple[str | None, FileState | None]:
-        """Return why it is no candidate, and what it is."""
-        try:
-            state = reading.state(name)
-        except OSError as error:
-            if not is_too_long(error):
-                raise
-            return _TOO_LONG, None
+        """Return why it is no candidate, and what it is.
+
+        Raises:
+            OSError: The host cannot say.
+        """
+        state = reading.state(name)
         if state is None:
             self.direct = False
             return DANGLING, None

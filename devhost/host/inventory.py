@@ -5,10 +5,12 @@ import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
+from devhost.budget import Budget, Share
 from devhost.discovery.baseline import baseline
 from devhost.discovery.match import Readings
 from devhost.discovery.roots import Reading, Root, is_silent, read
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Tally
+from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.threads import in_thread
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Watcher
@@ -43,8 +45,8 @@ class InventoryRoot:
         users: Who is called when something may have changed.
     """
 
-    def __init__(self, root: Root, files: HostFiles, watcher: Watcher) -> None:
-        self.root, self._files = root, files
+    def __init__(self, root: Root, files: HostFiles, watcher: Watcher, entries: Share) -> None:
+        self.root, self._files, self._entries = root, files, entries
         self._subscription = watcher.subscribe(self._changed)
         self.users: dict[Hashable, OnChange] = {}
         self._reading: Reading | None = None
@@ -71,6 +73,7 @@ class InventoryRoot:
             if task is not None:
                 task.cancel()
         self._subscription.close()
+        self._entries.close()
 
     # ── reading ──
 
@@ -98,7 +101,10 @@ class InventoryRoot:
 
             def work() -> Reading:
                 before = None if directories is None else baseline(directories)
-                reading = read(self.root, self._files)
+                entries, tally = self._entries.used, Tally(self._entries.refusal)
+                reading = read(self.root, self._files, tally)
+                # Where it has failed, the devices of the former reading are still known.
+                self._entries.settle(entries if reading.failure else tally.count)
                 reading.baseline = before
                 return reading
 
@@ -169,6 +175,9 @@ class Inventory:
 
     def __init__(self, files: HostFiles, watcher: Watcher) -> None:
         self._files, self._watcher = files, watcher
+        self._entries = Budget(
+            "entries", each=ENTRIES_MAX, total=ENTRIES_TOTAL_MAX, few=ENTRIES_FEW
+        )
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
 
@@ -183,7 +192,8 @@ class Inventory:
         for root in wanted:
             one = self._roots.get(root)
             if one is None:
-                one = self._roots[root] = InventoryRoot(root, self._files, self._watcher)
+                share = self._entries.share()
+                one = self._roots[root] = InventoryRoot(root, self._files, self._watcher, share)
             one.users[user] = changed
         self._used[user] = wanted
         for root in former:

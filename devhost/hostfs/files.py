@@ -6,11 +6,12 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from devhost.hostfs.mounts import mounts
 from devhost.immutable import immutable
+from devhost.limits import ENTRIES_MAX, ENTRY_CHARACTERS
 from devhost.model.device import FileKind, FileState
 
 _DOTS: Final = ("", ".", "..")
@@ -63,6 +64,44 @@ class DirectoryEntry:
     name: str
     is_directory: bool
     is_link: bool
+
+
+class TooManyEntriesError(OSError):
+    """More entries than may be read."""
+
+
+def _entry(found: os.DirEntry[str]) -> DirectoryEntry:
+    try:
+        directory = found.is_dir(follow_symlinks=False)
+    except OSError:  # the filesystem does not say with the name, and its entry cannot be read
+        directory = False
+    return DirectoryEntry(found.name, directory, found.is_symlink())
+
+
+class Tally:
+    """Counts entries while they are read, and ends the reading of too many.
+
+    Args:
+        refusal: Returns why there may not be so many, if they may not.
+    """
+
+    def __init__(self, refusal: Callable[[int], str | None] | None = None) -> None:
+        self._refusal = refusal or _too_many
+        self.count = 0
+
+    def add(self, directory: str, name: str) -> None:
+        """Count an entry of a directory.
+
+        Raises:
+            OSError: There are too many.
+        """
+        self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
+        if reason := self._refusal(self.count):
+            raise TooManyEntriesError(errno.E2BIG, reason, directory)
+
+
+def _too_many(count: int) -> str | None:
+    return f"more than {ENTRIES_MAX:,} entries" if count > ENTRIES_MAX else None
 
 
 @immutable
@@ -165,7 +204,7 @@ class HostFiles:
         """Return a directory's entries; ``None`` where there is no such directory.
 
         Raises:
-            OSError: The directory is there but cannot be read.
+            OSError: The directory is there but cannot be read, or has very many.
         """
         return CachedFiles(self).entries(path)
 
@@ -175,13 +214,14 @@ class HostFiles:
         Links are not followed.
 
         Raises:
-            OSError: A directory cannot be read.
+            OSError: A directory cannot be read, or there are very many entries.
         """
-        cached = self.cached()
+        cached, tally = self.cached(), Tally()
         pending = [""]
         while pending:
             below = pending.pop()
-            for entry in cached.entries(f"{path}/{below}" if below else path, below=path) or ():
+            inside = cached.entries(f"{path}/{below}" if below else path, below=path, tally=tally)
+            for entry in inside or ():
                 if entry.name.startswith("."):
                     continue
                 name = f"{below}/{entry.name}" if below else entry.name
@@ -231,17 +271,21 @@ class CachedFiles:
             raise
         return True
 
-    def entries(self, path: str, *, below: str | None = None) -> list[DirectoryEntry] | None:
-        """Return what `HostFiles.entries` does.
+    def entries(
+        self, path: str, *, below: str | None = None, tally: Tally | None = None
+    ) -> list[DirectoryEntry] | None:
+        """Return what `HostFiles.entries` does, and count them.
 
         What is `below` another directory counts as missing if its path is too long for the kernel.
         """
+        add = (tally or Tally()).add
         try:
             with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
-                return [
-                    DirectoryEntry(one.name, one.is_dir(follow_symlinks=False), one.is_symlink())
-                    for one in scan
-                ]
+                found = []
+                for one in scan:
+                    add(path, one.name)
+                    found.append(_entry(one))
+                return found
         except OSError as error:
             too_deep = error.errno == errno.ENAMETOOLONG and below not in (None, path)
             if error.errno in _ABSENT or too_deep:

@@ -11,7 +11,7 @@ from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Tally
 from devhost.immutable import immutable
 from devhost.library.calls import CallError
 from devhost.library.device import Device
@@ -57,7 +57,7 @@ class PluginRoot:
         """Nothing is read by name."""
         return False
 
-    def read(self, files: HostFiles) -> Reading:
+    def read(self, files: HostFiles, _tally: Tally) -> Reading:
         """Ask the plugin."""
         try:
             return PluginReading(self, files, self.methods.devices())

@@ -154,7 +154,8 @@ class Snapshot:
 
     Attributes:
         devices: By ID, in natural order.
-        skipped: What was found but is not offered.
+        skipped: What was found but is not offered, of very much the first.
+        skipped_count: How much that is; as of the last full scan where not all is kept.
         error: Why a source could not be read; its devices are kept, as unhealthy.
         notes: States that are not failures, such as a directory that does not exist yet.
         unmatched: Why there are no devices, where no failure and nothing skipped explains it.
@@ -165,6 +166,7 @@ class Snapshot:
 
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
+    skipped_count: int = 0
     error: str | None = None
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ import pytest
 from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
 from devhost.host import inventory as host_inventory
 from devhost.host.inventory import Inventory
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Tally
 from devhost.watch.watcher import Watcher
 from tests.support.watching import Listener
 
@@ -152,10 +152,10 @@ async def test_a_reading_has_its_time_also_after_another(
     begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
     clock = loop.time
 
-    def slowly(root: Root, files: HostFiles) -> Reading:
+    def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
         begun.release()
         go_on.acquire(timeout=30)
-        return read(root, files)
+        return read(root, files, tally)
 
     monkeypatch.setattr(loop, "time", lambda: clock() + passed[0])
     monkeypatch.setattr(host_inventory, "read", slowly)
@@ -181,10 +181,10 @@ async def test_a_root_that_hangs_fails_and_is_read_again_when_it_answers(
     release, readings = threading.Event(), [0]
     (tmp_path / "a").touch()
 
-    def slowly(root: Root, files: HostFiles) -> Reading:
+    def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
         readings[0] += 1
         release.wait(30)
-        return read(root, files)
+        return read(root, files, tally)
 
     monkeypatch.setattr(host_inventory, "read", slowly)
     monkeypatch.setattr(host_inventory, "ANSWER_S", 0.05)
