@@ -48,7 +48,7 @@ class PatternRoot:
         base = self.base
         walk = _Walk(files, base, tally)
         found = dict.fromkeys(path[len(base) + 1 :] for path in walk.expand(self.text))
-        links = [name for name in found if files.is_link(f"{base}/{name}")]
+        links = [name for name in found if walk.looks.is_link(f"{base}/{name}")]
         unreadable = {path[len(base) + 1 :]: reason for path, reason in walk.unreadable.items()}
         if found:
             return Reading(self, files, found, links=links, unreadable=unreadable)
@@ -148,11 +148,12 @@ class _Walk:
     """Finds the paths that match; not by recursion: a tree may be deeper than that can go.
 
     Attributes:
+        looks: What it reads with.
         unreadable: By path, why it or what is below it cannot be read.
     """
 
     def __init__(self, files: HostFiles, base: str, tally: Tally) -> None:
-        self._looks, self._base, self._tally = files.cached(), base, tally
+        self.looks, self._base, self._tally = files.cached(), base, tally
         self._read: set[str] = set()
         self.unreadable: dict[str, str] = {}
 
@@ -199,7 +200,7 @@ class _Walk:
         tally = Tally(lambda _: None) if directory in self._read else self._tally
         self._read.add(directory)
         try:
-            found = self._looks.entries(directory or "/", below=self._base, tally=tally)
+            found = self.looks.entries(directory or "/", below=self._base, tally=tally)
         except TooManyEntriesError:
             raise
         except OSError as error:
@@ -211,7 +212,7 @@ class _Walk:
 
     def _exists(self, path: str) -> bool:
         try:
-            return self._looks.exists(path)
+            return self.looks.exists(path)
         except OSError as error:
             self.unreadable[path] = failure(error)
             return False

@@ -271,6 +271,11 @@ class CachedFiles:
             raise
         return True
 
+    def is_link(self, path: str) -> bool:
+        """Return what `HostFiles.is_link` does."""
+        parent, _, name = path.rpartition("/")
+        return os.path.islink(self._files.to_local(f"{self._where(parent)}/{name}"))
+
     def entries(
         self, path: str, *, below: str | None = None, tally: Tally | None = None
     ) -> list[DirectoryEntry] | None:
