@@ -21,3 +21,13 @@ ENTRY_CHARACTERS: Final = 1024
 # Skipped candidates that are kept and shown for a resource (devhost.discovery.scan); the rest are
 # counted.
 SKIPPED_MAX: Final = 100
+
+# inotify's limit is one for all processes of a user, so kubelet's and containerd's too: from 8,192
+# on machines with little memory.
+
+# Directories that are watched for one subscriber (devhost.watch.targets), usually a root. What is
+# beyond is polled.
+WATCHES_MAX: Final = 1000
+# Of the whole process; however many that is, each subscriber may have a few.
+WATCHES_TOTAL_MAX: Final = 4000
+WATCHES_FEW: Final = 8

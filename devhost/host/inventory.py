@@ -8,7 +8,7 @@ from typing import Final
 from devhost.budget import Budget, Share
 from devhost.discovery.baseline import baseline
 from devhost.discovery.match import Readings
-from devhost.discovery.roots import Reading, Root, is_silent, read
+from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.threads import in_thread
@@ -59,8 +59,8 @@ class InventoryRoot:
         self._shown = ""  # where this process sees its base
 
     @property
-    def degraded(self) -> bool:
-        """Whether it cannot be watched, so that it has to be read regularly."""
+    def degraded(self) -> str:
+        """Why it cannot be watched, so that it has to be read regularly; else empty."""
         return self._subscription.degraded
 
     def doubt(self) -> None:
@@ -161,7 +161,8 @@ class InventoryRoot:
         path = watched.path
         shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
         self._shown = shown.rstrip("/")
-        target = WatchTarget(shown, watched.recursive)
+        leave_out = frozenset(map(files.to_local, NOT_DEVICES))
+        target = WatchTarget(shown, watched.recursive, leave_out=leave_out)
         await self._subscription.watch(frozenset(() if is_silent(path) else (target,)))
 
     def _changed(self, path: str | None) -> None:

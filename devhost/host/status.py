@@ -9,7 +9,7 @@ from typing import Any, Final
 from devhost import __version__
 from devhost.host.config.source import ConfigStatus
 from devhost.host.ownership.owners import WITHHELD
-from devhost.host.resource.runner import Runner
+from devhost.host.resource.runner import POLL_S, Runner
 from devhost.host.shared import Shared
 from devhost.host.supervisor import Host
 from devhost.model.device import HostDevice, Snapshot
@@ -121,6 +121,11 @@ def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
     device_list, warnings = runner.device_list, (*snapshot.notes, *snapshot.unmatched)
     if device_list.omitted:
         warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
+    warnings += tuple(
+        f"{root.root.base or '/'}: {root.degraded}: read every {POLL_S:.0f} s"
+        for root in runner.roots
+        if root.degraded
+    )
     healthy = sum(entry.healthy for entry in device_list.entries.values())
     listed = len(device_list.entries), healthy
     return ResourceReport(runner.resource, snapshot, warnings, listed=listed)

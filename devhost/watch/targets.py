@@ -2,10 +2,13 @@
 
 import errno
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from devhost.budget import Share
 from devhost.immutable import immutable
+from devhost.limits import ENTRIES_MAX
 from devhost.watch.inotify import Inotify
 
 _MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -19,11 +22,13 @@ class WatchTarget:
         path: Absolute. It may be a link to a directory, and may be missing.
         recursive: Whether directories below it are watched too; links below it are not followed.
         writes: Whether a written file is a change, too.
+        leave_out: Directories below it that are not watched.
     """
 
     path: str
     recursive: bool = False
     writes: bool = False
+    leave_out: frozenset[str] = frozenset()
 
 
 class Use(NamedTuple):
@@ -51,8 +56,9 @@ class Resolved:
         error: Why a directory that exists is not watched.
     """
 
-    def __init__(self, inotify: Inotify) -> None:
-        self._inotify = inotify
+    def __init__(self, inotify: Inotify, watches: Share) -> None:
+        self._inotify, self._watches = inotify, watches
+        self._read = 0  # entries, in the search for directories
         self.uses: set[Use] = set()
         self.error: OSError | None = None
 
@@ -61,11 +67,33 @@ class Resolved:
         path, entry = os.path.split(target.path.rstrip("/"))
         while entry and not self._watch(target, path, entry):
             path, entry = os.path.split(path)
-        pending = [target.path]
-        while pending:
-            path = pending.pop()
+        pending = deque([target.path])
+        while pending and self._room(target):
+            path = pending.popleft()  # those that are not deep first
             if self._watch(target, path) and target.recursive:
-                pending += _subdirectories(path)
+                pending += (one for one in self._below(path) if one not in target.leave_out)
+
+    def _room(self, target: WatchTarget) -> bool:
+        """Whether one more directory of a target may be watched."""
+        reason = self._watches.refusal(len(self.uses) + 1)
+        if reason is None and self._read > ENTRIES_MAX:
+            reason = f"more than {ENTRIES_MAX:,} entries"
+        if reason is not None:
+            self.error = self.error or OSError(errno.ENOSPC, reason, target.path)
+        return reason is None
+
+    def _below(self, path: str) -> Iterator[str]:
+        """Yield the directories in a directory."""
+        try:
+            with os.scandir(path) as entries:
+                for one in entries:
+                    self._read += 1
+                    if self._read > ENTRIES_MAX:
+                        return
+                    if one.is_dir(follow_symlinks=False):
+                        yield one.path
+        except OSError:
+            return  # gone, or not readable
 
     def _watch(self, target: WatchTarget, path: str, entry: str = "") -> bool:
         """Watch a directory; return whether it exists."""
@@ -82,17 +110,9 @@ class Resolved:
         return True
 
 
-def resolve(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+def resolve(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
     """Watch the directories of all targets. It may wait for a filesystem."""
-    found = Resolved(inotify)
+    found = Resolved(inotify, watches)
     for target in targets:
         found.add(target)
     return found
-
-
-def _subdirectories(path: str) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [one.path for one in entries if one.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []  # gone, or not readable

@@ -11,11 +11,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Self
 
+from devhost.budget import Budget
+from devhost.limits import WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
 from devhost.threads import in_thread
 from devhost.watch.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN, Inotify
 from devhost.watch.targets import Resolved, Use, WatchTarget, resolve
 
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
+_REST_MAX_S: Final = 0.5
 _LOG: Final = logging.getLogger(__name__)
 
 Callback = Callable[[str | None], None]
@@ -25,7 +28,7 @@ class Subscription:
     """What one subscriber watches; made by `Watcher.subscribe`.
 
     Attributes:
-        degraded: Whether a target cannot be watched, so that it has to be polled.
+        degraded: Why a target cannot be watched, so that it has to be polled; else empty.
     """
 
     def __init__(self, watcher: "Watcher", callback: Callback) -> None:
@@ -35,7 +38,8 @@ class Subscription:
         self._resolving: asyncio.Future[None] | None = None  # done when the watches are right
         self._stale = False  # something has changed since the targets were last resolved
         self._waiting = 0  # calls of `watch`
-        self.degraded = False
+        self._watches = watcher.watches.share()
+        self.degraded = ""
 
     @property
     def directories(self) -> frozenset[str]:
@@ -65,7 +69,8 @@ class Subscription:
         """Watch nothing; calls of `watch` return."""
         self._watcher.subscriptions.discard(self)
         self._replace(frozenset())
-        self.degraded = False
+        self._watches.settle(0)
+        self.degraded = ""
 
     def notify(self, path: str | None) -> None:
         """Call the callback, unless the subscription was closed."""
@@ -98,17 +103,23 @@ class Subscription:
             self._finish()  # a thread that still resolves the former targets is ignored
 
     def _resolve(self, resolving: asyncio.Future[None], rounds: int) -> None:
-        self._stale, targets = False, self._targets
+        self._stale, targets, watches = False, self._targets, self._watches
         try:
             inotify = self._watcher.inotify()
-            work = in_thread("watch", lambda: resolve(inotify, targets))
+            work = in_thread("watch", lambda: resolve(inotify, targets, watches))
         except (OSError, RuntimeError) as error:  # no inotify instance, or no thread
             self._degrade(error)
             self._finish()
             return
-        work.add_done_callback(lambda done: self._resolved(resolving, rounds, done.result()))
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        work.add_done_callback(
+            lambda done: self._resolved(resolving, rounds, done.result(), clock() - began)
+        )
 
-    def _resolved(self, resolving: asyncio.Future[None], rounds: int, found: Resolved) -> None:
+    def _resolved(
+        self, resolving: asyncio.Future[None], rounds: int, found: Resolved, taken: float
+    ) -> None:
         """Use the watches that a thread has added; resolve again until they stay the same.
 
         Events that are read before a watch is in use are lost, also that of its end. Another
@@ -119,6 +130,7 @@ class Subscription:
         before, current = self._uses, self._resolving is resolving
         if current:  # else the targets were replaced meanwhile: what was added for them is removed
             self._uses = found.uses
+        self._watches.settle(len(self._uses))
         self._watcher.add(self, found.uses - before)
         self._watcher.remove(self, (before | found.uses) - self._uses)
         if not current:
@@ -130,9 +142,15 @@ class Subscription:
         if self._resolving is not resolving:
             return  # the callback has closed it
         if self._stale or (changed and rounds < _ROUNDS_MAX):
-            self._resolve(resolving, 0 if self._stale else rounds + 1)
+            # Directories that come and go all the time leave the processor to others.
+            again, rest = 0 if self._stale else rounds + 1, min(taken, _REST_MAX_S)
+            asyncio.get_running_loop().call_later(rest, self._again, resolving, again)
         else:
             self._finish()
+
+    def _again(self, resolving: asyncio.Future[None], rounds: int) -> None:
+        if self._resolving is resolving:
+            self._resolve(resolving, rounds)
 
     def _finish(self) -> None:
         if self._resolving is not None:
@@ -140,11 +158,9 @@ class Subscription:
             self._resolving = None
 
     def _degrade(self, error: Exception | None) -> None:
-        if error is None:
-            self.degraded = False
-        elif not self.degraded:
-            self._watcher.warn(error)
-            self.degraded = True
+        before, self.degraded = self.degraded, "" if error is None else _reason(error)
+        if error is not None and not before:
+            self._watcher.warn(self, error)
             if not self._waiting:
                 self.notify(None)  # so that it polls from now on
 
@@ -163,6 +179,9 @@ class Watcher:
         self.is_open = False
         self._inotify: Inotify | None = None
         self.subscriptions: set[Subscription] = set()
+        self.watches = Budget(
+            "watched directories", each=WATCHES_MAX, total=WATCHES_TOTAL_MAX, few=WATCHES_FEW
+        )
         self._users: dict[int, Users] = {}  # of each watch
 
     async def __aenter__(self) -> Self:
@@ -217,10 +236,10 @@ class Watcher:
                 del self._users[use.watch]
                 self.inotify().remove(use.watch)
 
-    def warn(self, error: Exception) -> None:
+    def warn(self, subscription: Subscription, error: Exception) -> None:
         """Log that a subscription is degraded, if it is the first."""
-        if not any(one.degraded for one in self.subscriptions):
-            fields = {"reason": getattr(error, "strerror", None) or str(error)}
+        if not any(one.degraded for one in self.subscriptions if one is not subscription):
+            fields = {"reason": _reason(error)}
             if path := getattr(error, "filename", None):
                 fields["directory"] = path
             _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
@@ -237,6 +256,10 @@ class Watcher:
                 _renew(one for used in users.values() for one, _ in used)
             elif name:
                 _on_entry(users, name, mask)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _on_entry(users: Users, name: str, mask: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import devhost.watch.inotify
 import devhost.watch.watcher
+from devhost.budget import Share
 from devhost.watch.inotify import Inotify
 from devhost.watch.targets import Resolved, WatchTarget, resolve
 from devhost.watch.watcher import Watcher
@@ -23,8 +24,8 @@ class Held:
         self.added, self.release = threading.Event(), threading.Event()
         self._path = str(path)
 
-    def resolve(self, inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
-        found = resolve(inotify, targets)
+    def resolve(self, inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
+        found = resolve(inotify, targets, watches)
         if self._path in {one.path for one in targets} and not self.added.is_set():
             self.added.set()
             self.release.wait(60)
@@ -190,9 +191,9 @@ async def test_a_busy_directory_is_watched_soon(
     d, rounds = tmp_path / "d", [0]
     d.mkdir()
 
-    def busy(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+    def busy(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
         rounds[0] += 1
-        found = resolve(inotify, targets)
+        found = resolve(inotify, targets, watches)
         (d / f"f{rounds[0]}").touch()
         return found
 
@@ -211,10 +212,10 @@ async def test_a_tree_that_always_changes_is_watched_in_the_end(
     """A directory that comes each time it is resolved does not make it wait without end."""
     rounds = [0]
 
-    def growing(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+    def growing(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
         rounds[0] += 1
         (tmp_path / f"d{rounds[0]}").mkdir()
-        return resolve(inotify, targets)
+        return resolve(inotify, targets, watches)
 
     monkeypatch.setattr(devhost.watch.watcher, "resolve", growing)
     monkeypatch.setattr(devhost.watch.watcher.Watcher, "_read", lambda *_: None)

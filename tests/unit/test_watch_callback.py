@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from devhost.budget import Budget
 from devhost.watch.inotify import Inotify
 from devhost.watch.targets import WatchTarget, resolve
 from devhost.watch.watcher import Watcher
@@ -166,10 +167,10 @@ def test_the_directories_of_a_target(tmp_path: Path) -> None:
     """The nearest existing ancestor with the entry that leads on, and the target with its tree."""
     (tmp_path / "d/x/y").mkdir(parents=True)
     top, d = str(tmp_path), str(tmp_path / "d")
-    inotify = Inotify()
+    inotify, watches = Inotify(), Budget("watches", each=100, total=100, few=0).share()
 
     def directories(path: str, *, recursive: bool = False) -> set[tuple[str, str]]:
-        found = resolve(inotify, [WatchTarget(path, recursive)])
+        found = resolve(inotify, [WatchTarget(path, recursive)], watches)
         assert found.error is None
         return {(use.path, use.entry) for use in found.uses}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import devhost.watch.watcher
+from devhost.budget import Share
 from devhost.watch.inotify import OVERFLOW, Event, Inotify, parsed
 from devhost.watch.targets import Resolved, WatchTarget, resolve
 from devhost.watch.watcher import Watcher
@@ -173,11 +174,11 @@ async def test_a_filesystem_that_hangs_holds_up_only_its_subscription(
     """The others are watched; who no longer waits for the one is called back when it is."""
     release, hangs = threading.Event(), threading.Event()
 
-    def slow(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+    def slow(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
         if any(one.path.endswith("slow") for one in targets):
             hangs.set()
             release.wait(60)
-        return resolve(inotify, targets)
+        return resolve(inotify, targets, watches)
 
     monkeypatch.setattr(devhost.watch.watcher, "resolve", slow)
     for name in ("slow", "a", "b"):
@@ -206,11 +207,11 @@ async def test_left_while_targets_are_resolved(
     answered = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(inotify: Inotify, targets: Iterable[WatchTarget]) -> Resolved:
+    def slow(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
         hangs.set()
         release.wait(60)
         loop.call_soon_threadsafe(loop.call_soon, answered.set)
-        return resolve(inotify, targets)
+        return resolve(inotify, targets, watches)
 
     before = descriptors()
     async with Watcher() as watcher:
