@@ -28,7 +28,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 CALM: Final = "example.com/calm"
 STORM: Final = "example.com/storm"
 RESOURCES: Final = 1000
-FILES: Final = 100_000
+FILES: Final = 14_000  # devhost.limits.ENTRIES_MAX, with room for the changes
 CHANGES_PER_S: Final = 1000
 CONTAINERS, HELD_PER_CONTAINER = 60_000, 15
 RELOAD_PAUSE_S: Final = 4.0

@@ -56,6 +56,16 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
 
 
+# Devices change faster here than a kubelet is to be told.
+_DEVHOST = """
+import importlib.util, runpy
+if importlib.util.find_spec("devhost.limits"):
+    import devhost.limits
+    devhost.limits.LISTS_BURST = devhost.limits.LOG_LINES_BURST = 1e9
+runpy.run_module("devhost", run_name="__main__", alter_sys=True)
+"""
+
+
 @dataclass(frozen=True)
 class Devhost:
     """``devhost run`` of a tree, with everything switched on that needs no other server."""
@@ -82,7 +92,7 @@ class Devhost:
             "--log-format": "json",
         }
         shown = [str(word) for option in options.items() for word in option]
-        return [sys.executable, "-m", "devhost", "run", str(place.config), *shown]
+        return [sys.executable, "-c", _DEVHOST, "run", str(place.config), *shown]
 
 
 @dataclass(frozen=True)

@@ -31,3 +31,16 @@ WATCHES_MAX: Final = 1000
 # Of the whole process; however many that is, each subscriber may have a few.
 WATCHES_TOTAL_MAX: Final = 4000
 WATCHES_FEW: Final = 8
+
+# ── what they may have devhost do ──
+
+# Lists on one ListAndWatch stream (devhost.kubelet.device_list): kubelet writes its checkpoint to
+# the node's disk for each. So many may be sent at once, then so many a second; those with devices
+# that became unhealthy have as many more. The last state is always sent.
+LISTS_BURST: Final = 10
+LISTS_PER_S: Final = 1.0
+
+# Log lines of one resource and one logger, so that a flood of one kind hides no other
+# (devhost.observe.log_limit); errors, and the lines of kubelet's calls, are always logged.
+LOG_LINES_BURST: Final = 100
+LOG_LINES_PER_S: Final = 5.0

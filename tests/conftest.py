@@ -45,6 +45,7 @@ def patient() -> Iterator[None]:
         patch.setattr("devhost.kubelet.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.host.rescan.RESCAN_S", 3600.0)
         patch.setattr("devhost.host.config.source.POLL_S", 3600.0)
+        patch.setattr("devhost.kubelet.device_list.LISTS_BURST", 1e9)  # tests are quick
         yield
 
 

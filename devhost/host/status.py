@@ -37,7 +37,11 @@ def status(host: Host) -> Json:
             "podResources": holders.unknown or KNOWN,
             "restarts": host.shared.directory.restarts,
         },
-        "log": {"dropped": logs.dropped(), "dropping": logs.dropping()},
+        "log": {
+            "dropped": logs.dropped(),
+            "dropping": logs.dropping(),
+            "suppressed": logs.suppressed(),
+        },
         "resources": [_resource(runner, host.shared) for runner in host.runners],
     }
     if holders.asked and holders.unknown:
@@ -121,6 +125,8 @@ def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
     device_list, warnings = runner.device_list, (*snapshot.notes, *snapshot.unmatched)
     if device_list.omitted:
         warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
+    if device_list.paused:
+        warnings = (*warnings, "its devices change too often: lists are sent with a delay")
     warnings += tuple(
         f"{root.root.base or '/'}: {root.degraded}: read every {POLL_S:.0f} s"
         for root in runner.roots

@@ -20,6 +20,8 @@ from typing import Final
 
 from devhost.immutable import immutable
 from devhost.kubelet.encoding import EncodedList, ListMessage, encode_device
+from devhost.limits import LISTS_BURST, LISTS_PER_S
+from devhost.token_bucket import TokenBucket
 
 LEAVE_AFTER_S: Final = 10.0
 # Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
@@ -42,12 +44,23 @@ def _shared(healthy: bool, numa_nodes: tuple[int, ...]) -> AdvertisedDevice:
     return AdvertisedDevice(healthy, numa_nodes)
 
 
+def _bucket() -> TokenBucket:
+    return TokenBucket(LISTS_BURST, LISTS_PER_S)
+
+
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open ListAndWatch: since when kubelet knows each unhealthy ID by it."""
+    """One open ListAndWatch: since when kubelet knows each unhealthy ID by it, and its pace.
+
+    Attributes:
+        paused: Whether its list has to wait.
+    """
 
     unhealthy_since: dict[str, float] = field(default_factory=dict)
     unhealthy: frozenset[str] = frozenset()
+    any_lists: TokenBucket = field(default_factory=_bucket)
+    urgent_lists: TokenBucket = field(default_factory=_bucket)
+    paused: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -277,6 +290,19 @@ class DeviceList:
         self._never_sent.difference_update(advertised_ids)
         self._known_unlisted.update(one for one in advertised_ids if one not in self._entries)
         self._kubelet_has_devices = self._kubelet_has_devices or bool(advertised_ids)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a list has to wait, because there were many."""
+        return any(stream.paused for stream in self._streams)
+
+    def pause(self, stream: Stream, now: float) -> float:
+        """Return in how many seconds the list may be sent on a stream; 0 counts it as sent."""
+        seconds = stream.any_lists.take(now)
+        if seconds and not self._encoded.unhealthy <= stream.unhealthy:
+            seconds = min(seconds, stream.urgent_lists.take(now))
+        stream.paused = seconds > 0
+        return seconds
 
     def begin_send(self, stream: Stream) -> ListMessage:
         """Return the list to be sent on a stream, the same object until it changes.

@@ -64,13 +64,14 @@ class EncodedList:
 
     Attributes:
         max_size: The length of the whole if all devices were unhealthy, or a few bytes more.
+        unhealthy: The IDs of the unhealthy devices.
     """
 
-    __slots__ = ("_encoded", "_message", "_unhealthy", "_unhealthy_in_message", "max_size")
+    __slots__ = ("_encoded", "_message", "_unhealthy_in_message", "max_size", "unhealthy")
 
     def __init__(self) -> None:
         self._encoded: dict[str, bytes] = {}
-        self._unhealthy: set[str] = set()
+        self.unhealthy: set[str] = set()
         self._unhealthy_in_message: frozenset[str] | None = None
         self._message: ListMessage | None = None
         self.max_size = 0
@@ -83,27 +84,27 @@ class EncodedList:
         self.max_size += len(encoded) + (_UNHEALTHY_EXTRA_BYTES if healthy else 0)
         self._encoded[advertised_id] = encoded
         self._message = None
-        if healthy is (advertised_id in self._unhealthy):
+        if healthy is (advertised_id in self.unhealthy):
             self._unhealthy_in_message = None
-            (self._unhealthy.discard if healthy else self._unhealthy.add)(advertised_id)
+            (self.unhealthy.discard if healthy else self.unhealthy.add)(advertised_id)
 
     def remove(self, advertised_id: str) -> None:
         """Remove a device."""
         self._subtract(advertised_id)
         del self._encoded[advertised_id]
         self._message = None
-        if advertised_id in self._unhealthy:
+        if advertised_id in self.unhealthy:
             self._unhealthy_in_message = None
-            self._unhealthy.discard(advertised_id)
+            self.unhealthy.discard(advertised_id)
 
     def _subtract(self, advertised_id: str) -> None:
-        extra = 0 if advertised_id in self._unhealthy else _UNHEALTHY_EXTRA_BYTES
+        extra = 0 if advertised_id in self.unhealthy else _UNHEALTHY_EXTRA_BYTES
         self.max_size -= len(self._encoded[advertised_id]) + extra
 
     def message(self) -> ListMessage:
         """Return the list; the same object until something changes."""
         if self._unhealthy_in_message is None:
-            self._unhealthy_in_message = frozenset(self._unhealthy)
+            self._unhealthy_in_message = frozenset(self.unhealthy)
         if self._message is None:
             data = b"".join(self._encoded.values())
             self._message = ListMessage(data, self._unhealthy_in_message)

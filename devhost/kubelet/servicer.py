@@ -1,6 +1,7 @@
 """The five calls of the device plugin API, answered by an `AllocationBackend`."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -163,13 +164,17 @@ class Servicer(pb_grpc.DevicePluginServicer):
         try:
             while not self._closing:
                 changed = version != device_list.version and not (self.standby and version >= 0)
+                pause = None
                 if changed and not self.superseded:
+                    pause = device_list.pause(stream, clock())
+                if pause == 0:
                     version, message = device_list.version, device_list.begin_send(stream)
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
                         await context.write(message.data)
                     device_list.end_send(stream, message, clock())
                     continue
-                await wake.wait()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wake.wait(), pause)
                 wake.clear()
         except TimeoutError:
             fields = {"resource": self._backend.name}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NoReturn
 
+from devhost.observe.log_limit import LogLimit
 from devhost.observe.log_writer import LogWriter
 
 _ENCODER: Final = json.JSONEncoder(default=str)
@@ -35,6 +36,7 @@ def set_up(level: str, form: str | None) -> None:
     handler = LogWriter(stderr.fileno()) if stderr else logging.NullHandler()
     text = form == "text" or (form is None and stderr is not None and stderr.isatty())
     handler.setFormatter(_Text() if text else _Json())
+    handler.addFilter(LogLimit(handler))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -62,6 +64,12 @@ def dropped() -> int:
 def dropping() -> bool:
     """Return whether log lines are being dropped now."""
     return any(writer.dropping for writer in _writers())
+
+
+def suppressed() -> int:
+    """Return the number of log lines suppressed because a resource had too many."""
+    filters = (one for writer in _writers() for one in writer.filters)
+    return sum(one.suppressed for one in filters if isinstance(one, LogLimit))
 
 
 def _writers() -> list[LogWriter]:

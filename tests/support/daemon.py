@@ -20,6 +20,11 @@ BY_EVENTS = """
 import devhost.host.config.source, devhost.host.rescan
 devhost.host.config.source.POLL_S = devhost.host.rescan.RESCAN_S = 3600.0
 """
+# Tests change much in a short time.
+UNBOUND = """
+import devhost.limits
+devhost.limits.LISTS_BURST = devhost.limits.LOG_LINES_BURST = 1e9
+"""
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
 LONGEST_LINE = 16 * 1024 * 1024
 
@@ -42,6 +47,7 @@ class Daemon:
 
     Attributes:
         prelude: Python that runs in the process before devhost does: shorter times, limits.
+        bound: Whether its lists and log lines have the bounds that they have for users.
         wrapper: A command that starts the process, for example in a namespace.
         flags: More of the command line.
         stderr: A descriptor for the log, which is then not read here.
@@ -52,6 +58,7 @@ class Daemon:
         self.plugins, self.state = directory / "plugins", directory / "state"
         self.config = directory / "etc" / "config.yaml"
         self.prelude = BY_EVENTS
+        self.bound = False
         self.wrapper: Sequence[str] = ()
         self.flags: list[str] = []
         self.stderr = PIPE
@@ -69,7 +76,8 @@ class Daemon:
         if config is not None:
             self.config.write_text(config)
         module = "import runpy; runpy.run_module('devhost', run_name='__main__', alter_sys=True)"
-        begin = ["-c", f"{self.prelude}\n{module}"] if self.prelude else ["-m", "devhost"]
+        prelude = self.prelude if self.bound else f"{UNBOUND}\n{self.prelude}"
+        begin = ["-c", f"{prelude}\n{module}"] if prelude else ["-m", "devhost"]
         self._process = await asyncio.create_subprocess_exec(
             *(*self.wrapper, sys.executable, *begin, "run", str(self.config)),
             *("--plugin-dir", str(self.plugins), "--state-dir", str(self.state)),

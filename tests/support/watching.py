@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Subscription, Watcher
@@ -20,7 +21,7 @@ class Listener:
         if watcher is not None:
             self.subscription = watcher.subscribe(self.callback)
 
-    async def watch(self, path: str | Path, **kind: bool) -> None:
+    async def watch(self, path: str | Path, **kind: Any) -> None:
         """Watch a directory instead of the former one."""
         await self.subscription.watch(target(path, **kind))
 
@@ -34,12 +35,12 @@ class Listener:
         return before
 
 
-def target(path: str | Path, **kind: bool) -> frozenset[WatchTarget]:
+def target(path: str | Path, **kind: Any) -> frozenset[WatchTarget]:
     """Return a directory as the only target."""
     return frozenset({WatchTarget(str(path), **kind)})
 
 
-async def listen(watcher: Watcher, path: Path, **kind: bool) -> Listener:
+async def listen(watcher: Watcher, path: Path, **kind: Any) -> Listener:
     """Watch a directory."""
     listener = Listener(watcher)
     await listener.watch(path, **kind)
