@@ -35,8 +35,8 @@ WATCHES_FEW: Final = 8
 # ── what they may have devhost do ──
 
 # Lists on one ListAndWatch stream (devhost.kubelet.device_list): kubelet writes its checkpoint to
-# the node's disk for each. So many may be sent at once, then so many a second; those with devices
-# that became unhealthy have as many more. The last state is always sent.
+# the node's disk for each. A burst of so many, then so many a second; those with devices that
+# became unhealthy have as many more. The last state is always sent.
 LISTS_BURST: Final = 10
 LISTS_PER_S: Final = 1.0
 

@@ -133,6 +133,7 @@ class BlockingCalls:
         patience_hanging: Seconds that a call waits for abandoned ones to return.
         serial: One call at a time, in order, and none before an abandoned one has returned: a
             late write must not undo a later one.
+        start: Begins a call that is not long.
     """
 
     def __init__(
@@ -142,8 +143,9 @@ class BlockingCalls:
         *,
         patience_hanging: float = 0.0,
         serial: bool = False,
+        start: "Callable[[str, Callable[[], Any]], asyncio.Future[Any]]" = in_thread,
     ) -> None:
-        self._name, self._path = name, path
+        self._name, self._path, self._start = name, path, start
         self._patience_hanging = patience_hanging
         self._abandoned: set[asyncio.Future[Any]] = set()
         self._abandoned_max = 1 if serial else ABANDONED_MAX
@@ -181,7 +183,7 @@ class BlockingCalls:
                 await self._none_hanging(patience)
                 async with self._turn:
                     await self._none_hanging(patience)  # the call before may have been abandoned
-                    call = (in_own_thread if long else in_thread)(self._name, work)
+                    call = (in_own_thread if long else self._start)(self._name, work)
                     try:
                         return await asyncio.shield(call)
                     except asyncio.CancelledError:

@@ -1,12 +1,12 @@
-"""How often something may happen: some times at once, then so many times a second."""
+"""How often something may happen: a burst, then so many times a second."""
 
 
 class TokenBucket:
     """Counts what happened, on a clock that the caller reads.
 
     Args:
-        burst: How often it may happen at once.
-        rate: How often a second it may happen then.
+        burst: How often it may happen in no time.
+        rate: How often it may happen each second then.
     """
 
     __slots__ = ("_at", "_burst", "_rate", "_tokens")

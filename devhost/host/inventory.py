@@ -9,6 +9,7 @@ from devhost.budget import Budget, Share
 from devhost.discovery.baseline import baseline
 from devhost.discovery.match import Readings
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
+from devhost.host.looking import around_hung
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.threads import in_thread
@@ -43,6 +44,7 @@ class InventoryRoot:
     Attributes:
         root: What is read.
         users: Who is called when something may have changed.
+        shown: Where this process sees its base, once that is known.
     """
 
     def __init__(self, root: Root, files: HostFiles, watcher: Watcher, entries: Share) -> None:
@@ -56,7 +58,7 @@ class InventoryRoot:
         self._given_up = False  # a read has timed out
         self._watching: asyncio.Task[None] | None = None
         self._in_doubt = True
-        self._shown = ""  # where this process sees its base
+        self.shown: str | None = None
 
     @property
     def degraded(self) -> str:
@@ -109,7 +111,8 @@ class InventoryRoot:
                 return reading
 
             try:
-                reading = await in_thread(f"read {self.root.base}", work)
+                name = f"read {self.root.base}"
+                reading = await around_hung(name, work, self._own, ANSWER_S / 2)
             except Exception as error:  # noqa: BLE001 (logged, and tried again)
                 _LOG.exception("reading failed", extra={"fields": {"root": self.root.base}})
                 reason = f"reading failed: {error!r}"
@@ -121,6 +124,9 @@ class InventoryRoot:
             self._given_up = False
             self._patience = longer(self._patience, clock() - began)
             self._tell(None)
+
+    def _own(self) -> tuple[str] | None:
+        return None if self.shown is None else (self.shown or "/",)
 
     def _tell(self, name: str | None) -> None:
         for changed in list(self.users.values()):
@@ -160,13 +166,13 @@ class InventoryRoot:
             return
         path = watched.path
         shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
-        self._shown = shown.rstrip("/")
+        self.shown = shown.rstrip("/")
         leave_out = frozenset(map(files.to_local, NOT_DEVICES))
         target = WatchTarget(shown, watched.recursive, leave_out=leave_out)
         await self._subscription.watch(frozenset(() if is_silent(path) else (target,)))
 
     def _changed(self, path: str | None) -> None:
-        above = f"{self._shown}/"
+        above = f"{self.shown}/"
         known = path is not None and path.startswith(above)
         self._tell(path[len(above) :] if known and path is not None else None)
 
@@ -216,6 +222,11 @@ class Inventory:
     def of(self, user: Hashable) -> list[InventoryRoot]:
         """Return the roots of a user."""
         return [self._roots[root] for root in self._used.get(user, ())]
+
+    def own(self, user: Hashable) -> list[str] | None:
+        """Return where this process sees the bases of a user's roots, if that is known."""
+        shown = [root.shown for root in self.of(user)]
+        return None if None in shown else [one or "/" for one in shown]
 
     async def read(self, user: Hashable, since: float) -> Readings:
         """Return readings of a user's roots that began at a time or later."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from devhost.hostfs.hung import HungError, touched
 from devhost.hostfs.mounts import mounts
 from devhost.immutable import immutable
 from devhost.limits import ENTRIES_MAX, ENTRY_CHARACTERS
@@ -127,6 +128,8 @@ class HostFiles:
         """Return what `realpath` does, or the path itself, normalized, where that fails."""
         try:
             return self.realpath(path)
+        except HungError:
+            return os.path.normpath(path)
         except OSError:
             return os.path.realpath(path) if self.is_host else os.path.normpath(path)
 
@@ -148,8 +151,9 @@ class HostFiles:
                 del done[-1:]
                 continue
             done.append(part)
+            local = touched(self.to_local("/" + "/".join(done)))
             try:
-                target = os.readlink(self.to_local("/" + "/".join(done)))
+                target = os.readlink(local)
             except OSError:
                 continue
             links += 1
@@ -184,7 +188,7 @@ class HostFiles:
         """
         try:
             realpath = self.realpath(path)
-            found = os.lstat(self.to_local(realpath))
+            found = os.lstat(touched(self.to_local(realpath)))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -245,7 +249,7 @@ class CachedFiles:
         try:
             where = self._where(parent)
             realpath = path if where == parent else f"{where}/{name}"  # the same object
-            found = os.lstat(self._files.to_local(realpath))
+            found = os.lstat(touched(self._files.to_local(realpath)))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -264,7 +268,7 @@ class CachedFiles:
         """
         parent, _, name = path.rpartition("/")
         try:
-            os.lstat(self._files.to_local(f"{self._where(parent)}/{name}"))
+            os.lstat(touched(self._files.to_local(f"{self._where(parent)}/{name}")))
         except OSError as error:
             if error.errno in (*_ABSENT, errno.ENAMETOOLONG):
                 return False
@@ -274,7 +278,7 @@ class CachedFiles:
     def is_link(self, path: str) -> bool:
         """Return what `HostFiles.is_link` does."""
         parent, _, name = path.rpartition("/")
-        return os.path.islink(self._files.to_local(f"{self._where(parent)}/{name}"))
+        return os.path.islink(touched(self._files.to_local(f"{self._where(parent)}/{name}")))
 
     def entries(
         self, path: str, *, below: str | None = None, tally: Tally | None = None
@@ -285,7 +289,7 @@ class CachedFiles:
         """
         add = (tally or Tally()).add
         try:
-            with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
+            with os.scandir(touched(self._files.to_local(self._where(path) or "/"))) as scan:
                 found = []
                 for one in scan:
                     add(path, one.name)
@@ -308,7 +312,7 @@ class CachedFiles:
             path = path.rpartition("/")[0]
         for one in reversed(below):
             where += one[one.rindex("/") :]
-            if os.path.islink(self._files.to_local(where)):
+            if os.path.islink(touched(self._files.to_local(where))):
                 where = self._files.realpath(one).rstrip("/")
             self._realpaths[one] = where
         return where

@@ -1,6 +1,7 @@
 """One resource's life: scan, publish, serve; change, drain, end."""
 
 import asyncio
+import functools
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -44,7 +45,8 @@ class Runner:
         self._due = RescanTrigger()
         self._member = shared.ownership.add(name, self.trigger_scan)
         self._declare(scanner)
-        self._patience = Patience(name, self.trigger_scan)
+        own = functools.partial(shared.inventory.own, self._member)
+        self._patience = Patience(name, self.trigger_scan, own)
         self._scans = Scans(scanner, self._member, shared, self._patience)
         self._scanning: asyncio.Task[Snapshot | None] | None = None
         self.health = HealthMonitor(name, self.trigger_scan)
