@@ -76,8 +76,6 @@ class Resolved:
     def _room(self, target: WatchTarget) -> bool:
         """Whether one more directory of a target may be watched."""
         reason = self._watches.refusal(len(self.uses) + 1)
-        if reason is None and self._read > ENTRIES_MAX:
-            reason = f"more than {ENTRIES_MAX:,} entries"
         if reason is not None:
             self.error = self.error or OSError(errno.ENOSPC, reason, target.path)
         return reason is None
@@ -89,6 +87,8 @@ class Resolved:
                 for one in entries:
                     self._read += 1
                     if self._read > ENTRIES_MAX:
+                        reason = f"more than {ENTRIES_MAX:,} entries"
+                        self.error = self.error or OSError(errno.ENOSPC, reason, path)
                         return
                     if one.is_dir(follow_symlinks=False):
                         yield one.path

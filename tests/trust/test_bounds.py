@@ -1,0 +1,280 @@
+"""Nothing that is put into a watched directory ends the process, or stops another resource."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devhost.limits import WATCHES_MAX
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.daemon import Daemon, until
+from tests.support.mounts import hung
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+BAD, WELL = "example.com/bad", "example.com/well"
+VALUES = Path("deploy/helm/devhost/values.yaml")
+# As the chart's container: user 0 that may not read what others keep to themselves.
+CONFINED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+@contextlib.contextmanager
+def memory_cgroup(limit: int) -> Iterator[Path]:
+    """A cgroup with a memory limit."""
+    top = Path("/sys/fs/cgroup")
+    unified = (top / "cgroup.procs").exists()
+    cgroup = (top if unified else top / "memory") / f"devhost-test-{os.getpid()}"
+    setting = "memory.max" if unified else "memory.limit_in_bytes"
+    try:
+        cgroup.mkdir()
+        (cgroup / setting).write_text(str(limit))
+    except OSError as error:
+        if cgroup.exists():
+            cgroup.rmdir()
+        pytest.skip(f"no memory cgroup: {error}")
+    try:
+        yield cgroup
+    finally:
+        cgroup.rmdir()
+
+
+def chart_limit() -> int:
+    """The chart's memory limit, in bytes."""
+    text = yaml.safe_load(VALUES.read_text())["resources"]["limits"]["memory"]
+    assert text.endswith("Mi")
+    return int(text.removesuffix("Mi")) * 1024 * 1024
+
+
+def config(directory: Path, *sources: str, more: str = "") -> str:
+    bad = "".join(
+        f"  - {{name: {BAD}{number or ''}, sources: [{source}]{more}}}\n"
+        for number, source in enumerate(sources)
+    )
+    well = f"  - {{name: {WELL}, sources: [directory: {directory}/well]}}\n"
+    return f"version: v1\nresources:\n{well}{bad}"
+
+
+@pytest.fixture
+def place(directory: Path) -> Path:
+    """A directory of each resource, with devices."""
+    for name in ("bad", "well"):
+        (directory / name).mkdir()
+        for device in "abc":
+            (directory / name / device).touch()
+    return directory
+
+
+def fill(directory: Path, count: int, length: int) -> None:
+    """Make many files."""
+    directory.mkdir(exist_ok=True)
+    for number in range(count):
+        (directory / f"{number:x}".rjust(length, "x")).touch()
+
+
+async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
+    """See that the other resource takes a device on, and hands it out."""
+    count = len(list((place / "well").iterdir())) + 1
+    (place / "well" / f"new-{count}").touch()
+    await kubelet.wait(WELL, count, count)
+    await kubelet.admit("pod", {"app": {WELL: 1}})
+    await kubelet.free("pod")
+
+
+# ── memory ──
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("directories", "count", "length", "more"),
+    [
+        (1, 60_000, 200, ""),
+        (1, 60_000, 8, ", maxDevices: 10"),
+        (1, 14_900, 255, ""),
+        (4, 14_000, 255, ""),
+    ],
+)
+async def test_a_full_directory_does_not_end_the_process(
+    standin: SimulatedKubelet,
+    daemon: Daemon,
+    place: Path,
+    directories: int,
+    count: int,
+    length: int,
+    more: str,
+) -> None:
+    """With the chart's memory: the source fails with the number, and the others go on."""
+    names = [f"bad{number}" for number in range(directories)]
+    for name in names:
+        (place / name).mkdir()
+        (place / name / "known").touch()
+    sources = [f"directory: {place / name}" for name in names]
+    with memory_cgroup(chart_limit()) as cgroup:
+        enter = f'echo $$ > {cgroup}/cgroup.procs && exec "$@"'
+        daemon.wrapper = ("sh", "-c", enter, "sh")
+        await daemon.start(config(place, *sources, more=more))
+        await standin.wait(BAD, 1, 1)
+        await standin.wait(WELL, 3, 3)
+        await asyncio.gather(
+            *(asyncio.to_thread(fill, place / name, count, length) for name in names)
+        )
+        await serves_on(standin, place)
+        if directories * count > 30_000:
+            line = await daemon.logged("source failed")
+            assert "entries" in line["reason"]
+        await serves_on(standin, place)
+        daemon.signal(1)
+        await serves_on(standin, place)
+        assert daemon.running
+        for name in names:
+            shutil.rmtree(place / name)
+            fill(place / name, 1, 1)
+        await until(lambda: "Healthy" in standin.devices(BAD).values(), "the first works again")
+        assert await daemon.stop() == 0
+
+
+# ── entries that cannot be read ──
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "directory: {bad}",
+        "directory: {{path: {bad}, recursive: true}}",
+        "'{bad}/*'",
+        "'{bad}/**'",
+    ],
+)
+@pytest.mark.parametrize("evil", ["link", "directory"])
+async def test_what_is_private_is_skipped_alone(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path, tmp_path: Path, source: str, evil: str
+) -> None:
+    """A user's own directory, or a link into it, makes nothing else unhealthy."""
+    if shutil.which(CONFINED[0]) is None:
+        pytest.skip("no setpriv")
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    (private / "f").touch()
+    os.chown(private, 1000, 1000)
+    daemon.wrapper = CONFINED
+    source = source.format(bad=place / "bad")
+    await daemon.start(config(place, f"{{{source}}}" if ": " in source else source))
+    await standin.wait(BAD, 3, 3)
+    if evil == "link":
+        (place / "bad" / "evil").symlink_to(private / "f")
+    else:
+        (place / "bad" / "evil").mkdir(mode=0o700)
+        (place / "bad" / "evil" / "f").touch()
+        os.chown(place / "bad" / "evil", 1000, 1000)
+    (place / "bad" / "d").touch()
+    await standin.wait(BAD, 4, 4)
+    assert daemon.found("source failed") == []
+    assert await daemon.stop() == 0
+
+
+SHORT = """
+import devhost.host.rescan, devhost.host.inventory
+devhost.host.rescan.RESCAN_S = 1.0
+devhost.host.inventory.ANSWER_S = 2.0
+"""
+
+
+@pytest.mark.parametrize("source", ["directory: {bad}", "'{bad}/*'", "'{bad}/*/../*'"])
+async def test_a_link_that_hangs_costs_itself(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path, source: str
+) -> None:
+    """However many there are; one that was on offer becomes unhealthy alone, and heals."""
+    daemon.prelude = SHORT
+    (place / "mount").mkdir()
+    (place / "mount" / "f").touch()
+    (place / "bad" / "link").symlink_to(place / "mount" / "f")
+    source = source.format(bad=place / "bad")
+    await daemon.start(config(place, f"{{{source}}}" if ": " in source else source))
+    await standin.wait(BAD, 4, 4)
+    with hung(place / "mount"):
+        for number in range(50):
+            (place / "bad" / f"evil-{number}").symlink_to(place / "mount" / str(number))
+        (place / "bad" / "d").touch()
+        await standin.wait(BAD, 5, 4)
+        assert standin.devices(BAD)["link"] == "Unhealthy"
+        assert daemon.figures().threads < 30
+        await serves_on(standin, place)
+    for number in range(50):
+        (place / "bad" / f"evil-{number}").unlink()
+    await standin.wait(BAD, 5, 5)
+    assert await daemon.stop() == 0
+
+
+# ── watches ──
+
+
+async def test_very_many_directories_are_not_all_watched(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """The rest is polled, and the status says so."""
+    for number in range(2 * WATCHES_MAX):
+        (place / "bad" / f"d{number}").mkdir()
+    await daemon.start(config(place, f"'{place}/bad/**/x'"))
+    await daemon.logged("inotify unavailable, polling instead")
+    assert daemon.figures().watches <= WATCHES_MAX + 50
+    (place / "bad" / f"d{2 * WATCHES_MAX - 1}" / "x").touch()
+    await standin.wait(BAD, 1, 1)
+    await serves_on(standin, place)
+    assert await daemon.stop() == 0
+
+
+async def test_shared_memory_is_not_watched(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """Anybody may make directories there."""
+    for number in range(500):
+        (place / "dev" / "shm" / str(number)).mkdir(parents=True)
+    (place / "dev" / "usb").mkdir()
+    daemon.flags += ["--root", str(place)]
+    await daemon.start(
+        config(place, "dev: usb/x", "'/dev/**/x'", "directory: {path: /dev, recursive: true}")
+        .replace("sources: [dev: usb/x]", "sources: [{dev: usb/x}]")
+        .replace(f"directory: {place}/well", "directory: /well")
+    )
+    await standin.wait(WELL, 3, 3)
+    assert daemon.figures().watches < 50
+    assert await daemon.stop() == 0
+
+
+# ── lists ──
+
+
+async def test_a_flood_of_changes_is_no_flood_of_lists(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """The last state is sent all the same, and the log says what it leaves out."""
+    daemon.bound = True
+    changes = 0
+    standin.on_change = lambda: None
+    await daemon.start(config(place, f"directory: {place}/bad"))
+    await standin.wait(BAD, 3, 3)
+
+    def count() -> None:
+        nonlocal changes
+        changes += 1
+
+    standin.on_change = count
+    began = asyncio.get_running_loop().time()
+    for number in range(1000):
+        (place / "bad" / "flapping").touch()
+        await asyncio.sleep(0.002)
+        (place / "bad" / "flapping").unlink()
+        (place / "bad" / f"n{number % 10}").touch()
+        await asyncio.sleep(0.002)
+        (place / "bad" / f"n{number % 10}").unlink()
+    seconds = asyncio.get_running_loop().time() - began
+    (place / "bad" / "last").touch()
+    await until(lambda: standin.devices(BAD).get("last") == "Healthy", "the last one is there")
+    assert changes <= 2 * (10 + seconds + 10)
+    await serves_on(standin, place)
+    assert len(daemon.found("", logger="devhost.host.resource.changes")) < 100 + 5 * seconds + 50
+    assert await daemon.stop() == 0

@@ -1,0 +1,284 @@
+"""What a directory may bring is bounded, and what is beyond says so."""
+
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.budget import Budget
+from devhost.discovery.roots import NOT_DEVICES
+from devhost.discovery.selection import Selection
+from devhost.hostfs.files import HostFiles
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.loading.loader import loads
+from devhost.observe.log_limit import LogLimit
+from devhost.token_bucket import TokenBucket
+from devhost.watch.inotify import Inotify
+from devhost.watch.targets import WatchTarget, resolve
+from tests.support.scanning import survey
+
+SOURCES = [
+    "directory: /d",
+    "directory: {path: /d, recursive: true}",
+    "directory: {path: /d, include: 'wanted'}",
+    "/d/*",
+    "/d/**",
+    "/d/**/x",
+    "/*/*",
+]
+
+
+def look(root: Path, source: str) -> Selection:
+    text = f"version: v1\nresources: [{{name: a.b/c, sources: [{source}]}}]"
+    if source.startswith("directory"):
+        text = text.replace(f"[{source}]", f"[{{{source}}}]")
+    return survey(loads(text).require().resources[0], HostFiles(str(root)))
+
+
+# ── entries ──
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_too_many_entries_fail_their_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Also those that are not wanted: they have to be read, too."""
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
+    (tmp_path / "d").mkdir()
+    for number in range(9):
+        (tmp_path / "d" / str(number)).touch()
+    assert not look(tmp_path, source).failed
+    for number in range(9, 40):
+        (tmp_path / "d" / str(number)).touch()
+    assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
+
+
+@pytest.mark.parametrize("source", ["/d/**", "directory: {path: /d, recursive: true}"])
+def test_a_deep_tree_is_not_walked_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
+    path = tmp_path / "d"
+    for _ in range(30):
+        path = path / "e"
+    path.mkdir(parents=True)
+    assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
+
+
+def test_long_paths_count_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
+    monkeypatch.setattr("devhost.hostfs.files.ENTRY_CHARACTERS", 100)
+    (tmp_path / "d").mkdir()
+    for number in range(8):
+        (tmp_path / "d" / (str(number) * 250)).touch()
+    assert look(tmp_path, "directory: /d").failed[0].startswith("more than 20 entries")
+
+
+def test_many_wildcards_count_a_directory_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern that leads to the same place in many ways is no more work than it finds."""
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 500)
+    path = tmp_path / "d"
+    for _ in range(12):
+        path = path / "e"
+    path.mkdir(parents=True)
+    (path / "x").touch()
+    found = look(tmp_path, "/d/**/e/**/e/**/x")
+    assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
+
+
+def test_a_budget_is_for_all_but_leaves_each_a_few() -> None:
+    budget = Budget("entries", each=10, total=15, few=2)
+    one, other, third = (budget.share() for _ in range(3))
+    assert one.refusal(10) is None
+    assert one.refusal(11) == "more than 10 entries"
+    assert other.refusal(5) is None
+    assert other.refusal(6) == "more than 15 entries in all"
+    assert third.refusal(2) is None
+    assert third.refusal(3) == "more than 15 entries in all"
+    one.settle(4)
+    assert other.refusal(9) is None
+    other.close()
+    assert other.refusal(9) is None  # a thread that still runs
+    assert budget.used == 4 + 2
+
+
+# ── entries that cannot be read ──
+
+
+@pytest.mark.parametrize(
+    "number",
+    [errno.EACCES, errno.EPERM, errno.EIO, errno.ENODEV, errno.ESTALE, errno.ENXIO, errno.ENOTCONN],
+)
+@pytest.mark.parametrize("source", ["directory: /d", "/d/*", "/d/**", "/d/*/x", "/d/evil"])
+def test_an_entry_that_cannot_be_read_is_skipped_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, source: str
+) -> None:
+    for name in ("good", "evil"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        (tmp_path / "d" / name / "x").touch()
+    before = look(tmp_path, source)
+    lstat, scandir = os.lstat, os.scandir
+
+    def sick(function: Any) -> Any:
+        def touch(path: str, *more: Any, **options: Any) -> Any:
+            if "/d/evil" in str(path):
+                raise OSError(number, os.strerror(number), str(path))
+            return function(path, *more, **options)
+
+        return touch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", sick(lstat))
+        patch.setattr(os, "scandir", sick(scandir))
+        found = look(tmp_path, source)
+    assert not found.failed
+    assert [node.name for node in found.nodes] == [
+        node.name for node in before.nodes if "evil" not in node.path
+    ]
+    assert {one.candidate for one in found.skipped if "cannot be read" in one.reason} <= {
+        "/d/evil",
+        "/d/evil/x",
+    }
+    assert found.unreadable
+    assert not found.direct  # no event tells that it can be read again
+
+
+# ── watches ──
+
+
+def watched(path: Path, **options: Any) -> tuple[set[str], str]:
+    inotify = Inotify()
+    share = Budget("watched directories", each=20, total=100, few=0).share()
+    try:
+        found = resolve(inotify, [WatchTarget(str(path), recursive=True, **options)], share)
+    finally:
+        inotify.close()
+    places = {use.path for use in found.uses if not use.entry}
+    return places, str(found.error.strerror) if found.error else ""
+
+
+def test_no_more_directories_are_watched_than_may_be(tmp_path: Path) -> None:
+    """Those that are not deep come first, and it says that there are more."""
+    for number in range(30):
+        (tmp_path / "d" / "deep" / str(number)).mkdir(parents=True)
+    (tmp_path / "d" / "near").mkdir()
+    places, error = watched(tmp_path / "d")
+    assert {str(tmp_path / "d"), str(tmp_path / "d" / "near")} <= places
+    assert len(places) <= 20
+    assert error == "more than 20 watched directories"
+
+
+def test_the_search_for_directories_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devhost.watch.targets.ENTRIES_MAX", 50)
+    for number in range(60):
+        (tmp_path / str(number)).touch()
+    assert watched(tmp_path)[1] == "more than 50 entries"
+
+
+def test_what_is_left_out_is_not_watched(tmp_path: Path) -> None:
+    (tmp_path / "shm" / "below").mkdir(parents=True)
+    (tmp_path / "usb").mkdir()
+    places, _ = watched(tmp_path, leave_out=frozenset({str(tmp_path / "shm")}))
+    assert places == {str(tmp_path), str(tmp_path / "usb")}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("dev: '.*'", {"/dev/null"}),
+        ("/dev/**", {"/dev/null"}),
+        ("/dev/*/*", set()),
+        ("/dev/*/x", set()),
+        ("/dev/shm/*", {"/dev/shm/x"}),
+        ("directory: /dev/shm", {"/dev/shm/x"}),
+    ],
+)
+def test_what_holds_no_devices_is_looked_into_only_by_its_name(
+    tmp_path: Path, source: str, expected: set[str]
+) -> None:
+    for place in NOT_DEVICES:
+        (tmp_path / place[1:]).mkdir(parents=True)
+        (tmp_path / place[1:] / "x").touch()
+    (tmp_path / "dev" / "null").touch()
+    text = source if source.startswith("/") else f"{{{source}}}"
+    text = f"version: v1\nresources: [{{name: a.b/c, sources: [{text}]}}]"
+    found = survey(loads(text).require().resources[0], HostFiles(str(tmp_path)))
+    paths = {node.path for node in found.nodes} | {one.candidate for one in found.skipped}
+    assert {path for path in paths if path not in NOT_DEVICES} == expected
+
+
+# ── lists and log lines ──
+
+
+def test_a_bucket() -> None:
+    bucket = TokenBucket(2, 0.5)
+    assert [bucket.take(100.0) for _ in range(3)] == [0, 0, 2]
+    assert bucket.take(101.0) == 1
+    assert bucket.take(102.0) == 0
+    assert [bucket.take(1000.0) for _ in range(3)] == [0, 0, 2]
+
+
+def test_lists_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are urgent: a device that becomes unhealthy passes before others."""
+    monkeypatch.setattr("devhost.kubelet.device_list.LISTS_BURST", 3)
+    devices = DeviceList()
+    stream = devices.open_stream()
+
+    def sent(now: float, *, healthy: bool) -> bool:
+        devices.update({"a": AdvertisedDevice(healthy), "b": AdvertisedDevice(True)})
+        if devices.pause(stream, now):
+            return False
+        devices.end_send(stream, devices.begin_send(stream), now)
+        return True
+
+    assert [sent(10.0, healthy=True) for _ in range(4)] == [True, True, True, False]
+    assert devices.paused
+    assert sent(10.0, healthy=False)
+    assert not sent(10.0, healthy=True)
+    assert sent(11.0, healthy=True)
+    assert not devices.paused
+    flapping = [sent(11.0 + number / 100, healthy=bool(number % 2)) for number in range(1000)]
+    assert sum(flapping) <= 2 * (3 + 10)
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_log_lines_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each resource and logger; errors are always logged, and nothing is lost without a word."""
+    now = [100.0]
+    monkeypatch.setattr("devhost.observe.log_limit.LOG_LINES_BURST", 3)
+    monkeypatch.setattr("devhost.observe.log_limit.LOG_LINES_PER_S", 1.0)
+    monkeypatch.setattr("devhost.observe.log_limit.time.monotonic", lambda: now[0])
+    kept = Kept()
+    limit = LogLimit(kept)
+    kept.addFilter(limit)
+
+    def log(message: str, resource: str = "a.b/c", level: int = logging.INFO) -> None:
+        record = logging.LogRecord("x", level, "", 0, message, None, None)
+        record.fields = {"resource": resource}
+        kept.handle(record)
+
+    for number in range(10):
+        log(str(number))
+    log("other", "a.b/d")
+    log("error", level=logging.ERROR)
+    assert kept.lines == [
+        *("0", "1", "2", "too many messages of a resource: suppressing more"),
+        *("other", "error"),
+    ]
+    now[0] += 1.0
+    log("later")
+    assert kept.lines[-2:] == ["suppressed 7 messages", "later"]
+    assert limit.suppressed == 7
