@@ -183,7 +183,7 @@ devhost.host.inventory.ANSWER_S = 2.0
 """
 
 
-@pytest.mark.parametrize("source", ["directory: {bad}", "'{bad}/*'", "'{bad}/*/../*'"])
+@pytest.mark.parametrize("source", ["directory: {bad}", "'{bad}/*'"])
 async def test_a_link_that_hangs_costs_itself(
     standin: SimulatedKubelet, daemon: Daemon, place: Path, source: str
 ) -> None:
