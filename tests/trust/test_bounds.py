@@ -28,7 +28,7 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
     """A cgroup with a memory limit."""
     top = Path("/sys/fs/cgroup")
     unified = (top / "cgroup.procs").exists()
-    cgroup = (top if unified else top / "memory") / f"devhost-test-{os.getpid()}"
+    cgroup = (top if unified else top / "memory") / f"devhost-bounds-{os.getpid()}"
     setting = "memory.max" if unified else "memory.limit_in_bytes"
     try:
         cgroup.mkdir()
