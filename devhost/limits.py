@@ -10,7 +10,7 @@ from typing import Final
 # What 30,000 devices with long names take (some 190 MiB, measured) fits into the chart's memory
 # limit beside the process itself (53 MiB).
 
-# Read of one root (devhost.hostfs.files.Tally): more than the devices that a resource has by
+# Read of one root (devhost.hostfs.tally.Tally): more than the devices that a resource has by
 # default, so that a directory may also hold what is not offered. The root fails beyond.
 ENTRIES_MAX: Final = 15_000
 # Read of all roots together. However many that is, each root may have a few.

@@ -15,7 +15,8 @@ from devhost.discovery.roots import (
     contents,
     failure,
 )
-from devhost.hostfs.files import DirectoryEntry, HostFiles, Tally, TooManyEntriesError
+from devhost.hostfs.files import DirectoryEntry, HostFiles
+from devhost.hostfs.tally import Tally, TooManyEntriesError
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.sources import Glob

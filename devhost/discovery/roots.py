@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from devhost.discovery.baseline import Baseline
 from devhost.hostfs.block_use import BlockUse
-from devhost.hostfs.files import HostFiles, Tally, TooManyEntriesError
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.tally import Tally, TooManyEntriesError
 from devhost.immutable import immutable
 from devhost.model import names, pattern
 from devhost.model.device import FileState, Skipped

@@ -10,7 +10,8 @@ from devhost.discovery.baseline import baseline
 from devhost.discovery.match import Readings
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
 from devhost.host.looking import around_hung
-from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.tally import Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.threads import in_thread
 from devhost.watch.targets import WatchTarget

@@ -6,13 +6,13 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from devhost.hostfs.hung import HungError, touched
 from devhost.hostfs.mounts import mounts
+from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
-from devhost.limits import ENTRIES_MAX, ENTRY_CHARACTERS
 from devhost.model.device import FileKind, FileState
 
 _DOTS: Final = ("", ".", "..")
@@ -67,42 +67,12 @@ class DirectoryEntry:
     is_link: bool
 
 
-class TooManyEntriesError(OSError):
-    """More entries than may be read."""
-
-
 def _entry(found: os.DirEntry[str]) -> DirectoryEntry:
     try:
         directory = found.is_dir(follow_symlinks=False)
     except OSError:  # the filesystem does not say with the name, and its entry cannot be read
         directory = False
     return DirectoryEntry(found.name, directory, found.is_symlink())
-
-
-class Tally:
-    """Counts entries while they are read, and ends the reading of too many.
-
-    Args:
-        refusal: Returns why there may not be so many, if they may not.
-    """
-
-    def __init__(self, refusal: Callable[[int], str | None] | None = None) -> None:
-        self._refusal = refusal or _too_many
-        self.count = 0
-
-    def add(self, directory: str, name: str) -> None:
-        """Count an entry of a directory.
-
-        Raises:
-            OSError: There are too many.
-        """
-        self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
-        if reason := self._refusal(self.count):
-            raise TooManyEntriesError(errno.E2BIG, reason, directory)
-
-
-def _too_many(count: int) -> str | None:
-    return f"more than {ENTRIES_MAX:,} entries" if count > ENTRIES_MAX else None
 
 
 @immutable

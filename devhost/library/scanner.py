@@ -11,7 +11,8 @@ from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
 from devhost.library.calls import CallError
 from devhost.library.device import Device

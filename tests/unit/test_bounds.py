@@ -46,7 +46,7 @@ def test_too_many_entries_fail_their_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     """Also those that are not wanted: they have to be read, too."""
-    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
+    monkeypatch.setattr("devhost.hostfs.tally.ENTRIES_MAX", 20)
     (tmp_path / "d").mkdir()
     for number in range(9):
         (tmp_path / "d" / str(number)).touch()
@@ -60,7 +60,7 @@ def test_too_many_entries_fail_their_source(
 def test_a_deep_tree_is_not_walked_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
+    monkeypatch.setattr("devhost.hostfs.tally.ENTRIES_MAX", 20)
     path = tmp_path / "d"
     for _ in range(30):
         path = path / "e"
@@ -69,8 +69,8 @@ def test_a_deep_tree_is_not_walked_to_its_end(
 
 
 def test_long_paths_count_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
-    monkeypatch.setattr("devhost.hostfs.files.ENTRY_CHARACTERS", 100)
+    monkeypatch.setattr("devhost.hostfs.tally.ENTRIES_MAX", 20)
+    monkeypatch.setattr("devhost.hostfs.tally.ENTRY_CHARACTERS", 100)
     (tmp_path / "d").mkdir()
     for number in range(8):
         (tmp_path / "d" / (str(number) * 250)).touch()
@@ -81,7 +81,7 @@ def test_many_wildcards_count_a_directory_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pattern that leads to the same place in many ways is no more work than it finds."""
-    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 500)
+    monkeypatch.setattr("devhost.hostfs.tally.ENTRIES_MAX", 500)
     path = tmp_path / "d"
     for _ in range(12):
         path = path / "e"

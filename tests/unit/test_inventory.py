@@ -11,7 +11,8 @@ import pytest
 from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
 from devhost.host import inventory as host_inventory
 from devhost.host.inventory import Inventory
-from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.tally import Tally
 from devhost.watch.watcher import Watcher
 from tests.support.watching import Listener
 
