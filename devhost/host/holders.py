@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.errors import KubeletError
@@ -13,6 +13,7 @@ from devhost.model.names import without_share
 POLL_S: Final = 10.0
 AGAIN_S: Final = 3.0  # between two lists that agree, where something has just changed
 _ALLOCATION_S: Final = 5.0
+_STILL_HELD_S: Final = 2.0  # Allocate waits for it
 _LISTS_MAX: Final = 3
 _NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
@@ -67,6 +68,22 @@ class Holders:
         A kubelet that has just started lists only the pods that it has admitted so far.
         """
         return frozenset(self.of(resource)) | frozenset(self._before.get(resource, {}))
+
+    async def still_held(self, resource: str, ids: Sequence[str]) -> HeldBy:
+        """Return the pods that hold IDs which somebody allocates just now, mostly none.
+
+        Kubelet allocates a device only when no pod holds it, and lists it for the new pod when it
+        has the answer. So where a pod held one by the lists of `held`, kubelet is asked once more;
+        where it does not answer, its last list counts. It is asked for no other ID, for the reason
+        given in `allocating`.
+        """
+        if self.held(resource).isdisjoint(ids):
+            return {}
+        with contextlib.suppress(KubeletError, TimeoutError):
+            async with asyncio.timeout(_STILL_HELD_S):
+                await self.now(resource)
+        held = self.of(resource)
+        return {one: held[one] for one in ids if one in held}
 
     def unheld(self, resource: str, device_id: str, *, shared: bool, since: float) -> bool:
         """Whether no pod holds a device, by two lists that were requested after a moment.

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from pydantic_core import from_json
@@ -20,6 +21,7 @@ from pydantic_core import from_json
 from devhost.errors import PreStartError
 from devhost.host.state_files import locked, write_atomically
 from devhost.immutable import immutable
+from devhost.kubelet.podresources import HeldBy
 from devhost.threads import BlockingCalls
 
 _PATIENCE_S: Final = 2.0  # Allocate waits for it
@@ -33,9 +35,11 @@ class Fresh:
 
     Attributes:
         mark: Identifies the Allocate.
+        former: The pods that held it nevertheless: for them it is not fresh.
     """
 
     mark: str
+    former: frozenset[str] = frozenset()
 
 
 @immutable
@@ -105,13 +109,19 @@ class HolderRecords:
         """Whether there is a state directory."""
         return self._path is not None
 
-    async def mark_fresh(self, ids: Iterable[str]) -> None:
+    async def mark_fresh(
+        self, ids: Iterable[str], held: HeldBy = MappingProxyType({})
+    ) -> None:
         """Mark IDs as allocated now; never fails.
+
+        Args:
+            ids: The IDs.
+            held: The pods that hold some of them all the same.
 
         Where the state directory cannot be written within 2 s, the marks are in memory only,
         and that is logged once; the next call tries again.
         """
-        marks = {one: Fresh(secrets.token_hex(8)) for one in ids}
+        marks = {one: Fresh(secrets.token_hex(8), held.get(one, frozenset())) for one in ids}
         try:
             await self._use(lambda records: records.update(marks))
         except OSError as error:
@@ -293,8 +303,9 @@ def _load(path: Path, resource: str) -> tuple[dict[str, HolderRecord] | None, st
 def _record(entry: dict[str, object]) -> HolderRecord:
     mark = entry.get("mark", "")
     if isinstance(mark, str):
-        if entry.get("fresh") is True and "holder" not in entry:
-            return Fresh(mark)
+        former = entry.get("former", [])
+        if entry.get("fresh") is True and "holder" not in entry and isinstance(former, list):
+            return Fresh(mark, frozenset(map(str, former)))
         if isinstance(pod := entry.get("holder"), str) and "fresh" not in entry:
             return Holder(pod, mark)
     raise ValueError(f"{entry!r} is not a record")
@@ -303,7 +314,11 @@ def _record(entry: dict[str, object]) -> HolderRecord:
 def _dumped(resource: str, records: Records) -> bytes:
     """Return the file's content."""
     devices: dict[str, dict[str, object]] = {
-        one: {"fresh": True, "mark": record.mark}
+        one: {
+            "fresh": True,
+            "mark": record.mark,
+            **({"former": sorted(record.former)} if record.former else {}),
+        }
         if isinstance(record, Fresh)
         else {"holder": record.pod, "mark": record.mark}
         for one, record in sorted(records.items())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from devhost.errors import PreStartError
-from devhost.host.prestart.holder_records import Fresh, Holder, Records
+from devhost.host.prestart.holder_records import Fresh, Holder, HolderRecord, Records
 from devhost.immutable import immutable
 from devhost.kubelet.podresources import HeldBy
 from devhost.model import names
@@ -64,7 +64,8 @@ def task_of(
     for one in own:
         record = records.get(one)
         if isinstance(record, Fresh):
-            fresh[one] = record
+            if pod not in record.former:
+                fresh[one] = record
         elif record is None or record.pod != pod:
             why = (
                 f"its record is of {record.pod}" if record else f"no record of its allocation{kept}"
@@ -76,11 +77,19 @@ def task_of(
     shares = [one for one in held if without_share(one) == device_id]
     # A pod that has started with another share of the device must not lose its data.
     prepared = any(
-        isinstance(record := records.get(one), Holder) and held[one] == {record.pod} == {pod}
-        for one in shares
+        _used_by(records.get(one), pod) and held[one] == {pod} for one in shares
     )
     others = frozenset[str]().union(*(held[one] for one in shares)) - {pod}
     return Task(fresh, bool(fresh) and not prepared, others)
+
+
+def _used_by(record: HolderRecord | None, pod: str) -> bool:
+    match record:
+        case Holder(pod=holder):
+            return holder == pod
+        case Fresh(former=former):
+            return pod in former
+    return False
 
 
 def named(ids: Iterable[str]) -> str:

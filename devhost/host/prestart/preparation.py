@@ -1,12 +1,16 @@
 """Prepares devices before a container starts: once per holder, and never on a guess.
 
 The proof that a device was free is kubelet's own Allocate for it: it comes when an ID is allocated
-to a new pod, and neither when a container restarts nor when kubelet does. If pod-resources does
+to a new pod, and neither when a container restarts nor when kubelet does. Others who reach the
+socket can send one as well. So where a pod held the device by the last lists of pod-resources,
+kubelet is asked once more before the answer: while it allocates a device itself, it lists the
+device for no pod. If pod-resources does
 not list a device, that proves nothing: a kubelet that has just started lists only part of its pods.
 """
 
 import asyncio
 import contextlib
+import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +39,14 @@ from devhost.threads import BlockingCalls
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
 
 ListHolders = Callable[[str], Awaitable[HeldBy]]
+StillHeld = Callable[[str, Sequence[str]], Awaitable[HeldBy]]
 
+
+async def _nobody(_resource: str, _ids: Sequence[str]) -> HeldBy:
+    return {}
+
+
+_LOG: Final = logging.getLogger(__name__)
 _NOTHING_KEPT: Final = Task({}, unprepared=False)
 
 
@@ -49,6 +60,7 @@ class Preparation:
         policy: What a configuration may ask for.
         holders: Returns the pods (``namespace/name``) that hold each advertised ID of a resource
             now, or raises `KubeletError`; ``None`` without ``--pod-resources``.
+        still_held: Returns the pods that hold IDs of a resource while these are allocated.
         state_dir: Where records outlive the process, and devices are locked.
         within: Seconds that all steps of a start may take.
     """
@@ -62,11 +74,12 @@ class Preparation:
         policy: Policy,
         holders: ListHolders | None,
         state_dir: Path | None,
+        still_held: StillHeld = _nobody,
         within: float = WITHIN_S,
     ) -> None:
         self._name, self._files, self._policy = name, files, policy
         self._constants = {"resource": name, "nodeName": node_name}
-        self._holders, self._within = holders, within
+        self._holders, self._still_held, self._within = holders, still_held, within
         self._records = HolderRecords(name, state_dir)
         self._device_locks = state_dir / "locks" if state_dir else None
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
@@ -91,10 +104,14 @@ class Preparation:
     async def allocated(self, resource: Resource, ids: Sequence[str]) -> None:
         """Record that advertised IDs are allocated, before Allocate is answered.
 
-        Never fails, and takes at most 2 s.
+        Never fails, and takes at most 4 s.
         """
         if pre_start.keeps_records(resource) and not self._unrecorded:
-            await self._records.mark_fresh(ids)
+            held = await self._still_held(self._name, ids)
+            await self._records.mark_fresh(ids, held)
+            if held:
+                fields = {"resource": self._name, "ids": names.natural(held)}
+                _LOG.warning("allocated devices that a pod holds", extra={"fields": fields})
 
     async def prepare(
         self, resource: Resource, devices: Mapping[str, HostDevice], ids: Sequence[str]

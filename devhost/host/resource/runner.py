@@ -64,6 +64,7 @@ class Runner:
             files=scanner.files,
             policy=scanner.policy,
             holders=shared.holders.now if shared.holders.asked else None,
+            still_held=shared.holders.still_held,
             state_dir=shared.state_dir,
         )
         backend = ResourceBackend(
