@@ -48,6 +48,8 @@ def status(host: Host) -> Json:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
     if problem := host.shared.owners.problem:
         shown["troubles"].append(f"cannot save node owners: {problem}")
+    if problem := host.shared.directory.requests.trouble:
+        shown["troubles"].append(problem)
     shown["troubles"] += _troubles(shown)
     return shown
 

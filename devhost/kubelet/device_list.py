@@ -125,6 +125,9 @@ class DeviceList:
         self._entries_shared = True
         return MappingProxyType(self._entries)
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def __contains__(self, advertised_id: object) -> bool:
         return advertised_id in self._entries
 

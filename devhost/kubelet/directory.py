@@ -17,6 +17,7 @@ from devhost.kubelet.channel import open_channel
 from devhost.kubelet.instances import Instances, resource_hash
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket, SocketIdentity
 from devhost.kubelet.liveness import Liveness
+from devhost.kubelet.requests import Requests
 
 REGISTER_TIMEOUT_S: Final = 15.0  # an older instance waits for a newer one for longer than that
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
@@ -42,6 +43,7 @@ class PluginDirectory:
         restarts: How often a resource was registered with another kubelet than before.
         concurrency: Limits how many resources start a server or register at a time. If a thousand
             did, memory would grow for good, and kubelet's calls would have to wait.
+        requests: The bounds of what clients of all servers may ask for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,6 +54,7 @@ class PluginDirectory:
         self._liveness = Liveness(self.instances.sockets_of, self._check_due.set)
         self.instances.answers = self._liveness.answers
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
+        self.requests = Requests()
         self._changed = asyncio.Event()
         self._subscribers: dict[str, set[Callable[[], None]]] = {}
         self._reading: asyncio.Task[None] | None = None

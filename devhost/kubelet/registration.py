@@ -114,7 +114,8 @@ class Registration:
     async def _serving(self) -> AsyncIterator[PluginServer]:
         async with self._directory.concurrency:
             endpoint = self._directory.instances.fresh_name(self._backend.name)
-            server = PluginServer(self._backend, self._directory.path, endpoint)
+            directory = self._directory
+            server = PluginServer(self._backend, directory.path, endpoint, directory.requests)
             await server.start()
         self._server = server
         self._report(State.SERVING, None)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -12,7 +12,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import call_log
-from devhost.kubelet.device_list import Call, DeviceList
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.encoding import container_response
 from devhost.kubelet.streams import Streams
 from devhost.model.allocation import Allocation
@@ -24,6 +24,8 @@ ALLOCATE_TIMEOUT_S: Final = 5.0
 RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
 _AFTER_ALLOCATE_S: Final = 0.5  # in which kubelet has processed the answer to an Allocate
 WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read would keep IDs in the list
+_ID_SHOWN_MAX: Final = 100
+_TEXT_MAX: Final = 4000  # of an error; gRPC's client takes 8 KiB of metadata
 _CANCELLED: Final = "the kubelet cancelled the call"
 _SUPERSEDED: Final = "another instance of devhost takes over"
 _LOG: Final = logging.getLogger(__name__)
@@ -194,7 +196,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             self._backend.allocated(ids, "refused", 0.0)
             call_log.log_not_allocated(name, ids, "refused", _SUPERSEDED)
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_SUPERSEDED}")
-        call, deadline = self._begin(began), began + ALLOCATE_TIMEOUT_S
+        deadline = began + ALLOCATE_TIMEOUT_S
         try:
             answers = [
                 await self._allocate(list(one.devices_ids), deadline)
@@ -220,7 +222,6 @@ class Servicer(pb_grpc.DevicePluginServicer):
             result, code, text = "refused", grpc.StatusCode.UNAVAILABLE, f"{name}: {_SUPERSEDED}"
         finally:
             ended = loop.time()
-            self._end(call, ended)
             self._backend.allocated(ids, result, ended - began)
             if result != "ok":
                 call_log.log_not_allocated(name, ids, result, text)
@@ -231,7 +232,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
         backend, pre_start = self._backend, self.pre_start_required
         for advertised_id in advertised_ids:
             if advertised_id not in backend.device_list:
-                raise AllocationError(f"{backend.name}: there is no device {advertised_id}")
+                shown = advertised_id[:_ID_SHOWN_MAX]
+                raise AllocationError(f"{backend.name}: there is no device {shown}")
         late = asyncio.get_running_loop().call_later(
             call_log.LATE_S, call_log.log_slow_allocation, backend.name, advertised_ids
         )
@@ -249,24 +251,24 @@ class Servicer(pb_grpc.DevicePluginServicer):
         Never an error, with which kubelet fails the pod for good (v1.37.1
         pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate).
         """
-        clock = asyncio.get_running_loop().time
-        call = self._begin(clock())
-        try:
-            return pb.PreferredAllocationResponse(
-                container_responses=[
-                    pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(one))
-                    for one in request.container_requests
-                ]
-            )
-        finally:
-            self._end(call, clock())
+        deadline = asyncio.get_running_loop().time() + ALLOCATE_TIMEOUT_S
+        return pb.PreferredAllocationResponse(
+            container_responses=[
+                pb.ContainerPreferredAllocationResponse(
+                    deviceIDs=await self._preferred(one, deadline)
+                )
+                for one in request.container_requests
+            ]
+        )
 
-    async def _preferred(self, one: pb.ContainerPreferredAllocationRequest) -> Sequence[str]:
+    async def _preferred(
+        self, one: pb.ContainerPreferredAllocationRequest, deadline: float
+    ) -> Sequence[str]:
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
         if self.standby or self.superseded:
             return ()
         try:
-            async with asyncio.timeout(ALLOCATE_TIMEOUT_S):
+            async with asyncio.timeout_at(deadline):
                 return await self._backend.preferred(available, must, one.allocation_size)
         except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
             _LOG.exception(
@@ -288,7 +290,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             call_log.log_not_prepared(name, ids, _CANCELLED)
             raise
         except PreStartError as error:
-            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+            code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_TEXT_MAX]
         except Exception:  # noqa: BLE001 (logged; the kubelet gets an answer)
             _LOG.exception("preparing devices failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
@@ -299,15 +301,18 @@ class Servicer(pb_grpc.DevicePluginServicer):
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
-    def _begin(self, now: float) -> Call:
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
         """Keep the IDs that a call may use in the list until it ends."""
+        clock = asyncio.get_running_loop().time
         self._calls += 1
         self._idle.clear()
-        return self._backend.device_list.begin_call(now)
-
-    def _end(self, call: Call, now: float) -> None:
-        self._backend.device_list.end_call(call)
-        self._calls -= 1
-        self._last_call_ended = now
-        if not self._calls:
-            self._idle.set()
+        call = self._backend.device_list.begin_call(clock())
+        try:
+            yield
+        finally:
+            self._backend.device_list.end_call(call)
+            self._calls -= 1
+            self._last_call_ended = clock()
+            if not self._calls:
+                self._idle.set()

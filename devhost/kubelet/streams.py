@@ -25,6 +25,11 @@ class Streams:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def expecting(self) -> bool:
+        """Whether kubelet may open its stream now."""
+        return self._expecting
+
     def open(self) -> asyncio.Event:
         """Record a new stream; return the event that wakes it."""
         wake = asyncio.Event()

@@ -109,9 +109,7 @@ class HolderRecords:
         """Whether there is a state directory."""
         return self._path is not None
 
-    async def mark_fresh(
-        self, ids: Iterable[str], held: HeldBy = MappingProxyType({})
-    ) -> None:
+    async def mark_fresh(self, ids: Iterable[str], held: HeldBy = MappingProxyType({})) -> None:
         """Mark IDs as allocated now; never fails.
 
         Args:

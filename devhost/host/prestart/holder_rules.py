@@ -76,9 +76,7 @@ def task_of(
             )
     shares = [one for one in held if without_share(one) == device_id]
     # A pod that has started with another share of the device must not lose its data.
-    prepared = any(
-        _used_by(records.get(one), pod) and held[one] == {pod} for one in shares
-    )
+    prepared = any(_used_by(records.get(one), pod) and held[one] == {pod} for one in shares)
     others = frozenset[str]().union(*(held[one] for one in shares)) - {pod}
     return Task(fresh, bool(fresh) and not prepared, others)
 
