@@ -68,7 +68,17 @@ MANY_IDS_WITHIN_S: Final = 2.0
 # streams of all connections. Kubelet has one connection with one stream, and starts the containers
 # of up to 110 pods at a time.
 CONNECTIONS_MAX: Final = 32
-CONNECTION_CALLS_MAX: Final = 128
+CONNECTION_CALLS_MAX: Final = 256
 CALLS_MAX: Final = 256
 STREAMS_MAX: Final = 16
 IDLE_CONNECTION_S: Final = 30.0
+
+# ── the size of a configuration, and of what is found ──
+
+# In loading/checks.py. With 20 tokens each they take some 180 MiB, and 40 KiB of the node's status,
+# which etcd limits to 1.5 MiB.
+RESOURCES_MAX: Final = 1000
+# Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares (its
+# tokens, and at least one device of each resource, times `replicas`) is checked in
+# loading/source_checks.py; what is found, in host/quota.py.
+DEVICE_IDS_MAX: Final = 20_000

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from devhost import limits
 from devhost.discovery.candidates import Candidate, Moment, candidates, label
 from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
 from devhost.model import names
@@ -20,6 +21,7 @@ NO_SOURCE: Final = -1  # of a node: the source that found it is no longer declar
 _SAME, _OFFERED, _NEW = range(3)
 
 File = tuple[int, int, int]
+NO_ROOM: Final = f"devhost offers {limits.DEVICE_IDS_MAX} device IDs at most, of all resources"
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Identified:
         incomplete: By ID, why a device of several nodes cannot be offered at the moment.
         over_limit: Whether something was skipped for the limit.
         gone: By ID, the devices that were offered and are not found now, as they go on.
+        cut: How many devices were left out by `cut_to`.
     """
 
     devices: dict[str, HostDevice] = field(default_factory=dict)
@@ -41,6 +44,18 @@ class Identified:
     incomplete: dict[str, str] = field(default_factory=dict)
     over_limit: bool = False
     gone: dict[str, HostDevice] = field(default_factory=dict)
+    cut: int = 0
+
+    def cut_to(self, most: int, previous: Snapshot) -> None:
+        """Leave out the last of the new devices, where there would be more than that."""
+        extra = len(self.devices) + len(self.gone) - most
+        if extra <= 0:
+            return
+        new = [one for one in self.devices if one not in previous.devices][-extra:]
+        for device_id in new:
+            device = self.devices.pop(device_id)
+            self.skipped.append(Skipped(label(device.nodes[0]), NO_ROOM))
+        self.cut = len(new)
 
     @property
     def offered(self) -> frozenset[str]:

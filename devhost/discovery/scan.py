@@ -79,7 +79,7 @@ class Scanner(Declaration):
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
             error="; ".join(found.failed.values()) or None,
-            notes=(*found.notes, *_unseen(unseen, self.files.root)),
+            notes=(*found.notes, *_unseen(unseen, self.files.root), *_cut(identified)),
             unmatched=() if devices else found.unmatched,
             deferred=identified.deferred,
             again_at=self.again_at(devices, identified, now),
@@ -193,6 +193,11 @@ def events_suffice(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bo
         and scanner.self_contained
         and not any(one.reason and one.missing_since is None for one in snapshot.devices.values())
     )
+
+
+def _cut(identified: Identified) -> Iterator[str]:
+    if identified.cut:
+        yield f"{identified.cut} devices left out: {identity.NO_ROOM}"
 
 
 def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:

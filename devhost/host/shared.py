@@ -11,6 +11,7 @@ from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.ownership.owners import Owners
 from devhost.host.ownership.ownership import Ownership
+from devhost.host.quota import Quota
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.kubelet.directory import PluginDirectory
@@ -28,6 +29,7 @@ class Shared:
         directory: The plugin directory.
         inventory: What is on the host.
         ownership: Which resource offers which node.
+        quota: How many device IDs each resource may offer.
         holders: Which pods hold which devices.
         served_names: Which resources have a device plugin; ``None`` where nobody tells.
         owners: Under what names nodes are, or were, offered.
@@ -41,6 +43,7 @@ class Shared:
     directory: PluginDirectory
     inventory: Inventory
     ownership: Ownership
+    quota: Quota
     holders: Holders
     served_names: ServedNames | None
     owners: Owners

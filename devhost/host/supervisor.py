@@ -20,6 +20,7 @@ from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.ownership.owners import Owners
 from devhost.host.ownership.ownership import Ownership
+from devhost.host.quota import Quota
 from devhost.host.rescan import Rescan
 from devhost.host.resource.runner import Runner
 from devhost.host.shared import CodeResource, Shared
@@ -118,6 +119,7 @@ class Host:
             directory=directory,
             inventory=Inventory(settings.files, self._watcher),
             ownership=Ownership(),
+            quota=Quota(),
             holders=holders,
             served_names=ServedNames(pod_resources) if pod_resources else None,
             owners=Owners(
@@ -222,7 +224,9 @@ class Host:
         config = self._with_code(config)
         changes = plan.changes(self._config, config, node_name)
         self._config = config
-        self._shared.owners.declare(one for one in config.resources if one.applies_to(node_name))
+        here = [one for one in config.resources if one.applies_to(node_name)]
+        self._shared.owners.declare(here)
+        self._shared.quota.declare({one.name: one.declared_ids for one in here})
         for change in changes:
             if change.action is not Action.KEEP and not first:
                 fields = {"resource": change.name, "reason": "; ".join(change.reasons)}

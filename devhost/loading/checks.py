@@ -12,7 +12,12 @@ from devhost.loading.collision_checks import (
     entries_of,
 )
 from devhost.loading.name_checks import check_names
-from devhost.loading.source_checks import check_globs, check_patterns, check_sources
+from devhost.loading.source_checks import (
+    check_device_ids,
+    check_globs,
+    check_patterns,
+    check_sources,
+)
 from devhost.loading.step_checks import check_steps
 from devhost.loading.template_checks import check_cdi, check_templates
 from devhost.loading.yamltree import Finding, Path
@@ -43,7 +48,8 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
     Resources that are marked already are only checked against the others.
     """
     yield from _same_names(resources)
-    if too_many := [*check_patterns((one.path, one.resource) for one in resources)]:
+    parsed = [(one.path, one.resource) for one in resources]
+    if too_many := [*check_patterns(parsed), *check_device_ids(parsed)]:
         yield from too_many
         return
     sound, faulty = [], set[int]()

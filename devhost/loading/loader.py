@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.immutable import immutable
@@ -119,6 +120,9 @@ class Loader:
         for path, message, at in explain.tree_problems(tree):
             reported.add(path)
             yield "error", path, message, at
+        if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
+            message = f"{count} resources, more than {limits.RESOURCES_MAX}"
+            yield "error", ("resources",), message, tree.position(("resources",)).key
         around = {path[:-1] for path in reported}
         for parsed_or_error in _shapes(tree, self._clean):
             if isinstance(parsed_or_error, ParsedResource):
@@ -171,7 +175,7 @@ def _shapes(
     if isinstance(data, dict):
         data = {key: value for key, value in data.items() if not key.startswith("x-")}
         if isinstance(data.get("resources"), list):
-            items = data["resources"]
+            items = data["resources"][: limits.RESOURCES_MAX]
             data["resources"] = []
     try:
         Config.model_validate(data)
@@ -187,6 +191,11 @@ def _shapes(
             yield path, error
             if (rest := _without_mistakes(item, error, index)) is not None:
                 yield ParsedResource(path, rest)
+
+
+def _resource_count(data: Any) -> int:
+    listed = data.get("resources") if isinstance(data, dict) else None
+    return len(listed) if isinstance(listed, list) else 0
 
 
 def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource | None:

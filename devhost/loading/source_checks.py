@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from devhost import limits
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.lookalikes import directory_mistake, glob_mistake, variable_mistake
@@ -12,7 +13,6 @@ from devhost.model import names, pattern
 from devhost.model.config import Resource
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
-from devhost.model.values import SHARES_MAX
 
 # Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
@@ -29,7 +29,7 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
     for index, source in enumerate(resource.sources):
         yield from _source(source, (*path, "sources", index))
     yield from _nodes(path, resource)
-    yield from _shares(path, resource)
+    yield from _limits(path, resource)
     yield from _stable_ids(path, resource)
 
 
@@ -50,6 +50,22 @@ def check_patterns(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Findi
                 )
                 yield "error", (*path, "sources", index), message, False
                 return
+
+
+def check_device_ids(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
+    """Refuse more tokens and shares than all resources together may have."""
+    total, most = 0, limits.DEVICE_IDS_MAX
+    for path, resource in resources:
+        total += resource.declared_ids
+        if total > most:
+            message = f"with this resource, the file has {total} device IDs, more than {most}"
+            yield (
+                "error",
+                (*path, "replicas" if resource.replicas > 1 else "sources"),
+                message,
+                True,
+            )
+            return
 
 
 def _source(source: Source, path: Path) -> Iterator[Finding]:
@@ -153,15 +169,7 @@ def _nodes(path: Path, resource: Resource) -> Iterator[Finding]:
         yield "error", (*path, "sources"), message, True
 
 
-def _shares(path: Path, resource: Resource) -> Iterator[Finding]:
-    tokens = sum(
-        kind.count or len(kind.ids or ())
-        for source in resource.sources
-        if isinstance(kind := source.kind, Static)
-    )
-    if max(tokens, 1) * resource.replicas > SHARES_MAX:
-        message = f"more than {SHARES_MAX} device IDs, the most that kubelet accepts"
-        yield "error", (*path, "replicas" if resource.replicas > 1 else "sources"), message, True
+def _limits(path: Path, resource: Resource) -> Iterator[Finding]:
     most, least = resource.max_devices, resource.min_devices
     if most is not None and least is not None and least > most:
         message = f"minDevices {least} is more than maxDevices {most}; some would always be missing"

@@ -170,6 +170,16 @@ class Resource(Model):
             return DEVICES_MAX
         return self.max_devices
 
+    @property
+    def declared_ids(self) -> int:
+        """How many device IDs it has at least: its tokens, or one device, times its replicas."""
+        tokens = sum(
+            kind.count or len(kind.ids or ())
+            for source in self.sources
+            if isinstance(kind := source.kind, Static)
+        )
+        return max(min(tokens, self.max_devices or tokens), 1) * self.replicas
+
     def applies_to(self, node_name: str) -> bool:
         """Whether the resource is served on a node."""
         globs = self.node_names

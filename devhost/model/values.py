@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictStr, WithJsonSchema
 
+from devhost import limits
 from devhost.model import names
 from devhost.model.template import TEMPLATE_PATTERN, Template
 
 # The default limit of a resource that finds devices on the host: encoding the list of more would
 # delay kubelet's calls for other resources by more than a quarter of a second.
 DEVICES_MAX: Final = 10_000
-SHARES_MAX: Final = 100_000  # devices times replicas; kubelet accepts lists up to 4 MiB
+SHARES_MAX: Final = limits.DEVICE_IDS_MAX  # of a resource: devices times replicas
 
 _NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
 

@@ -71,6 +71,24 @@ def active_older(instances: Instances, resource: str) -> set[str]:
     return instances.active_older(resource)
 
 
+def test_an_instance_of_the_future_is_none(sockets: Sockets) -> None:
+    """Whoever writes into the directory does not silence a resource by a name."""
+    one = Instances(Path())
+    others = Instances(Path())
+    others.own = "f" * 20
+    sockets.listen(others.fresh_name(T))
+    others.own = f"{int(one.own[:16], 16) + 3600 * 10**9:016x}ffff"
+    sockets.listen(others.fresh_name(T))
+    one.check_all()
+    one.check(T)
+    assert not one.newer(T)
+    assert not active_older(one, T)
+    sockets.listen(Instances(Path()).fresh_name(T))
+    one.read_directory()
+    one.check(T)
+    assert one.newer(T)
+
+
 def test_later_instances_sort_later() -> None:
     """By the time since boot, whatever is done to the clock; and no two are the same."""
     ids = [new_instance() for _ in range(1000)]

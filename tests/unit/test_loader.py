@@ -1,5 +1,6 @@
 """A file to a configuration, or every mistake with its place and its fix."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -7,11 +8,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError
+from devhost.loading import explain, yamltree
 from devhost.loading.loader import PROBLEMS_MAX, SIZE_MAX, Loaded, load, loads
-from devhost.model.config import Config
+from devhost.model.config import Config, Resource
 
 HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"  # three lines
 KVM: Final = HEAD + "    sources: [dev: kvm]\n"  # four
@@ -190,7 +193,9 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    allocate: {annotations: {cdi.k8s.io/x: a}}", "5:30", f"{A}.allocate.annotations.cdi.k8s.io/x", "'cdi.k8s.io/x': 'cdi.k8s.io/' annotations control the runtime and are not allowed"),
         (KVM + "    allocate: {annotations: {'a b': a}}", "5:30", f"{A}.allocate.annotations.a b", "not an annotation key"),
         # limits and things to come
-        (SLOTS + "    replicas: 60000", "5:5", f"{A}.replicas", "more than 100000 device IDs"),
+        (SLOTS + "    replicas: 15000", "5:5", f"{A}.replicas", "with this resource, the file has 30000 device IDs, more than 20000"),
+        (SLOTS + "    replicas: 20001", "5:15", f"{A}.replicas", "should be at most 20000, not 20001"),
+        (KVM + "    replicas: 20000\n" + TWO.split("resources:\n")[1].replace("a\n", "c\n", 1), "7:5", "resources[1].sources", "the file has 20001 device IDs"),
         (KVM + "    optional: true", "5:5", f"{A}.optional", "unknown key"),
         (KVM.replace("dev: kvm", "{dev: kvm, optional: true}"), "4:26", f"{A}.sources[0].optional", "only devices with several nodes can lack one; set `group` as well"),
         (TWO.replace("example.com/b", "example.com/a"), "5:11", "resources[1].name", "duplicate resource 'example.com/a' (first defined as resources[0])"),
@@ -319,6 +324,36 @@ def test_errors_beyond_measure_are_cut_off() -> None:
     found = problems("".join(f"a{number}: b\n" for number in range(PROBLEMS_MAX * 2)))
     assert len(found) == PROBLEMS_MAX + 1
     assert [line for line in found if "more than 1000 errors; the rest is not shown" in line]
+
+
+def test_many_unknown_keys_are_not_compared_with_each_other() -> None:
+    """The hint for one looks at the keys of the language, not at all those that are there."""
+
+    class Keys(dict[str, Any]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[str]:
+            Keys.reads += len(self)
+            return super().__iter__()
+
+    tree = yamltree.parse(KVM + "".join(f"    odd{number}: 1\n" for number in range(500)))
+    given = tree.data["resources"][0]
+    with pytest.raises(ValidationError) as caught:
+        Resource.model_validate(given)
+    tree.data["resources"][0] = Keys(given)
+    found = [*explain.shape_problems(caught.value, ("resources", 0), tree, set(), set())]
+    assert len(found) == 500
+    assert Keys.reads == 0
+
+
+def test_more_resources_than_may_be_are_not_looked_at() -> None:
+    """One error says how many there are, and those beyond are not validated."""
+    text = HEAD.split("  - name")[0] + "".join(
+        f"  - {{name: example.com/a{number}, sources: [static: 1]}}\n" for number in range(1001)
+    )
+    (line,) = problems(text + "  - {}\n")
+    assert line == "f.yaml:4:1: error: resources: 1002 resources, more than 1000"
+    assert loads(text.rpartition("  - ")[0]).config is not None
 
 
 def test_warnings_beyond_measure_hide_no_error() -> None:

@@ -47,7 +47,7 @@ class Runner:
         self._declare(scanner)
         own = functools.partial(shared.inventory.own, self._member)
         self._patience = Patience(name, self.trigger_scan, own)
-        self._scans = Scans(scanner, self._member, shared, self._patience)
+        self._scans = Scans(scanner, self._member, shared, self._patience, self.trigger_scan)
         self._scanning: asyncio.Task[Snapshot | None] | None = None
         self.health = HealthMonitor(name, self.trigger_scan)
         self._injection = CdiInjection(shared.cdi_files, shared.holders, self.trigger_scan)
@@ -134,7 +134,7 @@ class Runner:
         self.draining = False
         publisher = self._publisher
         publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
-        self._scans = Scans(scanner, self._member, self._shared, self._patience)
+        self._scans = Scans(scanner, self._member, self._shared, self._patience, self.trigger_scan)
         self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
         self._declare(scanner)
         self._start_over()
@@ -195,6 +195,7 @@ class Runner:
         """Give up what a resource that has ended had on this node."""
         self._shared.ownership.remove(self._member)
         self._shared.owners.end(self.name)
+        self._shared.quota.end(self.name)
         await self._preparation.ended()
         await self._injection.remove(self.name)
 

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from devhost import memory
+from devhost.discovery import identity
 from devhost.discovery.baseline import Baseline
+from devhost.discovery.identity import Identified
 from devhost.discovery.incremental import Changed, Incremental, is_independent
 from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, ScanResult, events_suffice
@@ -88,9 +90,15 @@ class Scans:
     """
 
     def __init__(
-        self, scanner: Scanner, member: Member, shared: Shared, patience: Patience
+        self,
+        scanner: Scanner,
+        member: Member,
+        shared: Shared,
+        patience: Patience,
+        again: Callable[[], None],
     ) -> None:
-        self.scanner, self._member = scanner, member
+        self.scanner, self._member, self._again = scanner, member, again
+        self._quota, self._is_cut = shared.quota, False
         self._host, self._ownership = shared.inventory, shared.ownership
         self._recorder = shared.recorder
         self._patience = patience
@@ -158,6 +166,7 @@ class Scans:
                 identified = identify()
             else:
                 identified = await in_thread(f"identify {name}", identify)
+            self._cut(identified, previous)
             if self._ownership.outdated(self._member, identified.offered):
                 return None
             expected = self._member.expected
@@ -166,6 +175,17 @@ class Scans:
             self._ownership.decide(self._member, identified.offered, left, expected)
         self.left, self._found = frozenset(left), found
         return await run(lambda: scanner.conclude(found, identified, previous, now))
+
+    def _cut(self, identified: Identified, previous: Snapshot) -> None:
+        """Keep the resource within its part of what the process may offer."""
+        name, replicas = self._member.name, self.scanner.resource.replicas
+        identified.cut_to(self._quota.most(name) // replicas, previous)
+        ids = (len(identified.devices) + len(identified.gone)) * replicas
+        self._quota.use(name, ids, self._again if identified.cut else None)
+        if identified.cut and not self._is_cut:
+            fields = {"resource": name, "left_out": identified.cut, "reason": identity.NO_ROOM}
+            _LOG.warning("devices left out", extra={"fields": fields})
+        self._is_cut = bool(identified.cut)
 
     async def names(self, known: Snapshot, changed: Changed) -> ScanResult | None:
         """Scan a few names; ``None`` where everything has to be scanned."""
@@ -188,10 +208,15 @@ class Scans:
             return None
         async with self._ownership.turn(self._member):
             offered, released = result.offered, result.released
-            if self._ownership.outdated(self._member, offered) or any(
-                self._ownership.owner(self._member, key) for key in offered
+            ids = len(result.snapshot.devices) * self.scanner.resource.replicas
+            if (
+                self._ownership.outdated(self._member, offered)
+                or any(self._ownership.owner(self._member, key) for key in offered)
+                or ids > self._quota.most(name)
+                or self._is_cut
             ):
                 return None
+            self._quota.use(name, ids)
             new = offered - self._member.offered
             self._ownership.change(self._member, new=new, gone=released & self._member.offered)
         self._incremental = incremental

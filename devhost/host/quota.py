@@ -1,0 +1,64 @@
+"""How many device IDs each resource may offer, of those that the process may have."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from devhost import limits
+
+# Of what the declared IDs leave: the part that is divided evenly. The rest is for whoever comes
+# first, so that a directory that fills up takes nothing from others.
+_SHARE: Final = 0.5
+
+
+class Quota:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self._declared: Mapping[str, int] = {}
+        self._used: dict[str, int] = {}
+        self._cut: dict[str, Callable[[], None]] = {}
+        self._each = 0
+
+    def declare(self, declared: Mapping[str, int]) -> None:
+        """Set how many IDs each resource has at least by its declaration."""
+        left = max(limits.DEVICE_IDS_MAX - sum(declared.values()), 0)
+        self._declared, self._each = declared, int(left * _SHARE / max(len(declared), 1))
+        self._tell()
+
+    def most(self, resource: str) -> int:
+        """Return how many IDs a resource may offer now; never less than it does."""
+        free = limits.DEVICE_IDS_MAX - sum(
+            max(self._granted(one), self._used.get(one, 0))
+            for one in self._declared.keys() | self._used.keys()
+        )
+        used = self._used.get(resource, 0)
+        return max(used, max(used, self._granted(resource)) + free)
+
+    def use(self, resource: str, ids: int, again: Callable[[], None] | None = None) -> None:
+        """Record how many IDs a resource has.
+
+        Args:
+            resource: Its name.
+            ids: Their number.
+            again: Called when there may be more room, for one that could use it.
+        """
+        former, self._used[resource] = self._used.get(resource, 0), ids
+        self._cut.pop(resource, None)
+        if ids < former:
+            self._tell()
+        if again is not None:
+            self._cut[resource] = again
+
+    def end(self, resource: str) -> None:
+        """Forget a resource that has ended."""
+        self._used.pop(resource, None)
+        self._cut.pop(resource, None)
+        self._tell()
+
+    def _granted(self, resource: str) -> int:
+        declared = self._declared.get(resource)
+        return 0 if declared is None else declared + self._each
+
+    def _tell(self) -> None:
+        for again in tuple(self._cut.values()):
+            again()

@@ -1,0 +1,107 @@
+"""No configuration and no directory is too large for the memory that the chart gives devhost."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost import limits
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.cgroup import chart_memory
+from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens
+
+A, B, CALM = "example.com/a", "example.com/b", "example.com/calm"
+MOST = limits.DEVICE_IDS_MAX
+PATIENT = """
+import devhost.kubelet.registration
+devhost.kubelet.registration.STREAM_TIMEOUT_S = 60.0
+"""
+
+
+@pytest.fixture
+def memory(daemon: Daemon) -> Iterator[None]:
+    with chart_memory() as daemon.wrapper:
+        yield
+
+
+@pytest.fixture
+async def bounded(memory: None, daemon: Daemon) -> AsyncIterator[Daemon]:
+    daemon.prelude += PATIENT
+    yield daemon
+    await daemon.kill()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"a": MOST},
+        {"a": MOST // 2, "b": MOST // 2},
+        {f"r{number}": MOST // limits.RESOURCES_MAX for number in range(limits.RESOURCES_MAX)},
+    ],
+    ids=["one resource", "two resources", "many resources"],
+)
+async def test_the_largest_configuration(
+    bounded: Daemon, standin: SimulatedKubelet, declared: dict[str, int]
+) -> None:
+    """It is served, changed, and served again to another kubelet."""
+    text = tokens(**declared)
+    await bounded.start(text)
+
+    async def all_served() -> None:
+        for name, count in declared.items():
+            await standin.wait(f"example.com/{name}", count, count)
+
+    await all_served()
+    bounded.write(text.replace("]}", "], allocate: {env: {A: '${id}', B: '${id}'}}}"))
+    last = [*declared][-1]
+    await bounded.logged("resource changed", resource=f"example.com/{last}")
+    await standin.restart()
+    await all_served()
+    assert await bounded.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        tokens(a=MOST + 1),
+        tokens(a=MOST // 2, b=MOST // 2 + 1),
+        tokens(a=1).replace("]}", f"], replicas: {MOST}}}")
+        + "  - {name: example.com/b, sources: [dev: x]}\n",
+        tokens(**{f"r{number}": 1 for number in range(19_000)}),
+        tokens(**{f"r{number}": 100_000 for number in range(200)}),
+    ],
+    ids=["one resource", "two resources", "replicas", "resources", "both"],
+)
+async def test_an_edit_beyond_that_changes_nothing(
+    bounded: Daemon, standin: SimulatedKubelet, beyond: str
+) -> None:
+    await bounded.start(tokens(a=3))
+    await at_rest(standin, bounded, {A: numbers(3)})
+    bounded.write(beyond)
+    await bounded.logged("more than")
+    await at_rest(standin, bounded, {A: numbers(3)})
+    assert await bounded.stop() == 0
+
+
+@pytest.mark.timeout(600)
+async def test_more_devices_than_may_be_are_found(
+    bounded: Daemon, standin: SimulatedKubelet, directory: Path
+) -> None:
+    """Those beyond are left out, which is said; others go on, and get what becomes free."""
+    for name, count in (("a", 8000), ("b", 8000), ("calm", 5)):
+        (directory / name).mkdir()
+        for number in range(count):
+            (directory / name / f"{number:05}").touch()
+    calm = directories(directory, "calm").partition("resources:\n")[2]
+    await bounded.start(directories(directory, "a", "b", more=", replicas: 2") + calm)
+    await standin.wait(CALM, 5, 5)
+    line = await bounded.logged("devices left out")
+    assert line["resource"] in (A, B)
+    for number in range(5, 20):
+        (directory / "calm" / f"{number:05}").touch()
+        await standin.wait(CALM, number + 1, number + 1)
+    counts = await standin.capacity()
+    assert sum(capacity for capacity, _ in counts.values()) <= MOST
+    assert sum(capacity for capacity, _ in counts.values()) > MOST // 2
+    assert await bounded.stop() == 0
