@@ -226,8 +226,8 @@ class Instances:
     def _takes_precedence(self, name: str) -> bool:
         """Whether this instance has to give way to the owner of a socket.
 
-        The owner has to be newer, but not of the future, to answer, and to have registered the socket, or to do so
-        within `REGISTER_WITHIN_S`.
+        The owner has to be newer, but not of the future, to answer, and to have registered the
+        socket, or to do so within `REGISTER_WITHIN_S`.
         """
         instance = _instance(name)
         if instance < self.own or name in self._superseded or instance > new_instance():

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.host.resource.allocation_backend import ResourceBackend
+from devhost.kubelet.channel import open_channel
 from devhost.kubelet.registration import Registration
 from devhost.model.allocation import Allocation
 from devhost.model.state import State
@@ -188,6 +191,27 @@ async def test_the_next_pod_gets_a_fresh_device_after_our_restart(
     await started.wait(DISK, 1, 0)
     bench.start()
     await started.wait(DISK, 1, 1)
+    await started.admit("pod", ONE)
+    assert bench.runs == ["default/pod a"] * 2
+
+
+async def test_who_reaches_the_socket_does_not_have_a_device_wiped(
+    started: Kubelet, bench: Bench
+) -> None:
+    """An Allocate and a start that kubelet did not send, for a device that a pod uses."""
+    bench.plug("a")
+    bench.start()
+    await started.wait(DISK, 1, 1)
+    await started.admit("pod", ONE)
+    (name,) = (path.name for path in (bench.directory / "plugins").glob("devhost-*.sock"))
+    entry = pb.ContainerAllocateRequest(devices_ids=["a"])
+    async with open_channel(bench.directory / "plugins" / name) as channel:
+        stub = pb_grpc.DevicePluginStub(channel)
+        await stub.Allocate(pb.AllocateRequest(container_requests=[entry]))
+        await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
+    await started.start_container("pod", "app")
+    assert bench.runs == ["default/pod a"]
+    await started.free("pod")
     await started.admit("pod", ONE)
     assert bench.runs == ["default/pod a"] * 2
 

@@ -352,7 +352,7 @@ def test_more_resources_than_may_be_are_not_looked_at() -> None:
         f"  - {{name: example.com/a{number}, sources: [static: 1]}}\n" for number in range(1001)
     )
     (line,) = problems(text + "  - {}\n")
-    assert line == "f.yaml:4:1: error: resources: 1002 resources, more than 1000"
+    assert line == "f.yaml:2:1: error: resources: 1002 resources, more than 1000"
     assert loads(text.rpartition("  - ")[0]).config is not None
 
 

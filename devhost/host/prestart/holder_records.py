@@ -35,7 +35,8 @@ class Fresh:
 
     Attributes:
         mark: Identifies the Allocate.
-        former: The pods that held it nevertheless: for them it is not fresh.
+        former: The pods that held it all the same: for them it is not fresh, because it was not
+            kubelet that allocated it.
     """
 
     mark: str

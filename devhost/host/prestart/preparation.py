@@ -4,8 +4,8 @@ The proof that a device was free is kubelet's own Allocate for it: it comes when
 to a new pod, and neither when a container restarts nor when kubelet does. Others who reach the
 socket can send one as well. So where a pod held the device by the last lists of pod-resources,
 kubelet is asked once more before the answer: while it allocates a device itself, it lists the
-device for no pod. If pod-resources does
-not list a device, that proves nothing: a kubelet that has just started lists only part of its pods.
+device for no pod. If pod-resources does not list a device, that alone proves nothing: a kubelet
+that has just started lists only part of its pods.
 """
 
 import asyncio
