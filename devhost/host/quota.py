@@ -5,8 +5,8 @@ from typing import Final
 
 from devhost import limits
 
-# Of what the declared IDs leave: the part that is divided evenly. The rest is for whoever comes
-# first, so that a directory that fills up takes nothing from others.
+# Of what the declared IDs leave: the part that is divided evenly, which a directory that fills up
+# cannot take from others. The rest goes to the first that need it.
 _SHARE: Final = 0.5
 
 

@@ -22,7 +22,7 @@ _SAID_FOR_S: Final = 600.0
 _LOG: Final = logging.getLogger(__name__)
 
 
-class RefusedError(Exception):
+class RequestError(Exception):
     """A request is beyond the bounds; its text says which one."""
 
 
@@ -62,7 +62,7 @@ class Requests:
             device_list: What can be asked for.
 
         Raises:
-            RefusedError: It is too large, or does not come.
+            RequestError: It is too large, or does not come.
         """
         clock, receiving = asyncio.get_running_loop().time, self._receiving
         while len(receiving) >= limits.RECEIVING_MAX:
@@ -80,7 +80,7 @@ class Requests:
                 receiving[limit] = clock()
                 raw = await context.read()
         except TimeoutError:
-            raise RefusedError("the request did not come in time") from None
+            raise RequestError("the request did not come in time") from None
         finally:
             receiving.pop(limit, None)
             self._received.set()
@@ -91,7 +91,7 @@ class Requests:
         """Wait while another request with many IDs is answered, if this one has many too.
 
         Raises:
-            RefusedError: That takes too long.
+            RequestError: That takes too long.
         """
         if ids <= limits.MANY_IDS:
             yield
@@ -100,7 +100,7 @@ class Requests:
             async with asyncio.timeout(limits.MANY_IDS_WITHIN_S):
                 await self._many_ids.acquire()
         except TimeoutError:
-            raise RefusedError("other requests with many device IDs take long") from None
+            raise RequestError("other requests with many device IDs take long") from None
         try:
             yield
         finally:
@@ -109,18 +109,18 @@ class Requests:
 
 def _decoded(raw: Any, kind: type[Message], device_list: DeviceList) -> Any:
     if raw is grpc.aio.EOF:
-        raise RefusedError("there is no request")
+        raise RequestError("there is no request")
     most = 2 * (LIST_BYTES_MAX - device_list.room) + limits.REQUEST_BYTES_FREE
     if len(raw) > most:
-        raise RefusedError(f"{len(raw)} bytes, more than {most} for a list of this length")
+        raise RequestError(f"{len(raw)} bytes, more than {most} for a list of this length")
     try:
         request = kind.FromString(raw)
     except DecodeError:
-        raise RefusedError("the request cannot be decoded") from None
+        raise RequestError("the request cannot be decoded") from None
     count = id_count(request)
     most = max(len(device_list), limits.MANY_IDS)
     if count > most:
-        raise RefusedError(f"{count} device IDs, more than {most}")
+        raise RequestError(f"{count} device IDs, more than {most}")
     return request
 
 
@@ -128,7 +128,7 @@ def id_count(request: Any) -> int:
     """Return how many IDs a request has.
 
     Raises:
-        RefusedError: It is for more containers than `limits.CONTAINER_REQUESTS_MAX`.
+        RequestError: It is for more containers than `limits.CONTAINER_REQUESTS_MAX`.
     """
     if isinstance(request, pb.PreStartContainerRequest):
         return len(request.devices_ids)
@@ -136,7 +136,7 @@ def id_count(request: Any) -> int:
         containers: Sequence[Any] = request.container_requests
         if len(containers) > limits.CONTAINER_REQUESTS_MAX:
             most = limits.CONTAINER_REQUESTS_MAX
-            raise RefusedError(f"{len(containers)} container requests, more than {most}")
+            raise RequestError(f"{len(containers)} container requests, more than {most}")
         if isinstance(request, pb.AllocateRequest):
             return sum(len(one.devices_ids) for one in containers)
         return sum(

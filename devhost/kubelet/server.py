@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from devhost import limits
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.kubelet.instances import is_standby
-from devhost.kubelet.requests import RefusedError, Requests, id_count
+from devhost.kubelet.requests import RequestError, Requests, id_count
 from devhost.kubelet.servicer import AllocationBackend, Servicer
 
 _STOP_GRACE_S: Final = 1.0
@@ -142,7 +142,7 @@ class _Handlers(grpc.GenericRpcHandler):
                 async with self._requests.turn(id_count(request) if picked else 0):
                     answer: Message = await method(request, context)
                     return answer
-        except RefusedError as error:
+        except RequestError as error:
             reason = str(error)
         finally:
             self._calls -= 1
