@@ -1,7 +1,7 @@
 """A memory cgroup for a process, where this machine permits it."""
 
 import contextlib
-import os
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +17,9 @@ _ENTER = 'echo $$ > "$0" && exec "$@"'
 def chart_memory() -> Iterator[Sequence[str]]:
     """Yield a command that starts another one with the memory that the chart's limit gives it."""
     unified = (_HIERARCHIES / "cgroup.controllers").exists()
-    place = (_HIERARCHIES if unified else _HIERARCHIES / "memory") / f"devhost-test-{os.getpid()}"
+    place = (
+        _HIERARCHIES if unified else _HIERARCHIES / "memory"
+    ) / f"devhost-test-{secrets.token_hex(8)}"
     name = "memory.max" if unified else "memory.limit_in_bytes"
     limit = yaml.safe_load(_VALUES.read_text())["resources"]["limits"]["memory"]
     try:
