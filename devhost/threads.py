@@ -196,6 +196,8 @@ class BlockingCalls:
 
     async def _none_hanging(self, patience: float) -> None:
         """Wait for abandoned calls, but not for long: one that hangs may never return."""
+        if not self.hanging:
+            return  # a timeout, even of 0 s, takes longer than all else here
         try:
             async with asyncio.timeout(self._patience_hanging):
                 while self.hanging:
