@@ -19,7 +19,7 @@ from devhost.watch.watcher import Watcher
 
 ANSWER_S: Final = 10.0
 _PATIENCE_MAX_S: Final = 60.0
-_WATCH_S: Final = 1.0
+_WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 _LOG: Final = logging.getLogger(__name__)
 
 OnChange = Callable[[Root, str | None], None]
