@@ -62,11 +62,14 @@ class Registration:
         self._ends = 0  # of streams and attempts, since the last steady stream
 
     def notify(self) -> None:
-        """Make the streams send the list if it changed, and check whether the options did."""
+        """Make the streams send the list if it changed."""
         if self._server:
             self._server.servicer.notify()
-            if self._server.servicer.options_changed:
-                self._server.servicer.streams.changed.set()
+
+    def check_options(self) -> None:
+        """Register again if the options in force are not those that kubelet got."""
+        if self._server and self._server.servicer.options_changed:
+            self._server.servicer.streams.changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""

@@ -604,7 +604,7 @@ async def test_a_pod_that_started_while_steps_were_added_is_not_wiped(
     )
     await started.wait(DISK, 1, 1)
     with monkeypatch.context() as late:
-        late.setattr(Registration, "notify", lambda self: None)
+        late.setattr(Registration, "check_options", lambda self: None)
         bench.hosting.reload(prepared)
         await started.admit("pod", ONE)
     assert bench.runs == []

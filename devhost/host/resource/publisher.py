@@ -83,6 +83,9 @@ class Publisher:
     def publish_change(self, change: ScanResult) -> bool:
         """Do what `publish` does, for the few devices that may be different.
 
+        Where health is checked or CDI used, everything is scanned (`is_independent`), so that
+        nobody but the owners judges them.
+
         Returns:
             Whether that could be done; else nothing was.
         """
@@ -91,7 +94,7 @@ class Publisher:
             return False
         if change.snapshot is change.before:
             return True
-        judged = self._judged(Snapshot(change.devices))
+        judged = self._owners.judged(resource, Snapshot(change.devices))
         wanted = entries(judged, resource.replicas)
         if len(device_list.fitting(wanted)) < len(wanted):
             return False

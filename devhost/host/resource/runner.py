@@ -233,7 +233,6 @@ class Runner:
         await self._shared.owners.keep(scans.scanner.resource, result.devices.values())
         if scans is not self._scans or not publisher.publish_change(result):
             return False
-        self.health.watch(scans.scanner, publisher.found)
         self._registration.notify()
         loop = asyncio.get_running_loop()
         loop.call_later(0, self._count, loop.time() - began)  # after the list is sent
@@ -263,6 +262,7 @@ class Runner:
             return
         self._publisher.scanner = scans.scanner
         self._publish(found)
+        self._registration.check_options()
         scans.published(self._publisher.found)
         self._up_to_date.set()
 
