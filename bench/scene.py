@@ -8,6 +8,7 @@ from pathlib import Path
 
 EXTRA = "x"  # the device of one resource that the configuration leaves out at first
 _NULL = os.makedev(1, 3)  # a node that any machine has
+_DEVICES_MAX = 100_000  # the default leaves no room for another one of 10,000
 
 
 @dataclass(frozen=True, order=True)
@@ -98,6 +99,7 @@ class Scene:
             lines += [
                 f"  - name: {full_name(name)}",
                 "    prefer: packed",
+                f"    maxDevices: {_DEVICES_MAX}",
                 "    sources:",
                 f"      - directory: {{{', '.join(options)}}}",
             ]
