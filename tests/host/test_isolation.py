@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -36,26 +34,15 @@ from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="dh"))
-    (path / "plugins").mkdir()
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture
-async def kubelet(place: Path) -> AsyncIterator[SimulatedKubelet]:
-    kubelet = SimulatedKubelet(place / "plugins")
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
-
-
 @contextlib.asynccontextmanager
-async def hosted(place: Path, config: str, policy: Policy | None = None) -> AsyncIterator[Host]:
+async def hosted(directory: Path, config: str, policy: Policy | None = None) -> AsyncIterator[Host]:
     settings = Settings(
-        place / "plugins", "node", HostFiles(str(place / "host")), policy or Policy(), 0.3, 0.0
+        directory / "plugins",
+        "node",
+        HostFiles(str(directory / "host")),
+        policy or Policy(),
+        0.3,
+        0.0,
     )
     host = Host(loads(config).require(), settings)
     task = asyncio.create_task(host.run())
@@ -68,7 +55,7 @@ async def hosted(place: Path, config: str, policy: Policy | None = None) -> Asyn
 
 
 async def test_a_source_that_hangs_holds_up_nobody_else(
-    place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While one resource's scan never answers, another registers and allocates."""
     release = threading.Event()
@@ -85,31 +72,31 @@ resources:
   - {name: example.com/stuck, sources: [static: 1]}
   - {name: example.com/free, sources: [static: 2]}
 """
-    async with hosted(place, config):
-        await kubelet.wait("example.com/free", 2, 2)
-        await kubelet.admit("pod", {"app": {"example.com/free": 1}})
-        assert "example.com/stuck" not in await kubelet.capacity()
+    async with hosted(directory, config):
+        await standin.wait("example.com/free", 2, 2)
+        await standin.admit("pod", {"app": {"example.com/free": 1}})
+        assert "example.com/stuck" not in await standin.capacity()
         release.set()
-        await kubelet.wait("example.com/stuck", 1, 1)
+        await standin.wait("example.com/stuck", 1, 1)
 
 
 async def test_an_allocation_that_hangs_is_bounded(
-    place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Allocate gives up by itself, naming the resource: the kubelet would wait without end."""
     release = threading.Event()
     monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(Declaration, "allocate", lambda *_: release.wait(60))
     config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
-    async with hosted(place, config):
-        await kubelet.wait("example.com/a", 1, 1)
+    async with hosted(directory, config):
+        await standin.wait("example.com/a", 1, 1)
         with pytest.raises(AdmissionError, match=r"example.com/a: the host did not answer"):
-            await kubelet.admit("pod", {"app": {"example.com/a": 1}})
+            await standin.admit("pod", {"app": {"example.com/a": 1}})
         release.set()
 
 
 async def test_a_source_that_raises_is_that_resources_alone(
-    place: Path, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
     broken = threading.Event()
@@ -126,22 +113,22 @@ resources:
   - {name: example.com/bad, sources: [static: 1]}
   - {name: example.com/good, sources: [static: 2]}
 """
-    async with hosted(place, config) as host:
-        await kubelet.wait("example.com/bad", 1, 1)
-        await kubelet.wait("example.com/good", 2, 2)
+    async with hosted(directory, config) as host:
+        await standin.wait("example.com/bad", 1, 1)
+        await standin.wait("example.com/good", 2, 2)
         broken.set()
         host.runners[0].trigger_scan()
-        await kubelet.wait("example.com/bad", 1, 0)
+        await standin.wait("example.com/bad", 1, 0)
         assert "ZeroDivisionError" in str(host.runners[0].snapshot.error)
-        assert (await kubelet.capacity())["example.com/good"] == (2, 2)
+        assert (await standin.capacity())["example.com/good"] == (2, 2)
         broken.clear()
         host.runners[0].trigger_scan()
-        await kubelet.wait("example.com/bad", 1, 1)
+        await standin.wait("example.com/bad", 1, 1)
 
 
 async def test_a_runner_that_crashes_is_started_again(
-    place: Path,
-    kubelet: SimulatedKubelet,
+    directory: Path,
+    standin: SimulatedKubelet,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -164,9 +151,9 @@ resources:
   - {name: example.com/bad, sources: [static: 1]}
   - {name: example.com/good, sources: [static: 2]}
 """
-    async with hosted(place, config):
-        await kubelet.wait("example.com/good", 2, 2)
-        await kubelet.wait("example.com/bad", 1, 1)
+    async with hosted(directory, config):
+        await standin.wait("example.com/good", 2, 2)
+        await standin.wait("example.com/bad", 1, 1)
     told = [getattr(one, "fields", {}) for one in caplog.records]
     reasons = [one["reason"] for one in told if one.get("state") == State.BACKING_OFF]
     assert reasons
@@ -177,15 +164,15 @@ resources:
 
 
 @as_root
-async def test_what_is_not_allowed_is_unhealthy(place: Path, kubelet: SimulatedKubelet) -> None:
+async def test_what_is_not_allowed_is_unhealthy(directory: Path, standin: SimulatedKubelet) -> None:
     """An answer may name character devices below /dev only, whatever link leads elsewhere."""
-    dev = place / "host" / "dev"
+    dev = directory / "host" / "dev"
     dev.mkdir(parents=True)
-    (place / "host" / "etc").mkdir()
+    (directory / "host" / "etc").mkdir()
     os.mknod(dev / "good", 0o20660, os.makedev(1, 3))
     os.mknod(dev / "memory", 0o20660, os.makedev(1, 1))
     os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
-    os.mknod(place / "host" / "etc" / "node", 0o20660, os.makedev(1, 3))
+    os.mknod(directory / "host" / "etc" / "node", 0o20660, os.makedev(1, 3))
     (dev / "link").symlink_to("/etc/node")
     config = """
 version: v1
@@ -193,34 +180,34 @@ resources:
   - name: example.com/any
     sources: [dev: "[a-z]+"]
 """
-    async with hosted(place, config, Policy(enforced=True)) as host:
-        await kubelet.wait("example.com/any", 4, 1)
-        assert kubelet.devices("example.com/any")["good"] == "Healthy"
+    async with hosted(directory, config, Policy(enforced=True)) as host:
+        await standin.wait("example.com/any", 4, 1)
+        assert standin.devices("example.com/any")["good"] == "Healthy"
         reasons = {key: one.reason for key, one in host.runners[0].snapshot.devices.items()}
     assert all("needs --allow-" in str(reason) for key, reason in reasons.items() if key != "good")
 
 
 @as_root
-async def test_allowed_paths_are_handed_out(place: Path, kubelet: SimulatedKubelet) -> None:
+async def test_allowed_paths_are_handed_out(directory: Path, standin: SimulatedKubelet) -> None:
     """--allow-path lifts the default for what its globs match, after links are resolved."""
-    dev = place / "host" / "dev"
+    dev = directory / "host" / "dev"
     dev.mkdir(parents=True)
     os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
     config = "version: v1\nresources: [{name: example.com/disk, sources: [dev: disk]}]"
-    async with hosted(place, config, Policy(("/dev/disk",), enforced=True)):
-        await kubelet.wait("example.com/disk", 1, 1)
+    async with hosted(directory, config, Policy(("/dev/disk",), enforced=True)):
+        await standin.wait("example.com/disk", 1, 1)
 
 
 async def test_a_plugin_directory_that_is_gone_ends_the_host(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container's mount of a removed directory cannot heal: the process has to be replaced."""
     monkeypatch.setattr(plugin_directory, "_POLL_S", 0.01)
     monkeypatch.setattr(plugin_directory, "_GONE_S", 0.03)
-    directory = PluginDirectory(place / "plugins")
-    task = asyncio.create_task(directory.run())
+    plugins = directory / "plugins"
+    task = asyncio.create_task(PluginDirectory(plugins).run())
     await asyncio.sleep(0)
-    (place / "plugins").rmdir()
+    plugins.rmdir()
     with pytest.raises(DirectoryGoneError, match="was removed"):
         await task
 

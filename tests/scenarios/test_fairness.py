@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -19,14 +17,6 @@ from tests.support.hosting import Hosting
 COUNT = 60
 
 
-@pytest.fixture
-async def kubelet(directory: Path) -> AsyncIterator[SimulatedKubelet]:
-    kubelet = SimulatedKubelet(directory / "plugins")
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
-
-
 def config(tokens: int) -> str:
     return "version: v1\nresources:\n" + "".join(
         f"- {{name: example.com/r{number}, sources: [static: {tokens}]}}\n"
@@ -34,13 +24,13 @@ def config(tokens: int) -> str:
     )
 
 
-async def all_have(kubelet: SimulatedKubelet, tokens: int) -> None:
+async def all_have(standin: SimulatedKubelet, tokens: int) -> None:
     for number in range(COUNT):
-        await kubelet.wait(f"example.com/r{number}", tokens, tokens)
+        await standin.wait(f"example.com/r{number}", tokens, tokens)
 
 
 async def test_many_resources_begin_to_scan_one_after_the_other(
-    kubelet: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+    standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round of the event loop for each, between which calls of the kubelet come."""
     loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
@@ -56,7 +46,7 @@ async def test_many_resources_begin_to_scan_one_after_the_other(
         return await full(self, previous, since)
 
     hosting.start(config(1))
-    await all_have(kubelet, 1)
+    await all_have(standin, 1)
     monkeypatch.setattr(Scans, "full", counted)
     loop.call_soon(next_round)
     for runner in hosting.hosts[-1].runners:
@@ -68,7 +58,7 @@ async def test_many_resources_begin_to_scan_one_after_the_other(
 
 
 async def test_one_that_waits_for_the_host_lets_others_be_scanned(
-    kubelet: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+    standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many wait."""
     full, sick = Scans.full, {f"example.com/r{number}" for number in range(COUNT - 1)}
@@ -80,11 +70,11 @@ async def test_one_that_waits_for_the_host_lets_others_be_scanned(
 
     monkeypatch.setattr(Scans, "full", hanging)
     hosting.start(config(1))
-    await kubelet.wait(f"example.com/r{COUNT - 1}", 1, 1)
+    await standin.wait(f"example.com/r{COUNT - 1}", 1, 1)
 
 
 async def test_a_configuration_is_applied_in_slices(
-    kubelet: SimulatedKubelet,
+    standin: SimulatedKubelet,
     hosting: Hosting,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -103,13 +93,13 @@ async def test_a_configuration_is_applied_in_slices(
         change(self, scanner)
 
     hosting.start(config(1))
-    await all_have(kubelet, 1)
+    await all_have(standin, 1)
     monkeypatch.setattr(Runner, "change", counted)
     loop.call_soon(turn)
     hosting.reload(config(2))
-    await all_have(kubelet, 2)
+    await all_have(standin, 2)
     assert changed.total() == COUNT
     assert max(changed.values()) <= 2 * supervisor._APPLIED_AT_A_TIME
     hosting.reload(config(3))
     hosting.reload(config(4))
-    await all_have(kubelet, 4)
+    await all_have(standin, 4)

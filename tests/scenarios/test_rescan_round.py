@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,6 @@ def fine_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.discovery.baseline._GRAIN_NS", 0)
 
 
-@pytest.fixture
-async def kubelet(directory: Path) -> AsyncIterator[SimulatedKubelet]:
-    kubelet = SimulatedKubelet(directory / "plugins")
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
-
-
 def named(number: int) -> str:
     return f"example.com/r{number}"
 
@@ -50,16 +41,16 @@ async def one_round(hosting: Hosting) -> None:
 
 @as_root
 async def test_a_mount_after_an_event(
-    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """As udisks and CSI do: a directory is made, a moment later something is mounted on it."""
     hosting.start(config(directory))
     places = [directory / f"d{number}" for number in range(COUNT)]
     for number, place in enumerate(places):
-        await kubelet.wait(named(number), 0, 0)
+        await standin.wait(named(number), 0, 0)
         place.mkdir()
         (place / "under").touch()
-        await kubelet.wait(named(number), 1, 1)
+        await standin.wait(named(number), 1, 1)
     with contextlib.ExitStack() as stack:
         for place in places:
             mount("tmpfs", place, "tmpfs", "size=1m")
@@ -68,15 +59,15 @@ async def test_a_mount_after_an_event(
             (place / "b").touch()
         await one_round(hosting)
         for number in range(COUNT):
-            await kubelet.wait(named(number), 3, 2)
+            await standin.wait(named(number), 3, 2)
         (places[0] / "c").touch()  # of which there is an event: it is watched
-        await kubelet.wait(named(0), 4, 3)
+        await standin.wait(named(0), 4, 3)
     await hosting.close()
 
 
 @as_root
 async def test_a_filesystem_without_events(
-    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Each change is found in the round that follows, the first one after a start too."""
     with contextlib.ExitStack() as stack:
@@ -88,19 +79,19 @@ async def test_a_filesystem_without_events(
             one.change("a")
         hosting.start(config(directory))
         for number in range(COUNT):
-            await kubelet.wait(named(number), 1, 1)
+            await standin.wait(named(number), 1, 1)
         for names in (("a", "b"), ("a", "b", "c")):
             for one in remote:
                 one.change(*names)
             await one_round(hosting)
             for number in range(COUNT):
-                await kubelet.wait(named(number), len(names), len(names))
+                await standin.wait(named(number), len(names), len(names))
         await hosting.close()
 
 
 @as_root
 async def test_a_filesystem_without_events_that_another_resource_has_read(
-    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """What the other finds there is not forgotten for those that have not looked yet."""
     first, second = named(0), named(1)
@@ -113,19 +104,19 @@ resources:
     with remote_directory(directory / "d0") as remote:
         remote.change("a1", "b1")
         hosting.start(text)
-        await kubelet.wait(first, 1, 1)
-        await kubelet.wait(second, 1, 1)
+        await standin.wait(first, 1, 1)
+        await standin.wait(second, 1, 1)
         remote.change("a1", "a2", "b1", "b2")
         next(one for one in hosting.hosts[-1].runners if one.name == first).trigger_scan()
-        await kubelet.wait(first, 2, 2)
+        await standin.wait(first, 2, 2)
         await one_round(hosting)
-        await kubelet.wait(second, 2, 2)
+        await standin.wait(second, 2, 2)
         await hosting.close()
 
 
 @as_root
 async def test_a_mount_on_a_file(
-    kubelet: SimulatedKubelet, hosting: Hosting, directory: Path
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Its directory stays as it was."""
     for number in range(COUNT):
@@ -133,18 +124,18 @@ async def test_a_mount_on_a_file(
         (directory / f"d{number}" / "a").touch()
     hosting.start(config(directory))
     for number in range(COUNT):
-        await kubelet.wait(named(number), 1, 1)
+        await standin.wait(named(number), 1, 1)
     with contextlib.ExitStack() as stack:
         for number in range(COUNT):
             stack.enter_context(bound(Path("/dev/null"), directory / f"d{number}" / "a"))
         await one_round(hosting)
         for number in range(COUNT):
-            await kubelet.wait(named(number), 1, 0)  # no regular file any more
+            await standin.wait(named(number), 1, 0)  # no regular file any more
         await hosting.close()
 
 
 async def test_nothing_is_scanned_where_nothing_has_changed(
-    kubelet: SimulatedKubelet,
+    standin: SimulatedKubelet,
     hosting: Hosting,
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -154,7 +145,7 @@ async def test_nothing_is_scanned_where_nothing_has_changed(
         (directory / f"d{number}" / "a").touch()
     hosting.start(config(directory))
     for number in range(COUNT):
-        await kubelet.wait(named(number), 1, 1)
+        await standin.wait(named(number), 1, 1)
     scanned: list[str] = []
     monkeypatch.setattr(Runner, "rescan", lambda self: scanned.append(self.name))
     await one_round(hosting)
