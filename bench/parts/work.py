@@ -65,7 +65,9 @@ def _calls(stage: Stage, record: Record, options: Options, command: str, name: s
     cpu_ms = stage.process.cpu_ms() - cpu_ms
     record.add_latency(name, alone["us"])
     record.add(f"{name}: CPU", cpu_ms / options.calls, "ms")
-    count = options.calls * 4
+    count, cpu_ms = options.calls * 4, stage.process.cpu_ms()
     many = stage.do(command, resource=resource, count=count, callers=_CALLERS, size=size)
+    cpu_ms = stage.process.cpu_ms() - cpu_ms
     record.add_latency(f"{name}, {_CALLERS} callers", many["us"])
+    record.add(f"{name}, {_CALLERS} callers: CPU", cpu_ms / count, "ms")
     record.add(f"{name}, {_CALLERS} callers: calls", count / (many["total_us"] / 1e6), "/s")
