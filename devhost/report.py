@@ -1,6 +1,6 @@
 """The dry run: what this host would advertise, and what a container would receive."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +12,7 @@ from devhost.allocation.declaration import combine
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import PlannedStep, planned
+from devhost.discovery.explanation import Explanation, explain
 from devhost.discovery.health import check
 from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
@@ -43,6 +44,7 @@ class ResourceReport:
         cdi_spec: The CDI spec of the CDI devices in the allocation.
         listed: The numbers of IDs, and of healthy IDs, in kubelet's list; by default those of the
             snapshot.
+        explained: What each source has looked at; ``None`` if not requested.
     """
 
     resource: Resource
@@ -53,6 +55,7 @@ class ResourceReport:
     pre_start: Sequence[PlannedStep] = ()
     cdi_spec: Mapping[str, object] | None = None
     listed: tuple[int, int] | None = None
+    explained: tuple[Explanation, ...] | None = None
 
     @property
     def failed(self) -> bool:
@@ -82,6 +85,8 @@ class ResourceReport:
                 for skipped in self._skipped()
             ],
         }
+        if self.explained is not None:
+            shown["explain"] = [_explained_json(one) for one in self.explained]
         if self.allocation is not None or self.allocation_error is not None:
             allocation = allocation_json(self.allocation, self.allocation_error)
             shown["allocation"] = allocation | {"preStart": list(self.pre_start)}
@@ -96,7 +101,7 @@ def _device_json(device: HostDevice) -> dict[str, Any]:
         "health": "Healthy" if device.healthy else "Unhealthy",
         "reason": device.reason,
         "numaNodes": list(device.numa_nodes),
-        "paths": list(device.paths),
+        "paths": [node.shown for node in device.nodes if node.shown],
     }
     if device.checked is not None:
         shown["checked"] = {
@@ -105,6 +110,24 @@ def _device_json(device: HostDevice) -> dict[str, Any]:
             "unknown": device.checked.unknown,
         }
     return shown
+
+
+def _explained_json(one: Explanation) -> dict[str, Any]:
+    return {
+        "source": one.source,
+        "summary": one.summary,
+        "looked": one.looked,
+        "other": one.other,
+        "candidates": [
+            {
+                "candidate": names.printable(candidate.candidate),
+                "taken": candidate.taken,
+                "reasons": list(candidate.reasons),
+                "paths": list(candidate.paths),
+            }
+            for candidate in one.candidates
+        ],
+    }
 
 
 def allocation_json(allocation: Allocation | None, error: str | None) -> dict[str, Any]:
@@ -157,6 +180,7 @@ def report(
     policy: Policy,
     node_name: str,
     requests: Mapping[str, str] | None = None,
+    explained: Callable[[str], bool] = lambda _: False,
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
@@ -166,6 +190,7 @@ def report(
         policy: What containers may get; anything else is a warning.
         node_name: The name of the node.
         requests: What to allocate, by resource name: a number, or IDs separated by commas.
+        explained: Whether to say what the sources of a resource (by its name) have looked at.
     """
     claims: dict[str, str] = {}
     readings: dict[Root, Reading] = {}  # of all resources
@@ -183,7 +208,11 @@ def report(
                 if node.state:
                     claims.setdefault(node.key, resource.name)
         request = (requests or {}).get(resource.name)
-        reports.append(_report(scanner, snapshot, request))
+        found = _report(scanner, snapshot, request)
+        if explained(resource.name):
+            why = explain(resource, readings, snapshot)
+            found = replace(found, explained=tuple(why))
+        reports.append(found)
     return tuple(reports)
 
 

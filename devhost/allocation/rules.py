@@ -83,6 +83,9 @@ Rules = tuple[Rule, ...]
 # Where ``devices`` is left out: each node under its own name, where libraries expect it, by the
 # link that led to it, which still leads to the device when a container starts again.
 _NODES: Final = Rule("devices", Template.parse("${realpath}"), _PATH, nodes_only=True)
+# What a process opens before the node of an IOMMU group; it is nobody's own.
+_VFIO_PATH: Final = Template.parse("/dev/vfio/vfio")
+_VFIO: Final = Rule("devices", _VFIO_PATH, _VFIO_PATH, optional=True)
 
 
 def rules_of(resource: Resource) -> Rules:
@@ -94,6 +97,8 @@ def rules_of(resource: Resource) -> Rules:
     ]
     if allocate.devices is None:
         rules.append(_NODES)
+        if any(source.is_vfio for source in resource.sources):
+            rules.append(_VFIO)
     for device in allocate.devices or ():
         container = device.container_path or device.host_path
         rules.append(

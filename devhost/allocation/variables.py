@@ -29,6 +29,20 @@ def constants(resource: str, node_name: str) -> dict[str, str]:
     return {"resource": resource, "nodeName": node_name}
 
 
+USB_VARIABLES: Final = frozenset(
+    f"usb.{name}"
+    for name in (
+        *("device", "manufacturer", "product", "serial", "port", "interface"),
+        *("busnum", "devnum", "hub", "name"),
+    )
+)
+PCI_VARIABLES: Final = frozenset(
+    f"pci.{name}"
+    for name in ("device", "subsystem", "class", "driver", "address", "group", "pf", "vf")
+)
+SYSFS_VARIABLES: Final = frozenset(
+    {"subsystem", "place", "parent", "driver", "syspath", "byId", "byPath"}
+)
 FILE_VARIABLES: Final = frozenset(_FILE_VALUES)  # a token has none of them
 LATE_VARIABLES: Final = frozenset({"index", "count"})
 CONTAINER_VARIABLES: Final = frozenset({*constants("", ""), "count"})  # every other is a device's
@@ -79,7 +93,8 @@ def variables(
 def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
     state = node.state
     if state is None:
-        return {"name": node.name, **node.variables}
+        values = {"name": node.name, **node.variables}
+        return {**values, "path": node.path, "realpath": node.path} if node.path else values
     values = {"name": node.path.rpartition("/")[2], **node.variables}
     for name, value in _FILE_VALUES.items():
         values[name] = value(node, state, to_local)

@@ -16,6 +16,7 @@ _COMMANDS = {
     "validate": "Check configuration files without reading the host.",
     "plan": "Show what this host would advertise (dry run).",
     "try": "Serve the resources to an embedded stand-in kubelet.",
+    "devices": "Show the devices of this host, and how to select them.",
     "status": "Show the state of a running devhost.",
     "schema": "Print the JSON Schema of configuration files.",
 }

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +17,9 @@ from devhost.model.names import printable
 if TYPE_CHECKING:
     from devhost.plan import Change
     from devhost.report import ResourceReport
+
+_CANDIDATES_MAX = 20  # of a source
+_COLUMNS = 80
 
 
 def echo(text: str = "") -> None:
@@ -86,8 +90,10 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         echo("   ".join(cells).rstrip())
 
 
-def print_reports(reports: "Sequence[ResourceReport]", node_name: str) -> None:
-    """Print what a host would advertise, as text."""
+def print_reports(
+    reports: "Sequence[ResourceReport]", node_name: str, *, everything: bool = False
+) -> None:
+    """Print what a host would advertise, as text; every candidate that was looked at, if asked."""
     if not reports:
         print_nothing(node_name)
     for number, report in enumerate(reports):
@@ -103,8 +109,45 @@ def print_reports(reports: "Sequence[ResourceReport]", node_name: str) -> None:
             _print_devices(shown["devices"])
         for skipped in shown["skipped"]:
             echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
+        for explained in shown.get("explain", ()):
+            _print_explained(explained, everything=everything)
         if "allocation" in shown:
             print_allocation(shown["allocation"])
+
+
+def _print_explained(explained: dict[str, Any], *, everything: bool) -> None:
+    """Print what a source has looked at, within 80 columns."""
+    wrapped(f"sources[{explained['source']}]: {explained['summary']}", "  ", "    ")
+    wrapped(explained["looked"], "  ", "    ")
+    candidates = explained["candidates"]
+    shown = candidates if everything else candidates[:_CANDIDATES_MAX]
+    for one in shown:
+        label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
+        paths = ", ".join(one["paths"]) if one["taken"] else ""
+        text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
+        wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
+    hidden = len(candidates) - len(shown) + explained["other"]
+    if hidden:
+        echo(f"  and {hidden} more{'' if everything else ' (--all)'}")
+
+
+def wrapped(text: str, first: str, other: str) -> None:
+    """Print a text in lines of at most 80 columns.
+
+    Args:
+        text: The text.
+        first: What the first line begins with.
+        other: What the others begin with.
+    """
+    for line in textwrap.wrap(
+        text,
+        _COLUMNS,
+        initial_indent=first,
+        subsequent_indent=other,
+        break_on_hyphens=False,
+        break_long_words=False,
+    ):
+        echo(line.rstrip())
 
 
 def _print_devices(devices: Sequence[dict[str, Any]]) -> None:

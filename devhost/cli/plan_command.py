@@ -30,6 +30,14 @@ from devhost.model.config import Config
     help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
     "without reading the host.",
 )
+@click.option(
+    "--explain",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Show what each source looks at, takes and leaves out, of all resources or of one.",
+)
+@click.option("--all", "everything", is_flag=True, help="With --explain: show every candidate.")
 @options.root_option
 @options.node_name_option
 @options.output_option
@@ -39,6 +47,8 @@ def command(
     config: str,
     allocate: tuple[str, ...],
     against: str | None,
+    explain: str | None,
+    everything: bool,
     root: str,
     node_name: str,
     output: str,
@@ -62,23 +72,33 @@ def command(
         return
     printer.print_warnings(policy.warnings)
     (loaded,) = _loaded([config], policy)
-    _check_names(requests, loaded, node_name, config)
+    _check_names("--allocate", requests, loaded, node_name, config)
+    _check_names("--explain", [explain] if explain else [], loaded, node_name, config)
     files = HostFiles(options.real_root(root))
     judging = replace(policy, enforced=not as_if_allowed)
-    reports = report(loaded, files, judging, node_name, requests)
+    reports = report(
+        loaded,
+        files,
+        judging,
+        node_name,
+        requests,
+        lambda name: explain is not None and explain in ("", name),
+    )
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
     else:
-        printer.print_reports(reports, node_name)
+        printer.print_reports(reports, node_name, everything=everything)
     sys.exit(1 if any(one.failed for one in reports) else 0)
 
 
-def _check_names(names: Iterable[str], loaded: Config, node_name: str, file: str) -> None:
+def _check_names(
+    option: str, names: Iterable[str], loaded: Config, node_name: str, file: str
+) -> None:
     """Exit with status 1 if there is no resource of a name for this node."""
     known = {one.name for one in loaded.resources if one.applies_to(node_name)}
     for name in names:
         if name not in known:
-            printer.fail(f"--allocate: no resource {name} for this node in {file}")
+            printer.fail(f"{option}: no resource {name} for this node in {file}")
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:

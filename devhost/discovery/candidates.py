@@ -103,13 +103,13 @@ def candidates(resource: Resource, selection: Selection, moment: Moment) -> Cand
 
 
 def place(node: Node) -> str:
-    """Return where a node is found again: at its path; a token has none."""
-    return node.path or node.key
+    """Return where a node is found again: in sysfs, at its path; a token has neither."""
+    return node.hardware.syspath if node.hardware else node.path or node.key
 
 
 def label(node: Node) -> str:
     """Return how messages call a node."""
-    return node.path or node.name
+    return node.shown or node.name
 
 
 def _same_nodes(selection: Selection) -> dict[str, list[Node]]:
@@ -127,8 +127,12 @@ def _known_ids(previous: Snapshot) -> dict[str, str]:
 def _single(resource: Resource, selection: Selection, moment: Moment) -> Candidates:
     result = Candidates()
     known_ids = _known_ids(moment.previous)
+    units: dict[str, list[Node]] = {}
     for key, nodes in _same_nodes(selection).items():
         first = nodes[0]
+        if first.hardware is not None:
+            units.setdefault(first.hardware.unit, []).append(first)
+            continue
         if (other := moment.owner_of(key)) is not None:
             result.skip(label(first), f"{other} offers it already")
             continue
@@ -149,7 +153,42 @@ def _single(resource: Resource, selection: Selection, moment: Moment) -> Candida
             result.skip(label(first), _DEFERRED)
             continue
         result.found.append(Candidate((first,), _id_of(resource, (first,), moment)))
+    for nodes in units.values():
+        _unit(resource, nodes, known_ids, moment, result)
     return result
+
+
+def _unit(
+    resource: Resource,
+    nodes: list[Node],
+    known_ids: Mapping[str, str],
+    moment: Moment,
+    result: Candidates,
+) -> None:
+    """Join the nodes of what the kernel calls one device."""
+    first = nodes[0].hardware
+    assert first is not None, "of a source that finds devices in sysfs"  # noqa: S101
+    owners = (moment.owner_of(key) for node in nodes for key in keys_of_node(node))
+    if (other := next(filter(None, owners), None)) is not None:
+        result.skip(first.label, f"{other} offers nodes of it already")
+        return
+    device_id = _id_of(resource, tuple(nodes), moment)
+    known = device_id is not None and any(known_ids.get(place(n)) == device_id for n in nodes)
+    if first.incomplete is not None:
+        result.skip(first.label, first.incomplete)
+        of = {device_id, *(known_ids.get(place(node)) for node in nodes)}
+        result.incomplete |= {one: first.incomplete for one in of if one is not None}
+    elif result.defers(first.unit, moment, may=not known and _may_be_named(resource, nodes[0])):
+        result.skip(first.label, _DEFERRED)
+    else:
+        result.found.append(Candidate(tuple(nodes), device_id, known))
+
+
+def keys_of_node(node: Node) -> tuple[str, ...]:
+    """Return a node (`Node.key`) and those that may not be offered beside it; of a token none."""
+    if node.hardware is not None:
+        return (node.key, *node.hardware.claims)
+    return (node.key,) if node.state else ()
 
 
 def _may_be_named(resource: Resource, first: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from devhost.discovery.match import Match, Readings
+from devhost.discovery.match import Match, Readings, nearest
 from devhost.discovery.roots import DirectoryRoot, Reading, contents
 from devhost.immutable import immutable
 from devhost.model import pattern
@@ -41,7 +41,28 @@ class DevFinder:
         reason = "excluded" if excluded else None
         return Match(f"/dev/{name}", name, groups, reason, (reading, name))
 
+    @property
+    def summary(self) -> str:
+        """The source in words."""
+        return f"dev {self.options.pattern}"
+
+    def looked(self, readings: Readings) -> str:
+        """Say how much there is below /dev."""
+        return f"{len(readings[self.roots[0]].names)} paths below /dev"
+
+    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the paths of which the pattern matches a part."""
+        text = f".*(?:{self.options.pattern}).*"
+        for name in readings[self.roots[0]].names:
+            whole = pattern.fullmatch(self.options.pattern, name) is not None
+            if not whole and pattern.fullmatch(text, name) is not None:
+                yield name, ("only a part of it matches",)
+
     def unmatched(self, readings: Readings) -> str:
-        """Say that no path matches."""
-        found = contents(readings[self.roots[0]], "/dev")
-        return f"{found}, nothing below it matches {self.options.pattern}"
+        """Say that no path matches, and what comes nearest."""
+        reading = readings[self.roots[0]]
+        found = f"{contents(reading, '/dev')}, nothing below it matches {self.options.pattern}"
+        part = next(self.left(readings), None)
+        if part is not None:
+            return f"{found}; the pattern has to match the whole path, such as {part[0]}"
+        return found + nearest(self.options.pattern, reading.names)

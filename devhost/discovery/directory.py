@@ -59,6 +59,22 @@ class DirectoryFinder:
             return "excluded"
         return None
 
+    @property
+    def summary(self) -> str:
+        """The source in words."""
+        return f"directory {self.options.path}"
+
+    def looked(self, readings: Readings) -> str:
+        """Say how many entries there are."""
+        return contents(readings[self.roots[0]], self.options.path)
+
+    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the hidden entries."""
+        if not self._hidden:
+            for name in readings[self.roots[0]].names:
+                if name.startswith("."):
+                    yield name, ("its name begins with a dot",)
+
     def unmatched(self, readings: Readings) -> str:
         """Say that the directory is empty, or that its entries are hidden."""
         found = contents(readings[self.roots[0]], self.options.path)

@@ -4,7 +4,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from devhost.discovery.match import Match, Readings
+from devhost.discovery.match import Match, Readings, nearest
 from devhost.discovery.roots import (
     NOT_DEVICES,
     DirectoryRoot,
@@ -40,6 +40,11 @@ class PatternRoot:
         """The directory in front of the wildcards, and all below it."""
         return WatchRoot(self.base or "/", "/" in self.text[len(self.base) + 1 :])
 
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """None: its own events suffice."""
+        return frozenset()
+
     def has(self, name: str) -> bool:
         """Whether a name is the one, where there are no wildcards."""
         return f"{self.base}/{name}" == self.text
@@ -56,7 +61,8 @@ class PatternRoot:
         entries = files.entries(base or "/")
         if entries is None:
             return Reading(self, files, missing=absent(files, base or "/"))
-        return Reading(self, files, unreadable=unreadable, count=len(entries))
+        beside = [entry.name for entry in entries]
+        return Reading(self, files, unreadable=unreadable, count=len(entries), beside=beside)
 
 
 @immutable
@@ -105,13 +111,36 @@ class GlobFinder:
             for text in self.options.exclude
         )
 
+    @property
+    def summary(self) -> str:
+        """The source in words."""
+        return f"glob {' '.join(self.options.paths)}"
+
+    def looked(self, readings: Readings) -> str:
+        """Say what is in the directories in front of the wildcards."""
+        some = {_literal_prefix(text) or "/": readings[_root(text)] for text in self.options.paths}
+        return "; ".join(contents(reading, prefix) for prefix, reading in some.items())
+
+    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the other entries of these directories."""
+        matched = {match.path for match in self._each(readings)}
+        seen: set[str] = set()
+        for text in self.options.paths:
+            reading = readings[_root(text)]
+            for name in reading.beside or reading.names:
+                path = reading.path(name)
+                if path not in matched and path not in seen:
+                    seen.add(path)
+                    yield path, (f"not matched by {text}",)
+
     def unmatched(self, readings: Readings) -> str:
         """Say what is in the directories in front of the wildcards, by up to 3 patterns."""
-        found = [
-            f"{contents(readings[_root(text)], (prefix := _literal_prefix(text)) or '/')}, "
-            f"none matches {text[len(prefix) + 1 :]}"
-            for text in self.options.paths[:_SHOWN_MAX]
-        ]
+        found = []
+        for text in self.options.paths[:_SHOWN_MAX]:
+            reading, prefix = readings[_root(text)], _literal_prefix(text)
+            rest = text[len(prefix) + 1 :]
+            near = nearest(rest, reading.beside or reading.names)
+            found.append(f"{contents(reading, prefix or '/')}, none matches {rest}{near}")
         more = len(self.options.paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from devhost import limits
-from devhost.discovery.candidates import Candidate, Moment, candidates, label
+from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label
 from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
 from devhost.model import names
 from devhost.model.config import Resource
@@ -79,10 +79,11 @@ def identify(resource: Resource, selection: Selection, moment: Moment) -> Identi
 def keys_of(devices: Iterable[HostDevice]) -> frozenset[str]:
     """Return the nodes (`Node.key`) of devices, but those that are missing."""
     return frozenset(
-        node.key
+        key
         for device in devices
         for node in device.nodes
-        if node.state and (device.missing_since is None or node.key in device.remaining)
+        for key in keys_of_node(node)
+        if device.missing_since is None or key in device.remaining
     )
 
 

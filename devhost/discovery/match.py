@@ -1,12 +1,18 @@
 """What a source finds among what was read, before it is judged."""
 
+import difflib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Protocol
+from typing import Final, Protocol
 
 from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
-from devhost.model.device import Skipped
+from devhost.model.device import Hardware, Skipped
+
+LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
+_NAMES_MAX: Final = 500  # that are compared with what was written: it takes time
+_NEAR: Final = 0.5  # how alike a name is, from 0 to 1
 
 
 @immutable
@@ -19,6 +25,7 @@ class Match:
         variables: The pattern's named groups.
         excluded: Why it is not to be offered, by the source's own options.
         at: What was read, and its name there; ``None`` for a token.
+        hardware: What the kernel says of it, where it was found there.
     """
 
     path: str
@@ -26,6 +33,7 @@ class Match:
     variables: Mapping[str, str] = field(default_factory=dict)
     excluded: str | None = None
     at: tuple[Reading, str] | None = None
+    hardware: Hardware | None = None
 
 
 Readings = Mapping[Root, Reading]
@@ -48,6 +56,31 @@ class Finder(Protocol):
         """Yield every match, and what is skipped without a look."""
         ...
 
+    @property
+    def summary(self) -> str:
+        """The source in words."""
+        ...
+
+    def looked(self, readings: Readings) -> str:
+        """Say how many things were looked at."""
+        ...
+
+    def left(self, readings: Readings) -> Iterable[tuple[str, tuple[str, ...]]]:
+        """Yield what does not match, and why; not what is not worth a line."""
+        ...
+
     def unmatched(self, readings: Readings) -> str:
         """Say why nothing is found where nothing is missing."""
         ...
+
+
+def nearest(written: str, found: Iterable[str]) -> str:
+    """Return ``; did you mean X?`` for the name that is most like what was written."""
+    plain = "".join(one for one in written.lower() if one.isalnum() or one in "-_.")
+    some = {name.lower(): name for name in itertools.islice(found, _NAMES_MAX)}
+    scored = (
+        (difflib.SequenceMatcher(None, plain, lower[: len(plain) + 2]).ratio(), name)
+        for lower, name in some.items()
+    )
+    best = max(scored, default=(0.0, ""))
+    return f"; did you mean {best[1]}?" if best[0] >= _NEAR else ""

@@ -42,6 +42,11 @@ class Root(Protocol):
         ...
 
     @property
+    def subsystems(self) -> frozenset[str]:
+        """The subsystems whose device events report changes of it."""
+        ...
+
+    @property
     def base(self) -> str:
         """The host path, without a slash at its end, before the names that are read."""
         ...
@@ -60,6 +65,26 @@ class Root(Protocol):
         ...
 
 
+class UnwatchedRoot:
+    """What has no files whose events report changes; it is read as a whole."""
+
+    __slots__ = ()
+
+    @property
+    def watched(self) -> WatchRoot | None:
+        """No directory."""
+        return None
+
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """No subsystem, unless a root has one."""
+        return frozenset()
+
+    def has(self, _name: str) -> bool:
+        """No name is read by itself."""
+        return False
+
+
 class Reading:
     """What one reading of a root has found.
 
@@ -71,6 +96,7 @@ class Reading:
         links: Those of the names that are links.
         unreadable: Why entries, or what is below them, cannot be read.
         count: How many entries the base itself has.
+        beside: What is there where nothing matches.
         missing: Why there is nothing to read, where that is no failure.
         failure: Why it could not be read.
         block_use: What uses block devices; ``None`` where that is not to be found out.
@@ -89,11 +115,13 @@ class Reading:
         missing: str | None = None,
         failure: str | None = None,
         whole: bool = True,
+        beside: Sequence[str] = (),
     ) -> None:
         self.root, self._files, self._looks = root, files, files.cached()
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)
         self.unreadable = unreadable or {}
+        self.beside = beside
         self.count, self.missing, self.failure = count, missing, failure
         self.block_use = BlockUse(files) if whole else None
         self.baseline: Baseline | None = None
@@ -190,6 +218,11 @@ class DirectoryRoot:
     def watched(self) -> WatchRoot:
         """The directory."""
         return WatchRoot(self.path, self.recursive)
+
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """None: its own events suffice."""
+        return frozenset()
 
     def has(self, name: str) -> bool:
         """Whether a name is one of those that are read, if something is there."""

@@ -121,7 +121,8 @@ class Scanner(Declaration):
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
             reason = (
-                reasons.get(device_id)
+                next((node.problem for node in nodes if node.problem), None)
+                or reasons.get(device_id)
                 or self.name_refusal(alone[device_id])
                 or _unfit(alone[device_id], host_paths)
             )

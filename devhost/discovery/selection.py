@@ -8,6 +8,7 @@ from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
 from devhost.discovery.match import Finder, Match, Readings
+from devhost.discovery.pci import PciFinder
 from devhost.discovery.roots import (
     Reading,
     Root,
@@ -17,11 +18,14 @@ from devhost.discovery.roots import (
     unusable,
 )
 from devhost.discovery.static import StaticFinder
+from devhost.discovery.sysfs_devices import SysfsFinder
+from devhost.discovery.usb import UsbFinder
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, Node, Skipped
+from devhost.model.device import FileKind, FileState, Hardware, Node, Skipped
+from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
 DANGLING: Final = "dangling link"
@@ -61,8 +65,13 @@ class Selection:
         return frozenset(node.key for node in self.nodes if node.state)
 
 
-def finder(kind: Kind) -> Finder:
-    """Return what finds the devices of a kind of source."""
+def finder(kind: Kind, resource: Resource) -> Finder:
+    """Return what finds the devices of a kind of source.
+
+    Args:
+        kind: The source.
+        resource: Its resource: some variables are read only if templates mention them.
+    """
     match kind:
         case Directory():
             return DirectoryFinder(kind)
@@ -72,12 +81,20 @@ def finder(kind: Kind) -> Finder:
             return DevFinder(kind)
         case Static():
             return StaticFinder(kind)
+        case Usb():
+            return UsbFinder(kind, resource.mentioned)
+        case Pci():
+            return PciFinder(kind, resource.mentioned)
+        case Sysfs():
+            return SysfsFinder(kind, resource.mentioned)
 
 
 def roots_of(resource: Resource) -> tuple[Root, ...]:
     """Return what has to be read for a resource."""
     return tuple(
-        dict.fromkeys(root for source in resource.sources for root in finder(source.kind).roots)
+        dict.fromkeys(
+            root for source in resource.sources for root in finder(source.kind, resource).roots
+        )
     )
 
 
@@ -104,7 +121,7 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
     unmatched: list[str] = []
     direct = True
     for index, source in enumerate(resource.sources):
-        found = finder(source.kind)
+        found = finder(source.kind, resource)
         some = [readings[root] for root in found.roots]
         if not some and not tokens:
             continue
@@ -146,7 +163,7 @@ class _Source:
     def __init__(self, index: int, source: Source) -> None:
         kind = source.kind
         self._index, self._role = index, source.role
-        self._types = None if isinstance(kind, Static) else kind.types
+        self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
         self._in_use = isinstance(kind, Static) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
@@ -166,6 +183,9 @@ class _Source:
                 self._judge(match)
 
     def _judge(self, match: Match) -> None:
+        if match.hardware is not None:
+            self._judge_hardware(match, match.hardware)
+            return
         problem, state = unusable(match.path, match.name) or match.excluded, None
         if match.at is not None and problem is None:
             try:
@@ -192,6 +212,29 @@ class _Source:
         self.unreadable[path] = reason
         self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
         self.direct = False
+
+    def _judge_hardware(self, match: Match, hardware: Hardware) -> None:
+        """Judge a node that the kernel has, whether or not its file is there."""
+        self.direct = False
+        problem, state = None, None
+        if match.at is not None:
+            reading, name = match.at
+            state = reading.state(name)
+            if state is None:
+                problem = f"{match.path} is not there, but the kernel has it"
+            elif state.number != hardware.number:
+                problem = (
+                    f"{match.path} is {_number(state.number)}, the kernel's is "
+                    f"{_number(hardware.number)}"
+                )
+            elif busy := self._busy(reading, state):
+                self.skipped.append(Skipped(names.printable(match.path), busy))
+                return
+        role = self._role or hardware.role
+        node = Node(
+            match.path, state, self._index, match.name, match.variables, role, hardware, problem
+        )
+        self.nodes.append(node)
 
     def _state(self, reading: Reading, name: str) -> tuple[str | None, FileState | None]:
         """Return why it is no candidate, and what it is.
@@ -223,3 +266,7 @@ class _Source:
             return IN_USE
         use = reading.block_use.of(state.number)
         return f"{IN_USE}{use}" if use else None
+
+
+def _number(number: tuple[int, int] | None) -> str:
+    return "no device node" if number is None else "{}:{}".format(*number)

@@ -25,7 +25,7 @@ def placed(
         The devices, and whether some are attached to NUMA nodes and others are not.
     """
     nodes: dict[str, tuple[int, ...]] = {}
-    sysfs = Sysfs(files)
+    sysfs = NumaNodes(files)
     for device_id, device in devices.items():
         if choice == "none":
             nodes[device_id] = ()
@@ -54,12 +54,17 @@ def _known(device: HostDevice, previous: Snapshot) -> tuple[int, ...] | None:
     return before.numa_nodes
 
 
-def _nodes_of(device: HostDevice, sysfs: "Sysfs") -> tuple[int, ...]:
-    states = [node.state for node in device.nodes if node.state]
-    return tuple(sorted({number for state in states for number in sysfs.numa_nodes(state)}))
+def _nodes_of(device: HostDevice, sysfs: "NumaNodes") -> tuple[int, ...]:
+    found: set[int] = set()
+    for node in device.nodes:
+        if node.hardware is not None:
+            found |= sysfs.above(node.hardware.numa)
+        elif node.state is not None:
+            found |= sysfs.numa_nodes(node.state)
+    return tuple(sorted(found))
 
 
-class Sysfs:
+class NumaNodes:
     """Reads sysfs; what is above several devices is read once."""
 
     def __init__(self, files: HostFiles) -> None:
@@ -79,6 +84,11 @@ class Sysfs:
         kind = "block" if state.kind is FileKind.BLOCK else "char"
         major, minor = state.number
         return frozenset(self._climb(f"{self._path}/dev/{kind}/{major}:{minor}", kind))
+
+    def above(self, directory: str) -> frozenset[int]:
+        """Return the NUMA node of a directory of sysfs (``/sys/devices/…``). Blocks."""
+        number = self._nearest(self._path + directory.removeprefix("/sys"))
+        return frozenset() if number is None or number < 0 else frozenset({number})
 
     def _climb(self, link: str, kind: str) -> Iterator[int]:
         try:

@@ -15,6 +15,7 @@ from devhost.hostfs.tally import Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.threads import in_thread
 from devhost.watch.targets import WatchTarget
+from devhost.watch.uevents import Interest, Uevents
 from devhost.watch.watcher import Watcher
 
 ANSWER_S: Final = 10.0
@@ -48,9 +49,14 @@ class InventoryRoot:
         shown: Where this process sees its base, once that is known.
     """
 
-    def __init__(self, root: Root, files: HostFiles, watcher: Watcher, entries: Share) -> None:
+    def __init__(
+        self, root: Root, files: HostFiles, watcher: Watcher, uevents: Uevents, entries: Share
+    ) -> None:
         self.root, self._files, self._entries = root, files, entries
         self._subscription = watcher.subscribe(self._changed)
+        self._interest: Interest | None = None
+        if root.subsystems:
+            self._interest = uevents.subscribe(root.subsystems, lambda: self._tell(None))
         self.users: dict[Hashable, OnChange] = {}
         self._reading: Reading | None = None
         self._began = 0.0
@@ -63,8 +69,9 @@ class InventoryRoot:
 
     @property
     def degraded(self) -> str:
-        """Why it cannot be watched, so that it has to be read regularly; else empty."""
-        return self._subscription.degraded
+        """Why events do not tell of it, so that it has to be read regularly; else empty."""
+        no_events = self._interest.degraded if self._interest is not None else ""
+        return no_events or self._subscription.degraded
 
     def doubt(self) -> None:
         """Have the next reading see that the watches are still right."""
@@ -77,6 +84,8 @@ class InventoryRoot:
                 task.cancel()
         self._subscription.close()
         self._entries.close()
+        if self._interest is not None:
+            self._interest.close()
 
     # ── reading ──
 
@@ -186,6 +195,7 @@ class Inventory:
         self._entries = Budget(
             "entries", each=ENTRIES_MAX, total=ENTRIES_TOTAL_MAX, few=ENTRIES_FEW
         )
+        self._uevents = Uevents()
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
 
@@ -201,7 +211,9 @@ class Inventory:
             one = self._roots.get(root)
             if one is None:
                 share = self._entries.share()
-                one = self._roots[root] = InventoryRoot(root, self._files, self._watcher, share)
+                one = self._roots[root] = InventoryRoot(
+                    root, self._files, self._watcher, self._uevents, share
+                )
             one.users[user] = changed
         self._used[user] = wanted
         for root in former:

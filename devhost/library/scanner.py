@@ -7,7 +7,7 @@ from devhost.discovery import topology
 from devhost.discovery.candidates import OwnerOf
 from devhost.discovery.identity import Identified
 from devhost.discovery.match import Readings
-from devhost.discovery.roots import Reading, Root
+from devhost.discovery.roots import Reading, Root, UnwatchedRoot
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError
@@ -31,15 +31,13 @@ class DeclaredNode(Node):
 
     Attributes:
         declared: The plugin's device.
-        problem: Why the node cannot be used.
     """
 
     declared: Device | None = field(default=None, compare=False)
-    problem: str | None = None
 
 
 @immutable
-class PluginRoot:
+class PluginRoot(UnwatchedRoot):
     """The devices of a plugin, in the place of a part of the host."""
 
     methods: PluginMethods
@@ -48,15 +46,6 @@ class PluginRoot:
     def base(self) -> str:
         """They have no common path."""
         return ""
-
-    @property
-    def watched(self) -> None:
-        """Nothing is watched."""
-        return
-
-    def has(self, _name: str) -> bool:
-        """Nothing is read by name."""
-        return False
 
     def read(self, files: HostFiles, _tally: Tally) -> Reading:
         """Ask the plugin."""

@@ -11,6 +11,7 @@ from devhost.loading.collision_checks import (
     check_trust,
     entries_of,
 )
+from devhost.loading.hardware_checks import check_hardware
 from devhost.loading.name_checks import check_names
 from devhost.loading.source_checks import (
     check_device_ids,
@@ -77,6 +78,7 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
 
 def _alone(path: Path, resource: Resource) -> Iterator[Finding]:
     yield from check_sources(path, resource)
+    yield from check_hardware(path, resource)
     yield from check_globs(resource.node_names or (), (*path, "nodeNames"))
     yield from check_templates(path, resource)
     yield from check_steps(path, resource)

@@ -9,7 +9,7 @@ from devhost.errors import Severity
 from devhost.loading.source_checks import is_single
 from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Probe, Resource
-from devhost.model.sources import Static
+from devhost.model.sources import Dev, Directory, Glob
 from devhost.model.template import Template
 
 Entries = Sequence[tuple[Path, Rule]]
@@ -21,6 +21,8 @@ def entries_of(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
     paths: list[Path] = [(*base, "env", name) for name in allocate.env]
     if allocate.devices is None:
         paths.append(base)
+        if any(source.is_vfio for source in resource.sources):
+            paths.append(base)
     paths += [(*base, "devices", index) for index in range(len(allocate.devices or ()))]
     paths += [(*base, "mounts", index) for index in range(len(allocate.mounts))]
     paths += [(*base, "annotations", key) for key in allocate.annotations]
@@ -103,6 +105,6 @@ def check_trust(
             yield severity, where, "mounts need --allow-path 'GLOB'", False
     for index, source in enumerate(() if policy.allows_block else resource.sources):
         kind = source.kind
-        if not isinstance(kind, Static) and kind.types == ("block",):
+        if isinstance(kind, Directory | Glob | Dev) and kind.types == ("block",):
             message = "block devices need --allow-path 'GLOB', such as '/dev/sd[b-z]'"
             yield severity, (*path, "sources", index), message, False

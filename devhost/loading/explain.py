@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Path, Position, Tree
-from devhost.model import allocate, config, sources
+from devhost.model import allocate, config, hardware, sources
 from devhost.model.mapping import Model
 from devhost.model.names import printable
 from devhost.model.template import TemplateError
@@ -28,6 +28,11 @@ _BELOW: Final[dict[str, type[Model]]] = {
     "glob": sources.Glob,
     "dev": sources.Dev,
     "static": sources.Static,
+    "usb": hardware.Usb,
+    "pci": hardware.Pci,
+    "sysfs": hardware.Sysfs,
+    "node": hardware.NodeChoice,
+    "parent": hardware.ParentSelector,
     "allocate": allocate.Allocate,
     "env": allocate.Text,
     "annotations": allocate.Text,
@@ -56,7 +61,8 @@ _SYNONYMS: Final = {
     "resource": ("name",),
     "resourceName": ("name",),
 }
-_PLANNED_KINDS: Final = ("usb", "pci", "sysfs", "exec")
+_PLANNED_KINDS: Final = ("exec",)
+_HARDWARE: Final = (hardware.Usb, hardware.Pci, hardware.Sysfs, hardware.ParentSelector)
 _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
 _EXPECTED: Final = {
@@ -209,6 +215,8 @@ def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]
     absent = [other for other in keys if other not in present]
     if model is sources.Source and key in _PLANNED_KINDS:
         hint = ": this kind of source is not supported in this version"
+    elif model in _HARDWARE and (hint := _hardware_key(model, key, present)):
+        pass
     elif synonym := next((one for one in _SYNONYMS.get(key, ()) if one in absent), None):
         hint = f"; did you mean '{synonym}'?"
     else:
@@ -234,6 +242,17 @@ def _model_at(path: Path) -> type[Model]:
 
 def _keys(model: type[Model]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _hardware_key(model: type[Model], key: str, present: Any) -> str:
+    """Return what to write instead of a key that other tools have for devices in sysfs."""
+    if key in ("vendor", "idVendor", "vendorId"):
+        numbers = (str(present.get(one, "")) for one in (key, "product", "productId", "idProduct"))
+        digits = [one for one in numbers if len(one) == 4]
+        return f"; write device: {':'.join(digits) if len(digits) == 2 else '0403:6001'}"
+    if model in (hardware.ParentSelector, hardware.Sysfs) and key not in ("name", "class"):
+        return f"; did you mean attr: {{{key}: …}}?"
+    return ""
 
 
 def _belongs(key: str, parents: Iterable[str]) -> str:

@@ -10,6 +10,9 @@ from devhost.allocation.variables import (
     FILE_VARIABLES,
     LATE_VARIABLES,
     NODE_VARIABLES,
+    PCI_VARIABLES,
+    SYSFS_VARIABLES,
+    USB_VARIABLES,
 )
 from devhost.loading.explain import did_you_mean
 from devhost.loading.lookalikes import docker_mistake
@@ -17,6 +20,7 @@ from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
+from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Static
 from devhost.model.template import Template, TemplateError
@@ -108,7 +112,15 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
                     given |= frozenset(pattern.group_names(text))
                 except PatternError:
                     return None
-        own = {f"{source.role}.{name}" for name in given - {"id", "index"} if source.role}
+            case Usb():
+                given |= SYSFS_VARIABLES | USB_VARIABLES
+            case Pci():
+                given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES
+            case Sysfs():
+                attributes = {name for name in resource.mentioned if name.startswith("attr.")}
+                given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES | attributes
+        plain = {name for name in given - {"id", "index"} if "." not in name}
+        own = {f"{role}.{name}" for name in plain for role in source.roles}
         known.append(given | own | CONTAINER_VARIABLES)
     return known
 

@@ -1,10 +1,12 @@
 """The mapping ``allocate``: what a container receives."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, StrictStr
 
 from devhost.model.mapping import Model
+from devhost.model.template import Template
 from devhost.model.values import AsTuple, Mode, OwnerId, Permissions, TemplateText, main_option
 
 
@@ -76,3 +78,14 @@ class Allocate(Model):
     """Annotations for the container runtime, by key."""
     cdi: Annotated[tuple[TemplateText, ...], AsTuple] = ()
     """Fully qualified CDI device names."""
+
+    @property
+    def templates(self) -> Iterator[Template]:
+        """All templates but those in names of variables and annotations."""
+        for text in (*self.env.values(), *self.annotations.values()):
+            yield text.value
+        for device in self.devices or ():
+            yield from filter(None, (device.host_path, device.container_path))
+        for mount in self.mounts:
+            yield from filter(None, (mount.host_path, mount.container_path))
+        yield from self.cdi

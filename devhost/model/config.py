@@ -180,6 +180,14 @@ class Resource(Model):
         )
         return max(min(tokens, self.max_devices or tokens), 1) * self.replicas
 
+    @property
+    def mentioned(self) -> frozenset[str]:
+        """The variables that templates mention, but those of health checks."""
+        templates = [*(self.id or ()), *filter(None, (self.group,)), *self.allocate.templates]
+        for step in self.pre_start:
+            templates += [*(step.run or ()), *filter(None, (step.wait_for,))]
+        return frozenset(name for template in templates for name in template.names)
+
     def applies_to(self, node_name: str) -> bool:
         """Whether the resource is served on a node."""
         globs = self.node_names

@@ -52,6 +52,31 @@ class FileState:
 
 
 @immutable
+class Hardware:
+    """What the kernel says of a node that a source found in sysfs.
+
+    Attributes:
+        unit: The directory in sysfs of the device that it is of: its nodes are one device.
+        label: How messages call that device.
+        syspath: Its own directory.
+        number: Its major and minor; ``None`` where it has no file.
+        role: The name of its node, unless the source gives one.
+        numa: The directory from which its NUMA node is looked for, upwards.
+        claims: Nodes (`Node.key`) that may not be offered beside it.
+        incomplete: What the device lacks at the moment.
+    """
+
+    unit: str
+    label: str
+    syspath: str
+    number: tuple[int, int] | None
+    role: str | None
+    numa: str
+    claims: frozenset[str] = frozenset()
+    incomplete: str | None = None
+
+
+@immutable
 class Node:
     """One file of a device, or a token, which has none.
 
@@ -62,6 +87,8 @@ class Node:
         name: The default device ID that the source gives.
         variables: The pattern's named groups.
         role: The name that the source gives to its node (``as``).
+        hardware: What the kernel says of it, where a source found it there.
+        problem: Why containers cannot be given it.
     """
 
     path: str
@@ -70,11 +97,25 @@ class Node:
     name: str
     variables: Mapping[str, str] = field(default_factory=dict)
     role: str | None = None
+    hardware: Hardware | None = None
+    problem: str | None = None
 
     @property
     def key(self) -> str:
-        """What makes two candidates the same node: the resolved path; a token's own name."""
-        return self.state.realpath if self.state else f"\0{self.name}"
+        """What makes two candidates the same node.
+
+        The resolved path; where there is none, its directory in sysfs, or a token's own name.
+        """
+        if self.state:
+            return self.state.realpath
+        return self.hardware.syspath if self.hardware else f"\0{self.name}"
+
+    @property
+    def shown(self) -> str:
+        """How it is shown: its path, or the kernel's name of what has none."""
+        if self.path or self.hardware is None or self.hardware.role is None:
+            return self.path
+        return f"{self.variables.get('name', self.name)} ({self.hardware.role})"
 
 
 @immutable
@@ -131,13 +172,17 @@ class HostDevice:
     def numbers(self) -> dict[str, tuple[int, int]]:
         """The major and minor numbers of its device nodes, by their paths."""
         return {
-            node.path: node.state.number for node in self.nodes if node.state and node.state.number
+            node.path if node.hardware is None else f"{node.hardware.role} {at}": node.state.number
+            for at, node in enumerate(self.nodes)
+            if node.state and node.state.number
         }
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The host paths of its nodes, as matched."""
-        return tuple(node.path for node in self.nodes if node.state)
+        return tuple(
+            node.path for node in self.nodes if node.state or (node.hardware and node.path)
+        )
 
 
 @immutable

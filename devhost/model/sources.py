@@ -4,6 +4,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import BeforeValidator, Field, StrictStr, model_validator
 
+from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb, device_option, sysfs_option
 from devhost.model.mapping import Model
 from devhost.model.values import (
     SHARES_MAX,
@@ -82,8 +83,8 @@ class Static(Model):
         return self
 
 
-Kind = Directory | Glob | Dev | Static
-KINDS: Final = ("directory", "glob", "dev", "static")
+Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
+KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
 
 
 class Source(Model):
@@ -125,6 +126,26 @@ class Source(Model):
         | None
     ) = None
     """Tokens, without anything on the host."""
+    usb: (
+        Annotated[
+            Usb,
+            BeforeValidator(device_option, json_schema_input_type=str | list[str] | Usb),
+        ]
+        | None
+    ) = None
+    """The USB devices that match."""
+    pci: (
+        Annotated[
+            Pci,
+            BeforeValidator(device_option, json_schema_input_type=str | list[str] | Pci),
+        ]
+        | None
+    ) = None
+    """The PCI functions that match."""
+    sysfs: (
+        Annotated[Sysfs, BeforeValidator(sysfs_option, json_schema_input_type=str | Sysfs)] | None
+    ) = None
+    """The devices of a subsystem that match."""
     role: StrictStr | None = Field(default=None, alias="as")
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
@@ -139,9 +160,28 @@ class Source(Model):
         return self
 
     @property
+    def is_vfio(self) -> bool:
+        """Whether its nodes are those of IOMMU groups."""
+        choices = (self.pci.node or ()) if self.pci is not None else ()
+        return any(choice.subsystem == VFIO_NODE for choice in choices)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The names that its nodes have in templates: `as`, or their subsystems."""
+        if self.role is not None:
+            return (self.role,)
+        match self.kind:
+            case Usb(node=choices) | Pci(node=choices) if choices is not None:
+                return tuple(choice.subsystem for choice in choices)
+            case Sysfs(subsystem=subsystem):
+                return (subsystem,)
+        return ()
+
+    @property
     def kind(self) -> Kind:
         """The kind of the source."""
-        kind = self.directory or self.glob or self.dev or self.static
+        kinds = (self.directory, self.glob, self.dev, self.static, self.usb, self.pci, self.sysfs)
+        kind = next((one for one in kinds if one is not None), None)
         assert kind is not None, "validated"  # noqa: S101
         return kind
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from devhost.errors import DevhostError
 from devhost.hostfs.files import HostFiles
+from devhost.testing import hardware
 
 
 class NotPermittedError(DevhostError):
@@ -98,6 +99,15 @@ class HostTree:
         link = f"/sys/dev/{kind}/{major}:{minor}"
         if not self.at(link).is_symlink():
             self.link(link, f"../../{device}")
+
+    def hardware(self, text: str) -> None:
+        """Create devices with their files in sysfs; `devhost.testing.hardware` has the notation.
+
+        Raises:
+            ValueError: A line is invalid.
+            NotPermittedError: This process may not create device nodes.
+        """
+        hardware.build(self, text)
 
     def remove(self, path: str) -> None:
         """Remove a file, a node, a link (not its target), or a directory with its content."""

@@ -187,7 +187,7 @@ def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
     def nodes(path: str) -> frozenset[int]:
         state = files.stat(path)
         assert state is not None
-        return topology.Sysfs(files).numa_nodes(state)
+        return topology.NumaNodes(files).numa_nodes(state)
 
     assert nodes("/dev/ttyUSB0") == nodes("/dev/sdz") == frozenset()
     tree.numa(188, 0, 1)

@@ -1,0 +1,164 @@
+"""``devhost devices``."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from devhost.cli import options
+from devhost.cli import output as printer
+from devhost.model.names import printable
+
+if TYPE_CHECKING:
+    from devhost.discovery.machine import Described, DeviceRow, Machine
+
+_PLAIN = re.compile(r"[A-Za-z0-9$/_.*-][A-Za-z0-9$/_.*:{} -]*")
+
+
+@click.command(
+    "devices",
+    epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
+)
+@click.argument("what", required=False)
+@click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
+@click.option("--pci", "subsystems", flag_value="pci", multiple=True, help="PCI functions.")
+@click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")
+@click.option("--block", "subsystems", flag_value="block", multiple=True, help="Disks.")
+@click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem.")
+@click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
+@options.root_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format; yaml: an entry of `resources` that offers exactly this device.",
+)
+def command(
+    what: str | None, subsystems: tuple[str, ...], everything: bool, root: str, output: str
+) -> None:
+    """Show the devices of this host, or one in full.
+
+    WHAT is a node (ttyUSB0), a USB name (1-2), a PCI address or a number (0403:6001).
+    """
+    from devhost.discovery.machine import Machine
+    from devhost.hostfs.files import HostFiles
+
+    if output == "yaml" and what is None:
+        raise click.UsageError("-o yaml needs a device")
+    machine = Machine(HostFiles(options.real_root(root)))
+    if machine.problem is not None:
+        printer.fail(machine.problem)
+    if what is None:
+        _list(machine, subsystems, output, everything=everything)
+        return
+    found = machine.find(what)
+    if not found:
+        printer.fail(f"no device {printable(what)}; `devhost devices --all` lists what there is")
+    if output == "json":
+        printer.print_json([_as_json(one) for one in found])
+    elif output == "yaml":
+        for line in _yaml(machine.entry(one) for one in found):
+            printer.echo(line)
+    else:
+        for number, one in enumerate(found):
+            if number:
+                printer.echo()
+            _print(one)
+
+
+def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
+    tables: dict[str, list[DeviceRow]] = {}
+    for one in subsystems or ("usb", "pci"):
+        read = {"usb": machine.usb_rows, "pci": machine.pci_rows}.get(one)
+        tables[one] = list(read() if read else machine.subsystem_rows(one))
+    if output == "json":
+        shown = {name: [dict(row.values) for row in rows] for name, rows in tables.items()}
+        printer.print_json(shown)
+        return
+    for number, (name, rows) in enumerate(tables.items()):
+        some = [row for row in rows if everything or (row.plain and _counts(row, subsystems))]
+        if number:
+            printer.echo()
+        if some:
+            headings = list(some[0].values)
+            printer.print_table(
+                headings, [[printable(v) for v in row.values.values()] for row in some]
+            )
+        hidden = len(rows) - len(some)
+        if hidden or not some:
+            left = f"{hidden} left out (--all)." if hidden else "none."
+            printer.echo(f"{name}: {left}")
+    sys.exit(0)
+
+
+def _counts(row: "DeviceRow", subsystems: Sequence[str]) -> bool:
+    """Whether a function is worth a line where nobody has asked for PCI."""
+    return bool(subsystems) or "PCI" not in row.values or row.values["NODES"] != "-"
+
+
+def _print(one: "Described") -> None:
+    node, state = one.node, one.state
+    title = f"/dev/{node.file}" if node and node.file else node.name if node else ""
+    if node is None and one.owner is not None:
+        title = one.owner.syspath.rpartition("/")[2]
+    if state is not None and state.number is not None:
+        title += f" ({state.kind.value} {state.number[0]}:{state.number[1]}, {state.mode:04o})"
+    printer.echo(title)
+    for name, value in one.variables.items():
+        printer.wrapped(f"{name:<17}  {printable(value)}", "  ", " " * 21)
+    if one.nodes:
+        names = ", ".join(n.file or n.name for n in one.nodes)
+        printer.wrapped(f"{'nodes':<17}  {names}", "  ", " " * 21)
+    above = ", ".join(f"{name} ({subsystem})" for name, subsystem in one.parents)
+    if above:
+        printer.wrapped(f"{'above it':<17}  {above}", "  ", " " * 21)
+
+
+def _as_json(one: "Described") -> dict[str, Any]:
+    return {
+        "node": f"/dev/{one.node.file}" if one.node and one.node.file else None,
+        "number": list(one.state.number) if one.state and one.state.number else None,
+        "mode": f"{one.state.mode:04o}" if one.state else None,
+        "variables": dict(one.variables),
+        "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
+        "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],
+    }
+
+
+def _yaml(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield entries of `resources`, as people write them."""
+    for entry in entries:
+        yield f"- name: {entry['name']}"
+        yield "  sources:"
+        for source in entry["sources"]:
+            (kind, given), *_ = source.items()
+            yield f"    - {kind}: {_flow(given)}"
+        if "id" in entry:
+            yield f"  id: {entry['id']}"
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    return _scalar(value)
+
+
+def _scalar(value: object) -> str:
+    """Return a scalar for a flow collection, quoted where YAML would read something else."""
+    from devhost.loading.scalars import STRING, tag
+
+    text = str(value)
+    if isinstance(value, int):
+        return text
+    plain = bool(_PLAIN.fullmatch(text)) and not set(text) & set("{}") and ": " not in text
+    plain = plain and text.strip() == text and not text.endswith(":") and text[0] not in "*-"
+    if plain and tag(None, text, (True, False)) == STRING:
+        return text
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,106 @@
+"""Why a source finds what it finds: what was looked at, taken and left."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from devhost.discovery.match import LETTERS, Readings
+from devhost.discovery.selection import finder, select
+from devhost.immutable import immutable
+from devhost.model.config import Resource
+from devhost.model.device import Node, Snapshot
+
+_SHOWN_MAX: Final = 100  # of what a source leaves out, before it is shortened for people
+
+
+@immutable
+class ExplainedCandidate:
+    """What a source has looked at.
+
+    Attributes:
+        candidate: Its name.
+        taken: Whether it is offered.
+        reasons: Why it is not, or what is to be known of it.
+        paths: Its nodes.
+    """
+
+    candidate: str
+    taken: bool
+    reasons: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+@immutable
+class Explanation:
+    """What a source of a resource has looked at.
+
+    Attributes:
+        source: Which source of the resource, counted from 0.
+        summary: The source in words.
+        looked: How many things it has looked at.
+        candidates: Those that are worth a line: taken ones, then by how much they match.
+        other: How many others there are.
+    """
+
+    source: int
+    summary: str
+    looked: str
+    candidates: tuple[ExplainedCandidate, ...]
+    other: int = 0
+
+
+def explain(resource: Resource, readings: Readings, snapshot: Snapshot) -> list[Explanation]:
+    """Say of each source what it has looked at. Blocks.
+
+    Args:
+        resource: The declaration.
+        readings: Of all roots of the resource.
+        snapshot: What came of it: which devices there are, and what is skipped.
+    """
+    offered = {node.key: device for device in snapshot.devices.values() for node in device.nodes}
+    skipped = {one.candidate: one.reason for one in snapshot.skipped}
+    found = []
+    for index, source in enumerate(resource.sources):
+        one = finder(source.kind, resource)
+        alone = resource.model_copy(update={"sources": (source,)})
+        selection = select(alone, readings)
+        taken: dict[str, list[Node]] = {}
+        for node in selection.nodes:
+            label = node.hardware.label if node.hardware else node.path or node.name
+            taken.setdefault(label, []).append(node)
+        candidates = [_judged(label, nodes, offered, skipped) for label, nodes in taken.items()]
+        candidates.sort(key=lambda one: not one.taken)
+        candidates += [
+            ExplainedCandidate(one.candidate, taken=False, reasons=(one.reason,))
+            for one in selection.skipped
+        ]
+        left = sorted(one.left(readings), key=_distance)
+        candidates += [
+            ExplainedCandidate(name, taken=False, reasons=reasons)
+            for name, reasons in itertools.islice(left, _SHOWN_MAX)
+        ]
+        failure = selection.failed.get(0)
+        looked = failure or "; ".join(selection.notes) or one.looked(readings)
+        other = max(len(left) - _SHOWN_MAX, 0)
+        found.append(Explanation(index, one.summary, looked, tuple(candidates), other))
+    return found
+
+
+def _distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool]:
+    """Return how far from a match something is: the nearest comes first."""
+    _, reasons = left
+    return len(reasons), not reasons[0].endswith(LETTERS)
+
+
+def _judged(
+    label: str,
+    nodes: Sequence[Node],
+    offered: Mapping[str, object],
+    skipped: Mapping[str, str],
+) -> ExplainedCandidate:
+    paths = tuple(node.shown for node in nodes if node.shown)
+    reason = next((skipped[name] for name in (label, *paths) if name in skipped), None)
+    problems = (nodes[0].hardware.incomplete if nodes[0].hardware else None, nodes[0].problem)
+    taken = any(node.key in offered for node in nodes) and reason is None
+    reasons = tuple(text for text in (reason, *problems) if text and (not taken or text != reason))
+    return ExplainedCandidate(label, taken, reasons, paths)

@@ -1,0 +1,324 @@
+"""The nodes of a matched device, as matches: what the sources usb, pci and sysfs share."""
+
+import fnmatch
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from devhost.discovery.match import Finder, Match, Readings
+from devhost.discovery.roots import Root
+from devhost.discovery.sysfs import NodesReading, NodesRoot, SubsystemReading, SubsystemRoot, Sysfs
+from devhost.immutable import immutable
+from devhost.model import names
+from devhost.model.device import Hardware, Skipped
+from devhost.model.hardware import (
+    NO_NODE,
+    PCI_CLASSES,
+    USB_CLASSES,
+    USB_NODE,
+    NodeChoice,
+    PciSelector,
+    UsbSelector,
+)
+from devhost.model.hardware import (
+    Sysfs as SysfsSource,
+)
+
+_LINKS: Final = {"byId": "by-id", "byPath": "by-path"}  # variables
+_PLAIN: Final = ("class", "interface", "subsystem")  # options whose values need no quotes
+_NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
+
+
+def any_matches(globs: Iterable[str], text: str | None) -> bool:
+    """Whether one of the globs matches a text as a whole; upper and lower case count."""
+    return text is not None and any(fnmatch.fnmatchcase(text, glob) for glob in globs)
+
+
+def numbers_match(pairs: Iterable[str], found: str) -> bool:
+    """Whether one of some ``vendor:device`` pairs, in which ``*`` is any, is the one found."""
+    return any(fnmatch.fnmatchcase(found, pair) for pair in pairs)
+
+
+def in_words(kind: str, options: UsbSelector | PciSelector | SysfsSource) -> str:
+    """Return the options of a source as people say them."""
+    words: list[str] = []
+    given = options.model_dump(by_alias=True, exclude_defaults=True, exclude={"node", "exclude"})
+    for name, value in given.items():
+        text = _in_words([_class_name(kind, one) for one in value] if name == "class" else value)
+        if name in ("device", "subsystem") and not words:
+            words.append(f"{kind} {text}")
+        else:
+            quoted = f"'{text}'" if isinstance(value, tuple) and name not in _PLAIN else text
+            words.append(f"{name} {quoted}")
+    if not words or not words[0].startswith(f"{kind} "):
+        words = [f"{kind} {words[0]}" if words else kind, *words[1:]]
+    return ", ".join(words)
+
+
+def nodes_in_words(choices: Sequence[NodeChoice]) -> str:
+    """Return which nodes a source wants as people say it."""
+    texts = (
+        f"{one.subsystem}/{'|'.join(one.name)}" if one.name else one.subsystem for one in choices
+    )
+    return f"node {' and '.join(texts)}"
+
+
+def _class_name(kind: str, code: str) -> str:
+    known = USB_CLASSES if kind == "usb" else PCI_CLASSES
+    return next((name for name, digits in known.items() if digits == code), code)
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {_in_words(one)}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return " or ".join(map(_in_words, value))
+    return str(value)
+
+
+def unmatched(found: Finder, readings: Readings) -> str:
+    """Say how many devices there are, and which one comes nearest."""
+    near = min(found.left(readings), key=lambda one: len(one[1]), default=None)
+    hint = f"; {near[0]}: {near[1][0]}" if near else ""
+    return f"{found.looked(readings)}; none is {found.summary}{hint}"
+
+
+@immutable
+class KernelNode:
+    """A device of the kernel that a container can be given.
+
+    Attributes:
+        name: The kernel's name.
+        subsystem: Its subsystem.
+        syspath: Its directory in sysfs.
+        file: Its path below /dev; ``None`` where it has none.
+        number: Its major and minor, as the kernel says.
+    """
+
+    name: str
+    subsystem: str
+    syspath: str
+    file: str | None
+    number: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, subsystem: str, syspath: str, sysfs: Sysfs) -> "KernelNode | None":
+        """Return what a directory in sysfs is; ``None`` where it is no node. Blocks."""
+        name = posixpath.basename(syspath)
+        keys = sysfs.uevent(syspath)
+        file = keys.get("DEVNAME")
+        if file is None:
+            return cls(name, subsystem, syspath, None, None) if subsystem == _NO_FILE else None
+        try:
+            number = int(keys["MAJOR"]), int(keys["MINOR"])
+        except (KeyError, ValueError):
+            return None
+        return cls(name, subsystem, syspath, file, number)
+
+
+@immutable
+class Unit:
+    """A matched device, before its nodes are known.
+
+    Attributes:
+        syspath: Its directory in sysfs (of an IOMMU group: the group's).
+        label: How messages call it.
+        id: Its default ID.
+        place: Where it is plugged in.
+        variables: What all its nodes give to templates.
+        numa: The directory from which its NUMA node is looked for, upwards.
+    """
+
+    syspath: str
+    label: str
+    id: str
+    place: str | None
+    variables: Mapping[str, str]
+    numa: str
+
+
+class Owner:
+    """What is known of a matched device's nodes; a kind of source says more. Methods block."""
+
+    def __init__(self, unit: Unit, sysfs: Sysfs) -> None:
+        self.unit, self.sysfs = unit, sysfs
+
+    def own_node(self, _choice: NodeChoice) -> KernelNode | None:
+        """Return its own node, where a choice means that."""
+        return None
+
+    def counts(self, _syspath: str) -> bool:
+        """Whether a node (its directory in sysfs) is wanted."""
+        return True
+
+    def why_none(self) -> str | None:
+        """Return why it lacks nodes, if that is known."""
+        return None
+
+    def describe(self, node: KernelNode) -> dict[str, str]:
+        """Return a node's variables."""
+        return described(node, self.sysfs)
+
+    def claims(self, _node: KernelNode) -> frozenset[str]:
+        """Return the nodes (host paths) that may not be offered beside one."""
+        return frozenset()
+
+
+def nodes_root(mentioned: frozenset[str]) -> NodesRoot:
+    """Return what has to be read below /dev, by the variables that templates mention."""
+    return NodesRoot(links=any(name.rpartition(".")[2] in _LINKS for name in mentioned))
+
+
+def roots_of(choices: Sequence[NodeChoice], mentioned: frozenset[str]) -> tuple[Root, ...]:
+    """Return what has to be read for nodes."""
+    subsystems = (one.subsystem for one in choices)
+    some = (SubsystemRoot(one) for one in subsystems if one not in (USB_NODE, NO_NODE))
+    return (*dict.fromkeys(some), nodes_root(mentioned))
+
+
+class Nodes:
+    """Finds the nodes of matched devices, for one source."""
+
+    def __init__(
+        self,
+        choices: Sequence[NodeChoice],
+        mentioned: frozenset[str],
+        readings: Readings,
+        *,
+        split: bool = False,
+    ) -> None:
+        self._choices, self._readings, self._split = choices, readings, split
+        nodes = readings[nodes_root(mentioned)]
+        assert isinstance(nodes, NodesReading), "of that root"  # noqa: S101
+        self._files = nodes
+
+    def of(self, owner: Owner) -> Iterator[Match | Skipped]:
+        """Yield the nodes of a matched device, or why it is not offered."""
+        unit = owner.unit
+        if self._choices[0].subsystem == NO_NODE:
+            yield self._without_file(unit)
+            return
+        found: list[KernelNode] = []
+        absent: list[str] = []
+        for choice in self._choices:
+            some = list(self._chosen(choice, owner))
+            found += [one for one in some if one not in found]
+            if not some and not choice.optional:
+                absent.append(choice.subsystem)
+        incomplete = None
+        if absent:
+            why = owner.why_none()
+            because = f": {why}" if why else ""
+            if not found:
+                yield Skipped(unit.label, f"no {absent[0]} node{because}")
+                return
+            incomplete = f"incomplete: no {' and no '.join(absent)} node{because}"
+        ids = self._ids(unit, found)
+        for node in found:
+            yield self.match(owner, node, ids[node], incomplete)
+
+    def _chosen(self, choice: NodeChoice, owner: Owner) -> Iterable[KernelNode]:
+        if choice.subsystem == USB_NODE:
+            node = owner.own_node(choice)
+            return () if node is None else (node,)
+        return (one for one in self._members(choice, owner.unit) if owner.counts(one.syspath))
+
+    def _members(self, choice: NodeChoice, unit: Unit) -> Iterator[KernelNode]:
+        reading = self._readings[SubsystemRoot(choice.subsystem)]
+        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        for name, syspath in reading.below(unit.syspath):
+            if choice.name is not None and not any_matches(choice.name, name):
+                continue
+            attributes = choice.attr.items()
+            if all(
+                any_matches((glob,), reading.sysfs.text(f"{syspath}/{a}")) for a, glob in attributes
+            ):
+                node = KernelNode.of(choice.subsystem, syspath, reading.sysfs)
+                if node is not None:
+                    yield node
+
+    def _ids(self, unit: Unit, found: Sequence[KernelNode]) -> dict[KernelNode, str]:
+        if not self._split:
+            return dict.fromkeys(found, unit.id)
+        places = {node: self._sysfs(node).place(node.syspath) for node in found}
+        shared = [node for node in found if places[node] in (None, unit.place)]
+        counted = names.in_order(shared, lambda node: names.natural_key(node.name))
+        own = {node: f"{unit.id}-{count}" for count, node in enumerate(counted)}
+        return {node: own.get(node) or places[node] or unit.id for node in found}
+
+    def _sysfs(self, node: KernelNode) -> Sysfs:
+        reading = self._readings.get(SubsystemRoot(node.subsystem))
+        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        return reading.sysfs
+
+    def match(
+        self,
+        owner: Owner,
+        node: KernelNode,
+        device_id: str | None = None,
+        incomplete: str | None = None,
+    ) -> Match:
+        """Return a node of a device as a match."""
+        unit = owner.unit
+        path = f"/dev/{node.file}" if node.file else ""
+        by = {name: self._files.by[kind].get(path) for name, kind in _LINKS.items() if path}
+        variables = {
+            **unit.variables,
+            "name": node.name,
+            "subsystem": node.subsystem,
+            "syspath": node.syspath,
+            **{name: link for name, link in by.items() if link is not None},
+            **owner.describe(node),
+        }
+        return Match(
+            path,
+            device_id or unit.id,
+            variables,
+            at=(self._files, node.file) if node.file else None,
+            hardware=Hardware(
+                unit=node.syspath if self._split else unit.syspath,
+                label=unit.label,
+                syspath=node.syspath,
+                number=node.number,
+                role=node.subsystem,
+                numa=unit.numa,
+                claims=owner.claims(node),
+                incomplete=incomplete,
+            ),
+        )
+
+    def _without_file(self, unit: Unit) -> Match:
+        variables = {**unit.variables, "name": posixpath.basename(unit.numa)}
+        hardware = Hardware(
+            unit=unit.syspath,
+            label=unit.label,
+            syspath=unit.syspath,
+            number=None,
+            role=None,
+            numa=unit.numa,
+        )
+        return Match("", unit.id, variables, hardware=hardware)
+
+
+def described(node: KernelNode, sysfs: Sysfs) -> dict[str, str]:
+    """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
+    driver = None
+    path = node.syspath
+    while driver is None and path.startswith("/sys/devices/"):
+        driver, path = sysfs.linked(f"{path}/driver"), posixpath.dirname(path)
+    found = {
+        "place": sysfs.place(node.syspath),
+        "parent": _parent(node.syspath, sysfs),
+        "driver": driver,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _parent(syspath: str, sysfs: Sysfs) -> str | None:
+    """Return the name of the nearest device above one."""
+    path = posixpath.dirname(syspath)
+    while path.startswith("/sys/devices/"):
+        if sysfs.link(f"{path}/subsystem") is not None:
+            return posixpath.basename(path)
+        path = posixpath.dirname(path)
+    return None

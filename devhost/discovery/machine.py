@@ -1,0 +1,308 @@
+"""What a host has, for people who write a configuration: its devices, and one of them in full."""
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from devhost.discovery import hardware
+from devhost.discovery.hardware import KernelNode
+from devhost.discovery.pci import PciFunction
+from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemRoot, Sysfs
+from devhost.discovery.usb import UsbDevice
+from devhost.hostfs.files import HostFiles
+from devhost.immutable import immutable
+from devhost.model import names
+from devhost.model.device import FileState
+from devhost.model.hardware import PCI_CLASSES, USB_NODE
+
+_SERIAL_MIN: Final = 4
+_COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
+_BRIDGE: Final = "06"
+
+
+@immutable
+class DeviceRow:
+    """A device in a list.
+
+    Attributes:
+        values: By column.
+        plain: Whether it is shown without ``--all``.
+    """
+
+    values: Mapping[str, str]
+    plain: bool = True
+
+
+@immutable
+class Described:
+    """A device in full.
+
+    Attributes:
+        node: The node that was asked for, or that of the device; ``None`` where it has none.
+        state: What is at its path below /dev.
+        owner: The USB device or PCI function that it is, or is below.
+        variables: What a source gives for it.
+        parents: What is above it, from below upwards: the names and subsystems.
+        nodes: The nodes of its owner.
+    """
+
+    node: KernelNode | None
+    state: FileState | None
+    owner: UsbDevice | PciFunction | None
+    variables: Mapping[str, str]
+    parents: tuple[tuple[str, str], ...]
+    nodes: tuple[KernelNode, ...]
+
+
+class Machine:
+    """Reads what a host has. All methods block.
+
+    Raises:
+        OSError: A subsystem cannot be listed.
+    """
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._usb = SubsystemRoot("usb").read(files)
+        self._pci = SubsystemRoot("pci").read(files)
+        self._numbers = NumbersRoot().read(files)
+        self._net = SubsystemRoot("net").read(files)
+        self._udev = NodesRoot(links=True).read(files)
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is nothing, if /sys is not there."""
+        return self._usb.missing if self._files.stat("/sys/devices") is None else None
+
+    def usb_devices(self) -> list[UsbDevice]:
+        """Return all USB devices."""
+        sysfs, members = self._usb.sysfs, self._usb.members
+        return [
+            UsbDevice(path, sysfs, members)
+            for name, path in members.items()
+            if ":" not in name and sysfs.is_usb_device(path)
+        ]
+
+    def pci_functions(self) -> list[PciFunction]:
+        """Return all PCI functions."""
+        sysfs = self._pci.sysfs
+        return [
+            PciFunction(p, sysfs) for p in self._pci.members.values() if sysfs.is_pci_function(p)
+        ]
+
+    def usb_rows(self) -> Iterator[DeviceRow]:
+        """Yield the USB devices; hubs are no plain ones."""
+        for device in self.usb_devices():
+            texts = (device.text("manufacturer"), device.text("product"))
+            values = {
+                "USB": device.name,
+                "DEVICE": device.number,
+                "NAME": " ".join(filter(None, texts)) or "-",
+                "SERIAL": device.text("serial") or "-",
+                "NODES": _names(self.nodes(device.syspath)),
+            }
+            yield DeviceRow(values, plain=not device.is_hub)
+
+    def pci_rows(self) -> Iterator[DeviceRow]:
+        """Yield the PCI functions; bridges are no plain ones."""
+        for function in self.pci_functions():
+            nodes = self.nodes(function.syspath)
+            values = {
+                "PCI": function.address,
+                "DEVICE": function.number,
+                "CLASS": _class_name(function.code),
+                "DRIVER": function.driver or "-",
+                "GROUP": function.group or "-",
+                "NODES": _names(nodes),
+            }
+            yield DeviceRow(values, plain=not function.code.startswith(_BRIDGE))
+
+    def subsystem_rows(self, subsystem: str) -> Iterator[DeviceRow]:
+        """Yield the devices of a subsystem."""
+        reading = SubsystemRoot(subsystem).read(self._files)
+        for name, path in reading.members.items():
+            node = KernelNode.of(subsystem, path, reading.sysfs)
+            found = hardware.described(node, reading.sysfs) if node else {}
+            values = {
+                "NAME": name,
+                "NODE": f"/dev/{node.file}" if node and node.file else "-",
+                "DRIVER": found.get("driver", "-"),
+                "PLACE": found.get("place", "-"),
+            }
+            yield DeviceRow(values)
+
+    def nodes(self, owner: str) -> list[KernelNode]:
+        """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
+        found = []
+        for _, path in self._numbers.below(owner):
+            if path != owner:
+                found.append(self._node(path, self._numbers.sysfs))
+        found += [self._node(path, self._net.sysfs) for _, path in self._net.below(owner)]
+        group = self._pci.sysfs.linked(f"{owner}/iommu_group")
+        if group is not None and (driver := self._pci.sysfs.linked(f"{owner}/driver")):
+            reading = SubsystemRoot("vfio").read(self._files)
+            if driver.startswith("vfio") and (own := reading.members.get(group)):
+                found.append(self._node(own, reading.sysfs))
+        nodes = [one for one in found if one is not None]
+        return names.in_order(nodes, lambda one: names.natural_key(one.file or one.name))
+
+    def _node(self, path: str, sysfs: Sysfs) -> KernelNode | None:
+        subsystem = sysfs.linked(f"{path}/subsystem") or ""
+        return KernelNode.of(subsystem, path, sysfs)
+
+    def find(self, what: str) -> list[Described]:
+        """Return what is meant: a node, a USB name, a PCI address, or a number."""
+        number = what.lower()
+        owners: Sequence[UsbDevice | PciFunction] = [
+            *(one for one in self.usb_devices() if number in (one.name, one.number)),
+            *(one for one in self.pci_functions() if number in (one.address, one.number)),
+        ]
+        if owners:
+            return [self._described(None, one) for one in owners]
+        name = what.removeprefix("/dev/")
+        for reading in (self._numbers, self._net):
+            for path in reading.members.values():
+                node = self._node(path, reading.sysfs)
+                if node is not None and name in (node.file, node.name):
+                    return [self._described(node, self._owner(path, reading.sysfs))]
+        return []
+
+    def _owner(self, path: str, sysfs: Sysfs) -> UsbDevice | PciFunction | None:
+        above = sysfs.owner(path)
+        if above is None:
+            return None
+        if sysfs.is_usb_device(above):
+            return UsbDevice(above, self._usb.sysfs, self._usb.members)
+        return PciFunction(above, self._pci.sysfs)
+
+    def _described(
+        self, node: KernelNode | None, owner: UsbDevice | PciFunction | None
+    ) -> Described:
+        nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
+        shown = node or (owner.node() if isinstance(owner, UsbDevice) else None)
+        variables = dict(owner.variables()) if owner is not None else {}
+        sysfs, path = self._numbers.sysfs, shown.syspath if shown else ""
+        if shown is not None:
+            if isinstance(owner, UsbDevice) and (at := sysfs.interface(path)) is not None:
+                variables["usb.interface"] = self._interface(owner, at)
+            variables |= {"subsystem": shown.subsystem, "name": shown.name}
+            variables |= hardware.described(shown, sysfs)
+            for variable, by in (("byId", "by-id"), ("byPath", "by-path")):
+                if link := self._udev.by[by].get(f"/dev/{shown.file}"):
+                    variables[variable] = link
+            variables["syspath"] = path
+        state = self._files.stat(f"/dev/{shown.file}") if shown and shown.file else None
+        above = path or (owner.syspath if owner else "")
+        parents = tuple(
+            (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
+            for one in _ancestors(above)
+            if sysfs.link(f"{one}/subsystem") is not None
+        )
+        return Described(shown, state, owner, variables, parents, nodes)
+
+    def _interface(self, owner: UsbDevice, path: str) -> str:
+        one = next((one for one in owner.interfaces() if one.syspath == path), None)
+        return "" if one is None else str(one.number)
+
+    def entry(self, found: Described) -> dict[str, Any]:
+        """Return a resource that offers exactly that device, with the fewest options."""
+        owner = found.owner
+        if isinstance(owner, UsbDevice):
+            return self._usb_entry(found, owner)
+        if isinstance(owner, PciFunction):
+            return self._pci_entry(found, owner)
+        assert found.node is not None, "found by its node"  # noqa: S101
+        node = found.node
+        options: dict[str, Any] = {"subsystem": node.subsystem, "name": node.name}
+        members = SubsystemRoot(node.subsystem).read(self._files).members
+        parent = found.variables.get("parent")
+        if len(members) == 1:
+            return _resource(node.name, {"sysfs": node.subsystem})
+        if parent is not None:
+            options = {"subsystem": node.subsystem, "parent": {"name": parent}}
+        place = {"id": "${place}"} if "place" in found.variables else {}
+        return _resource(node.name, {"sysfs": options}, **place)
+
+    def _usb_entry(self, found: Described, owner: UsbDevice) -> dict[str, Any]:
+        twins = [one for one in self.usb_devices() if one.number == owner.number]
+        options: dict[str, Any] = {"device": owner.number}
+        product, serial = owner.text("product"), owner.text("serial")
+        if product and any(one.text("product") != product for one in twins):
+            options["product"] = _literal(product)
+        named = [one for one in twins if "product" not in options or one.text("product") == product]
+        more = {}
+        if serial and _is_good(serial) and sum(o.text("serial") == serial for o in twins) == 1:
+            options["serial"] = _literal(serial)
+            more["id"] = "${usb.serial}"
+        elif len(named) > 1 and owner.port is not None:
+            options["port"] = _literal(owner.port)
+        options |= self._node_options(found)
+        return _resource(product or owner.number.replace(":", "-"), {"usb": options}, **more)
+
+    def _node_options(self, found: Described) -> dict[str, Any]:
+        """Return which node of a USB device is meant."""
+        node = found.node
+        if node is None or node.subsystem == USB_NODE:
+            subsystems = list(dict.fromkeys(one.subsystem for one in found.nodes))
+            plain = [one for one in subsystems if one not in ("input", "usbmisc")] or subsystems
+            return {} if not plain else {"node": plain[0] if len(plain) == 1 else plain}
+        options: dict[str, Any] = {}
+        alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+        sysfs = self._numbers.sysfs
+        if len(alike) > 1 and "usb.interface" in found.variables:
+            options["interface"] = int(found.variables["usb.interface"])
+            at = sysfs.interface(node.syspath)
+            alike = [one for one in alike if sysfs.interface(one.syspath) == at]
+        choice: Any = node.subsystem
+        if len(alike) > 1:
+            index = sysfs.text(f"{node.syspath}/index")
+            choice = {"subsystem": node.subsystem}
+            choice |= {"attr": {"index": index}} if index else {"name": node.name}
+        return {**options, "node": choice}
+
+    def _pci_entry(self, found: Described, owner: PciFunction) -> dict[str, Any]:
+        twins = [one for one in self.pci_functions() if one.number == owner.number]
+        options: dict[str, Any] = {"device": owner.number}
+        if len(twins) > 1:
+            options["address"] = owner.address
+        node = found.node or next(iter(found.nodes), None)
+        if node is None:
+            options["node"] = "none"
+        else:
+            alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+            stem = node.name.rstrip("0123456789")
+            options["node"] = f"{node.subsystem}/{stem}*" if len(alike) > 1 else node.subsystem
+        return _resource(_class_name(owner.code), {"pci": options})
+
+
+def _resource(name: str, source: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
+    return {"name": f"example.com/{slug}", "sources": [source], **more}
+
+
+def _literal(text: str) -> str:
+    """Return a glob that matches only a text."""
+    return re.sub(r"([*?\[])", r"[\1]", text)
+
+
+def _is_good(serial: str) -> bool:
+    """Whether a serial number is likely to be a device's own."""
+    return len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
+
+
+def _names(nodes: Sequence[KernelNode]) -> str:
+    return ", ".join(one.file or one.name for one in nodes) or "-"
+
+
+def _class_name(code: str) -> str:
+    """Return the most precise name of a PCI class."""
+    known = [(digits, name) for name, digits in PCI_CLASSES.items() if code.startswith(digits)]
+    return max(known, key=lambda one: len(one[0]), default=("", code))[1]
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    path = posixpath.dirname(path)
+    while path.startswith("/sys/devices/"):
+        yield path
+        path = posixpath.dirname(path)

@@ -1,0 +1,160 @@
+"""The source ``sysfs``: the devices of a class or a bus."""
+
+import posixpath
+from collections.abc import Iterator, Mapping
+
+from devhost.discovery import hardware
+from devhost.discovery.hardware import KernelNode, Nodes, Owner, Unit, any_matches
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.pci import PciFunction
+from devhost.discovery.roots import Root
+from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot
+from devhost.discovery.sysfs import Sysfs as SysfsReader
+from devhost.discovery.usb import UsbDevice
+from devhost.immutable import immutable
+from devhost.model.device import Skipped
+from devhost.model.hardware import NodeChoice, ParentSelector, Sysfs
+
+
+class _SysfsOwner(Owner):
+    """A device of a subsystem that matches."""
+
+    def __init__(self, syspath: str, variables: Mapping[str, str], sysfs: SysfsReader) -> None:
+        name = posixpath.basename(syspath)
+        super().__init__(Unit(syspath, name, name, sysfs.place(syspath), variables, syspath), sysfs)
+
+    def describe(self, node: KernelNode) -> dict[str, str]:
+        """Add what the USB device or the PCI function gives that the node is below."""
+        found, above = super().describe(node), self.sysfs.owner(node.syspath)
+        if above is None:
+            return found
+        if self.sysfs.is_usb_device(above):
+            return UsbDevice(above, self.sysfs).variables() | found
+        return PciFunction(above, self.sysfs).variables() | found
+
+
+@immutable
+class SysfsFinder:
+    """Finds the devices of a subsystem.
+
+    Attributes:
+        options: Which ones.
+        mentioned: The variables that templates mention.
+    """
+
+    options: Sysfs
+    mentioned: frozenset[str] = frozenset()
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Return the subsystem and /dev."""
+        return (SubsystemRoot(self.options.subsystem), hardware.nodes_root(self.mentioned))
+
+    @property
+    def by_path_alone(self) -> bool:
+        """What a device is does not follow from its path."""
+        return False
+
+    def _reading(self, readings: Readings) -> SubsystemReading:
+        reading = readings[SubsystemRoot(self.options.subsystem)]
+        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        return reading
+
+    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
+        """Yield each device that matches."""
+        reading = self._reading(readings)
+        nodes = Nodes((NodeChoice(subsystem=self.options.subsystem),), self.mentioned, readings)
+        for name, syspath in reading.members.items():
+            if next(self.mismatches(syspath, reading.sysfs), None) is not None:
+                continue
+            if any(_is(syspath, one, reading.sysfs) for one in self.options.exclude):
+                yield Skipped(name, "excluded")
+                continue
+            node = KernelNode.of(self.options.subsystem, syspath, reading.sysfs)
+            if node is None:
+                yield Skipped(name, "it has no node below /dev")
+            else:
+                variables = self._attributes(syspath, reading.sysfs)
+                yield nodes.match(_SysfsOwner(syspath, variables, reading.sysfs), node)
+
+    def mismatches(self, syspath: str, sysfs: SysfsReader) -> Iterator[str]:
+        """Yield why a device is not what the options say."""
+        options = self.options
+        own = ParentSelector.model_construct(
+            subsystem=None,
+            name=options.name,
+            driver=options.driver,
+            attr=options.attr,
+            uevent=options.uevent,
+        )
+        yield from _differences(syspath, own, sysfs)
+        above = list(_above(syspath, sysfs))
+        for parent in options.parent:
+            if not any(_is(path, parent, sysfs) for path in above):
+                known = ", ".join(
+                    f"{posixpath.basename(path)} ({sysfs.linked(f'{path}/subsystem')})"
+                    for path in above
+                )
+                what = f"above are {known}" if known else "nothing is above it"
+                yield f"nothing above it matches parent: {what}"
+
+    def _attributes(self, syspath: str, sysfs: SysfsReader) -> Mapping[str, str]:
+        files = (name for name in self.mentioned if name.startswith("attr."))
+        found = {name: sysfs.text(f"{syspath}/{name.removeprefix('attr.')}") for name in files}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def summary(self) -> str:
+        """The source in words."""
+        return hardware.in_words("sysfs", self.options)
+
+    def looked(self, readings: Readings) -> str:
+        """Say how many devices there are."""
+        return f"{len(self._reading(readings).members)} devices of {self.options.subsystem}"
+
+    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the devices that do not match."""
+        reading = self._reading(readings)
+        for name, syspath in reading.members.items():
+            if reasons := tuple(self.mismatches(syspath, reading.sysfs)):
+                yield name, reasons
+
+    def unmatched(self, readings: Readings) -> str:
+        """Say how many devices there are, and what comes nearest."""
+        return hardware.unmatched(self, readings)
+
+
+def _above(syspath: str, sysfs: SysfsReader) -> Iterator[str]:
+    """Yield the devices above one, from below upwards."""
+    path = posixpath.dirname(syspath)
+    while path.startswith("/sys/devices/"):
+        if sysfs.link(f"{path}/subsystem") is not None:
+            yield path
+        path = posixpath.dirname(path)
+
+
+def _is(syspath: str, selector: ParentSelector, sysfs: SysfsReader) -> bool:
+    return next(_differences(syspath, selector, sysfs), None) is None
+
+
+def _differences(syspath: str, selector: ParentSelector, sysfs: SysfsReader) -> Iterator[str]:
+    """Yield why a device is not what a selector says."""
+    name = posixpath.basename(syspath)
+    if selector.name is not None and not any_matches(selector.name, name):
+        yield f"name is {name!r}"
+    if selector.subsystem is not None:
+        subsystem = sysfs.linked(f"{syspath}/subsystem")
+        if not any_matches(selector.subsystem, subsystem):
+            yield f"subsystem is {subsystem}"
+    if selector.driver is not None:
+        driver = sysfs.linked(f"{syspath}/driver")
+        if not any_matches(selector.driver, driver):
+            yield f"driver is {driver}" if driver else "it has no driver"
+    for file, glob in selector.attr.items():
+        found = sysfs.text(f"{syspath}/{file}")
+        if not any_matches((glob,), found):
+            yield f"{file} is {found!r}" if found is not None else f"it has no {file}"
+    keys = sysfs.uevent(syspath) if selector.uevent else {}
+    for key, glob in selector.uevent.items():
+        if not any_matches((glob,), keys.get(key)):
+            yield f"{key} is {keys[key]!r}" if key in keys else f"its uevent has no {key}"

@@ -1,0 +1,275 @@
+"""The source ``usb``: USB devices by what they say of themselves, and their nodes."""
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+
+from devhost.discovery import hardware
+from devhost.discovery.hardware import KernelNode, Nodes, Owner, Unit, any_matches, numbers_match
+from devhost.discovery.match import LETTERS, Match, Readings
+from devhost.discovery.roots import Root
+from devhost.discovery.sysfs import NumbersRoot, SubsystemReading, SubsystemRoot, Sysfs
+from devhost.immutable import immutable
+from devhost.model.device import Skipped
+from devhost.model.hardware import USB_NODE, NodeChoice, Usb, UsbSelector
+
+_ROOT = SubsystemRoot("usb")
+_NUMBERS = NumbersRoot()
+_HUB = "09"
+
+
+@immutable
+class UsbInterface:
+    """An interface of a USB device."""
+
+    name: str
+    syspath: str
+    number: int
+    code: str
+    driver: str | None
+
+
+class UsbDevice:
+    """A USB device; what is asked for is read then. All methods block."""
+
+    def __init__(
+        self, syspath: str, sysfs: Sysfs, members: Mapping[str, str] | None = None
+    ) -> None:
+        self.name, self.syspath = posixpath.basename(syspath), syspath
+        self._sysfs, self._members = sysfs, members or {}
+
+    def text(self, file: str) -> str | None:
+        """Return what a file of it holds."""
+        return self._sysfs.text(f"{self.syspath}/{file}")
+
+    @property
+    def number(self) -> str:
+        """``vendor:product``."""
+        return f"{self.text('idVendor')}:{self.text('idProduct')}".lower()
+
+    @property
+    def code(self) -> str:
+        """Its class, subclass and protocol."""
+        parts = ("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol")
+        return "".join(self.text(part) or "" for part in parts).lower()
+
+    @property
+    def port(self) -> str | None:
+        """Where it is plugged in."""
+        return self._sysfs.place(self.syspath)
+
+    def interfaces(self) -> list[UsbInterface]:
+        """Return its interfaces, in the order of their numbers."""
+        found = []
+        for name, syspath in self._members.items():
+            if not name.startswith(f"{self.name}:"):
+                continue
+            number = self._sysfs.text(f"{syspath}/bInterfaceNumber")
+            parts = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
+            code = "".join(self._sysfs.text(f"{syspath}/{part}") or "" for part in parts).lower()
+            if number is not None:
+                driver = self._sysfs.linked(f"{syspath}/driver")
+                found.append(UsbInterface(name, syspath, int(number, 16), code, driver))
+        return sorted(found, key=lambda one: one.number)
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether it is a hub."""
+        return self.code.startswith(_HUB)
+
+    def selected(self, selector: UsbSelector) -> list[UsbInterface]:
+        """Return the interfaces that satisfy all that a selector says of interfaces."""
+        return [
+            one
+            for one in self.interfaces()
+            if (selector.class_ is None or one.code.startswith(selector.class_))
+            and (selector.interface is None or one.number in selector.interface)
+            and (selector.driver is None or any_matches(selector.driver, one.driver))
+        ]
+
+    def is_of_class(self, selector: UsbSelector) -> bool:
+        """Whether its own class satisfies a selector that says no more of interfaces."""
+        alone = selector.interface is None and selector.driver is None
+        return alone and selector.class_ is not None and self.code.startswith(selector.class_)
+
+    def mismatches(self, selector: UsbSelector) -> Iterator[str]:
+        """Yield why it is not what a selector says, the cheapest first."""
+        if selector.device is not None and not numbers_match(selector.device, self.number):
+            yield f"device is {self.number}"
+        if self.is_hub and not any(code.startswith(_HUB) for code in selector.class_ or ()):
+            yield "a hub"
+        for option in ("manufacturer", "product", "serial"):
+            globs = getattr(selector, option)
+            if globs is None:
+                continue
+            found = self.text(option) or None
+            if not any_matches(globs, found):
+                yield mismatch(option, found, globs)
+        if selector.port is not None and not any_matches(selector.port, self.port):
+            yield mismatch("port", self.port, selector.port)
+        if selector.by_interface and not (self.selected(selector) or self.is_of_class(selector)):
+            yield "no interface has the class, interface and driver that are asked for"
+
+    def variables(self) -> dict[str, str]:
+        """Return what it gives to templates, where it has a value."""
+        found = {
+            "device": self.number,
+            "manufacturer": self.text("manufacturer"),
+            "product": self.text("product"),
+            "serial": self.text("serial"),
+            "port": self.port,
+            "busnum": self.text("busnum"),
+            "devnum": self.text("devnum"),
+            "hub": self._hub(),
+            "name": self.name,
+        }
+        return {f"usb.{name}": value for name, value in found.items() if value}
+
+    def _hub(self) -> str | None:
+        above = self.syspath.rpartition("/")[0]
+        return self._sysfs.place(above) if self._sysfs.is_usb_device(above) else None
+
+    def node(self) -> KernelNode | None:
+        """Return its own node."""
+        return KernelNode.of(USB_NODE, self.syspath, self._sysfs)
+
+
+def mismatch(option: str, found: str | None, globs: Sequence[str]) -> str:
+    """Say that an option does not match, and whether upper and lower case are why."""
+    if found is None:
+        return f"it has no {option}"
+    text = f"{option} is {found!r}"
+    lower = found.lower()
+    near = next((glob for glob in globs if any_matches((glob.lower(),), lower)), None)
+    return text if near is None else f"{text}: {LETTERS}"
+
+
+class _UsbOwner(Owner):
+    """A USB device that matches."""
+
+    def __init__(self, device: UsbDevice, port: str, options: Usb, readings: Readings) -> None:
+        unit = Unit(device.syspath, device.name, port, port, device.variables(), device.syspath)
+        super().__init__(unit, _sysfs(readings))
+        self._device, self._readings = device, readings
+        self._selected = {one.syspath: one for one in device.selected(options)}
+        self._whole = not options.by_interface or device.is_of_class(options)
+
+    def own_node(self, _choice: NodeChoice) -> KernelNode | None:
+        """Return the node below /dev/bus/usb."""
+        return self._device.node()
+
+    def counts(self, syspath: str) -> bool:
+        """Whether a node is below an interface that the options select."""
+        return self._whole or self.sysfs.interface(syspath) in self._selected
+
+    def why_none(self) -> str | None:
+        """Name what is not authorized, or has no driver."""
+        if self._device.text("authorized") == "0":
+            return "it is not authorized (its `authorized` is 0)"
+        idle = next((one for one in self._selected.values() if one.driver is None), None)
+        return f"no driver is bound to {idle.name} ({idle.code})" if idle else None
+
+    def describe(self, node: KernelNode) -> dict[str, str]:
+        """Add the interface that the node is below."""
+        found = super().describe(node)
+        path = self.sysfs.interface(node.syspath)
+        interface = next((one for one in self._device.interfaces() if one.syspath == path), None)
+        if interface is not None:
+            found["usb.interface"] = str(interface.number)
+            if interface.driver is not None:
+                found["driver"] = interface.driver
+        return found
+
+    def claims(self, node: KernelNode) -> frozenset[str]:
+        """Libusb detaches drivers: who has the device's own node has all of its nodes."""
+        if node.subsystem != USB_NODE:
+            return frozenset()
+        numbers = self._readings[_NUMBERS]
+        assert isinstance(numbers, SubsystemReading), "of that root"  # noqa: S101
+        path = self._device.syspath
+        below = (one for _, one in numbers.below(path) if one != path)
+        files = (numbers.sysfs.uevent(one).get("DEVNAME") for one in below)
+        return frozenset(f"/dev/{file}" for file in files if file)
+
+
+@immutable
+class UsbFinder:
+    """Finds USB devices and their nodes."""
+
+    options: Usb
+    mentioned: frozenset[str] = frozenset()
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """Return the bus, the subsystems of the nodes, and /dev."""
+        own = any(choice.subsystem == USB_NODE for choice in self.options.node)
+        return (
+            _ROOT,
+            *hardware.roots_of(self.options.node, self.mentioned),
+            *((_NUMBERS,) if own else ()),
+        )
+
+    @property
+    def by_path_alone(self) -> bool:
+        """What a device is does not follow from its path."""
+        return False
+
+    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
+        """Yield the nodes of each device that matches."""
+        nodes = Nodes(self.options.node, self.mentioned, readings, split=self.options.split)
+        for device in self.devices(readings):
+            if next(device.mismatches(self.options), None) is not None:
+                continue
+            if any(next(device.mismatches(one), None) is None for one in self.options.exclude):
+                yield Skipped(device.name, "excluded")
+                continue
+            port = device.port
+            if port is None:
+                yield Skipped(device.name, "it has no place: nothing above it is known")
+            else:
+                yield from nodes.of(_UsbOwner(device, port, self.options, readings))
+
+    def devices(self, readings: Readings) -> Iterator[UsbDevice]:
+        """Yield all USB devices."""
+        reading = readings[_ROOT]
+        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        for name, syspath in reading.members.items():
+            if ":" not in name and reading.sysfs.text(f"{syspath}/idVendor") is not None:
+                yield UsbDevice(syspath, reading.sysfs, reading.members)
+
+    @property
+    def summary(self) -> str:
+        """The source in words."""
+        nodes = hardware.nodes_in_words(self.options.node)
+        return f"{hardware.in_words('usb', self.options)}, {nodes}"
+
+    def looked(self, readings: Readings) -> str:
+        """Say how many devices there are."""
+        devices = list(self.devices(readings))
+        hubs = sum(1 for one in devices if one.is_hub)
+        wanted = self.options.device
+        parts = []
+        if wanted is not None:
+            parts.append(
+                f"{sum(numbers_match(wanted, one.number) for one in devices)} of that number"
+            )
+        if hubs:
+            parts.append(f"{hubs} hub{'s' if hubs > 1 else ''}")
+        return f"{len(devices)} USB devices{': ' if parts else ''}{', '.join(parts)}"
+
+    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the devices that match the main option and differ in another."""
+        for device in self.devices(readings):
+            reasons = tuple(device.mismatches(self.options))
+            main = reasons and reasons[0].startswith("device is ")
+            if reasons and not main and not device.is_hub:
+                yield device.name, reasons
+
+    def unmatched(self, readings: Readings) -> str:
+        """Say how many devices there are, and what comes nearest."""
+        return hardware.unmatched(self, readings)
+
+
+def _sysfs(readings: Readings) -> Sysfs:
+    reading = readings[_ROOT]
+    assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+    return reading.sysfs

@@ -1,0 +1,263 @@
+"""Hardware that comes, goes and changes: what stays the same, and what kubelet learns of it."""
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.identity import SWAP_S
+from devhost.discovery.scan import Scanner
+from devhost.discovery.selection import read_all
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
+from devhost.testing import HostTree, can_make_nodes
+
+HERE: Final = Path(__file__).parent
+FTDI: Final = (HERE / "trees/ftdi.tree").read_text()
+SERIAL: Final = "usb: {device: 0403:6001, node: tty}"
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+
+class Scans:
+    """Scans a host again and again, each time as another tree."""
+
+    def __init__(self, directory: Path, source: str, more: str = "") -> None:
+        text = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{source}}}]{more}}}]"
+        (self._resource,) = loads(text).require().resources
+        self._directory, self._count = directory, itertools.count()
+        self.snapshot = Snapshot()
+        self.now = 0.0
+
+    def tree(self, text: str) -> HostTree:
+        """Return a host with this hardware."""
+        tree = HostTree(self._directory / f"host{next(self._count)}")
+        tree.hardware(text)
+        return tree
+
+    def scan(
+        self, text: str, after: float = 60.0, owner_of: Callable[[str], str | None] = lambda _: None
+    ) -> dict[str, str | None]:
+        """Return the devices then, and why those are unhealthy that are."""
+        return self.scan_tree(self.tree(text), after, owner_of)
+
+    def scan_tree(
+        self,
+        tree: HostTree,
+        after: float = 60.0,
+        owner_of: Callable[[str], str | None] = lambda _: None,
+    ) -> dict[str, str | None]:
+        """Do so for a host that is there."""
+        self.now += after
+        files = HostFiles(str(tree.root))
+        scanner = Scanner.of(self._resource, files, Policy(), "node", hold_s=0.0)
+        found = scanner.select(read_all(scanner.roots, files))
+        self.snapshot = scanner.snapshot(found, self.snapshot, owner_of, self.now)
+        return {one.id: one.reason for one in self.snapshot.devices.values()}
+
+    def paths(self, device_id: str) -> tuple[str, ...]:
+        """Return the host paths of a device."""
+        return self.snapshot.devices[device_id].paths
+
+    def skipped(self) -> dict[str, str]:
+        """Return what is not offered, and why."""
+        return {one.candidate: one.reason for one in self.snapshot.skipped}
+
+
+def without(text: str, *names: str) -> str:
+    """Return hardware without devices and what is below them."""
+    kept, depth = [], None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if depth is not None and indent > depth:
+            continue
+        depth = None
+        if line.split()[1:2] and line.split()[1] in names:
+            depth = indent
+            continue
+        kept.append(line)
+    return "\n".join(kept)
+
+
+STICK: Final = """
+    usb {port} 0403:6001 bus=1 dev={dev} manufacturer=FTDI product="FT232R USB UART" serial=AH06W0EQ
+      if {port}:1.0 ffffff ftdi_sio
+        usb-serial ttyUSB{tty} driver=ftdi_sio port_number=0
+          tty ttyUSB{tty} 188:{tty}
+"""
+GONE: Final = without(FTDI, "1-2")
+
+
+def with_stick(port: str, dev: int, tty: int) -> str:
+    """Return the host of the FTDI example, with its stick plugged in anew."""
+    lines = GONE.splitlines()
+    stick = STICK.format(port=port, dev=dev, tty=tty).strip("\n").splitlines()
+    at = next(index for index, line in enumerate(lines) if "usb usb1" in line)
+    return "\n".join([*lines[: at + 1], *stick, *lines[at + 1 :]])
+
+
+def test_a_replugged_stick_keeps_its_id(tmp_path: Path) -> None:
+    host = Scans(tmp_path, SERIAL, ', id: "${usb.serial}"')
+    host.scan(FTDI)
+    assert host.scan(GONE)["AH06W0EQ"] == "not found any more"
+    assert host.scan(with_stick("1-2", 9, 3))["AH06W0EQ"] is None
+    assert host.paths("AH06W0EQ") == ("/dev/ttyUSB3",)
+
+
+def test_a_quick_replug_is_seen_by_its_number(tmp_path: Path) -> None:
+    host = Scans(tmp_path, SERIAL, ', id: "${usb.serial}"')
+    host.scan(FTDI)
+    changed = host.scan(with_stick("1-2", 9, 3), after=1)
+    assert changed["AH06W0EQ"] == "another device was found in its place"
+    assert host.scan(with_stick("1-2", 9, 3), after=SWAP_S)["AH06W0EQ"] is None
+
+
+def test_another_port_is_another_device_unless_its_serial_number_is_the_id(tmp_path: Path) -> None:
+    by_serial = Scans(tmp_path / "a", SERIAL, ', id: "${usb.serial}"')
+    by_port = Scans(tmp_path / "b", SERIAL)
+    for host in (by_serial, by_port):
+        host.scan(FTDI)
+        host.scan(GONE)
+    moved = with_stick("1-7", 9, 3)
+    assert by_serial.scan(moved)["AH06W0EQ"] is None
+    assert by_port.scan(moved) == {
+        "pci-0000:00:14.0-usbv2-0:1.4": None,
+        "pci-0000:00:14.0-usbv2-0:2": "not found any more",
+        "pci-0000:00:14.0-usbv2-0:7": None,
+    }
+
+
+def test_a_twin_keeps_its_id_when_the_other_goes(tmp_path: Path) -> None:
+    twins = (HERE / "trees/ch340.tree").read_text()
+    host = Scans(tmp_path, "usb: {device: 1a86:7523, node: tty}")
+    host.scan(twins)
+    assert host.scan(without(twins, "1-3"))["pci-0000:00:14.0-usbv2-0:4"] is None
+
+
+def test_twins_with_one_serial_number_take_turns(tmp_path: Path) -> None:
+    twins = (HERE / "trees/rtl-sdr.tree").read_text()
+    host = Scans(tmp_path, "usb: 0bda:2838", ', id: "${usb.serial}"')
+    assert host.scan(twins) == {"00000001": None}
+    assert host.skipped() == {
+        "/dev/bus/usb/001/010": "its ID 00000001 is that of /dev/bus/usb/001/009"
+    }
+    changed = host.scan(without(twins, "1-1"))
+    assert changed == {"00000001": "another device was found in its place"}
+
+
+def test_a_device_that_changes_its_number_in_its_port_is_the_same(tmp_path: Path) -> None:
+    before = (HERE / "trees/coral-usb.tree").read_text()
+    after = before.replace("1a6e:089a bus=2 dev=2", "18d1:9302 bus=2 dev=7")
+    host = Scans(tmp_path, "usb: [1a6e:089a, 18d1:9302]")
+    host.scan(before)
+    changed = host.scan(after, after=1)
+    assert changed["pci-0000:00:14.0-usbv3-0:1"] == "another device was found in its place"
+
+
+def test_a_modem_without_its_control_node_is_incomplete(tmp_path: Path) -> None:
+    modem = (HERE / "trees/lte-modem.tree").read_text()
+    host = Scans(tmp_path, "usb: {device: 1199:9091, node: [tty, usbmisc, net]}")
+    name = "pci-0000:00:15.0-usbv3-0:6"
+    assert host.scan(modem) == {name: None}
+    assert host.scan(without(modem, "cdc-wdm0")) == {name: "incomplete: no usbmisc node"}
+    assert "/dev/ttyUSB0" in host.snapshot.devices[name].remaining
+    assert host.scan(modem) == {name: None}
+    new = Scans(tmp_path / "new", "usb: {device: 1199:9091, node: [tty, usbmisc, net]}")
+    assert new.scan(without(modem, "cdc-wdm0")) == {}
+    assert new.skipped() == {"2-6": "incomplete: no usbmisc node"}
+
+
+def test_a_group_is_offered_when_the_kernel_uses_none_of_it(tmp_path: Path) -> None:
+    tree = (HERE / "trees/vfio.tree").read_text()
+    host = Scans(tmp_path, "pci: {device: 10de:1eb8, node: vfio}")
+    assert host.scan(tree) == {}
+    bound = tree.replace("driver=snd_hda_intel", "driver=vfio-pci")
+    assert host.scan(bound) == {"0000:86:00.0": None}
+    assert host.paths("0000:86:00.0") == ("/dev/vfio/6",)
+
+
+def test_controllers_in_another_order_change_no_id(tmp_path: Path) -> None:
+    two = FTDI + (
+        "\npci 0000:00:15.0 8086:06ed class=0c0330 driver=xhci_hcd\n"
+        "  usb usb2 1d6b:0002 class=090001 bus=2 dev=1\n"
+        "    usb 2-1 0403:6001 bus=2 dev=3\n"
+        "      if 2-1:1.0 ffffff ftdi_sio\n"
+        "        usb-serial ttyUSB5 driver=ftdi_sio port_number=0\n"
+        "          tty ttyUSB5 188:5\n"
+    )
+    swapped = two.translate({}).replace("usb1 ", "usbX ").replace("usb2 ", "usb1 ")
+    swapped = swapped.replace("usbX ", "usb2 ")
+    for before, after in ((" 1-", " 9-"), (" 2-", " 1-"), (" 9-", " 2-")):
+        swapped = swapped.replace(before, after)
+    for before, after in (("bus=1", "bus=9"), ("bus=2", "bus=1"), ("bus=9", "bus=2")):
+        swapped = swapped.replace(before, after)
+    first, second = Scans(tmp_path / "a", SERIAL), Scans(tmp_path / "b", SERIAL)
+    assert first.scan(two) == second.scan(swapped)
+
+
+def test_the_usb_node_and_the_other_nodes_exclude_each_other(tmp_path: Path) -> None:
+    """Libusb detaches drivers."""
+    whole, tty = Scans(tmp_path / "a", "usb: 0403:6001"), Scans(tmp_path / "b", SERIAL)
+    held = {"/dev/ttyUSB0": "example.com/b"}
+    assert "pci-0000:00:14.0-usbv2-0:2" not in whole.scan(FTDI, owner_of=held.get)
+    assert whole.skipped() == {"1-2": "example.com/b offers nodes of it already"}
+    assert len(tty.scan(FTDI)) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_in_which_files_are_made_makes_no_difference(tmp_path: Path, seed: int) -> None:
+    """Members are listed in the order of the directory, which is that of their making on tmpfs."""
+    paths = sorted((HERE / "trees").iterdir())
+    text = paths[seed % len(paths)].read_text()
+    links = [line for line in text.splitlines() if line.startswith("link ")]
+    blocks: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("link "):
+            continue
+        if line.startswith(" "):
+            blocks[-1] += f"\n{line}"
+        else:
+            blocks.append(line)
+    random.Random(seed).shuffle(blocks)
+    source = "usb: {device: '*:*', node: [{subsystem: tty, optional: true}, usb]}"
+    first, second = Scans(tmp_path / "a", source), Scans(tmp_path / "b", source)
+    first.scan(text)
+    second.scan("\n".join([*blocks, *links]))
+    assert first.snapshot.devices.keys() == second.snapshot.devices.keys()
+    for device_id in first.snapshot.devices:
+        assert first.paths(device_id) == second.paths(device_id)
+
+
+def test_files_that_vanish_while_they_are_read(tmp_path: Path) -> None:
+    """Without any one file, a device is whole, skipped or not there; nothing is raised."""
+    tree = Scans(tmp_path, SERIAL).tree(FTDI)
+    below = "sys/devices/pci0000:00/0000:00:14.0/usb1/1-2"
+    for path in sorted((tree.root / below).rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        host = Scans(tmp_path / "x", SERIAL)
+        target = path.readlink() if path.is_symlink() else path.read_bytes()
+        path.unlink()
+        found = host.scan_tree(tree)
+        assert found.get("pci-0000:00:14.0-usbv2-0:1.4", "absent") is None, path
+        for reason in found.values():
+            assert reason is None, (path, reason)
+        if isinstance(target, bytes):
+            path.write_bytes(target)
+        else:
+            path.symlink_to(target)
+
+
+def test_a_node_that_is_not_there_or_another(tmp_path: Path) -> None:
+    host = Scans(tmp_path, SERIAL)
+    tree = host.tree(FTDI)
+    tree.remove("/dev/ttyUSB0")
+    name = "pci-0000:00:14.0-usbv2-0:2"
+    assert host.scan_tree(tree)[name] == "/dev/ttyUSB0 is not there, but the kernel has it"
+    tree.char("/dev/ttyUSB0", 188, 1)
+    assert host.scan_tree(tree)[name] == "/dev/ttyUSB0 is 188:1, the kernel's is 188:0"

@@ -1,0 +1,90 @@
+"""``devhost devices``: what a host has, and entries that are ready to paste."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+
+from devhost.allocation.policy import Policy
+from devhost.cli import main
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.report import report
+from devhost.testing import HostTree, can_make_nodes
+
+HERE: Final = Path(__file__).parent
+TREES: Final = sorted((HERE / "trees").glob("*.tree"))
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host")
+
+
+def devices(tree: HostTree, *arguments: str) -> str:
+    result = CliRunner().invoke(main, ["devices", *arguments, "--root", str(tree.root)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
+def test_an_entry_offers_exactly_that_device(path: Path, tree: HostTree) -> None:
+    tree.hardware(path.read_text())
+    words = [line.split() for line in path.read_text().splitlines()]
+    nodes = [
+        line[1] for line in words
+        if line[0] not in ("link", "dir", "usb", "pci") and any(":" in w and w.replace(":", "").isdecimal() for w in line[2:3])
+    ]  # fmt: skip
+    nodes += [line[1] for line in words if line[0] == "net"]
+    for node in nodes:
+        entry = devices(tree, node, "-o", "yaml")
+        (resource,) = loads(f"version: v1\nresources:\n{entry}").require().resources
+        config = loads(f"version: v1\nresources:\n{entry}").require()
+        (found,) = report(config, HostFiles(str(tree.root)), Policy(("*",)), "node")
+        (device,) = found.snapshot.devices.values()
+        assert node in {one.variables["name"] for one in device.nodes}, entry
+        assert resource.name.startswith("example.com/")
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
+def test_everything_is_listed(path: Path, tree: HostTree) -> None:
+    text = path.read_text()
+    tree.hardware(text)
+    shown = devices(tree, "--usb", "--pci", "--all")
+    for line in text.splitlines():
+        kind, name, *_ = line.split()
+        assert kind not in ("usb", "pci") or f"\n{name} " in f"\n{shown}"
+
+
+def test_all_that_is_known_of_a_node(tree: HostTree) -> None:
+    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    shown = devices(tree, "/dev/ttyUSB0")
+    assert shown.startswith("/dev/ttyUSB0 (char 188:0, 0660)\n")
+    for line in (
+        "usb.serial         AH06W0EQ",
+        "usb.port           pci-0000:00:14.0-usbv2-0:2",
+        "driver             ftdi_sio",
+    ):
+        assert f"  {line}\n" in shown
+
+
+def test_twins_are_told_apart_by_their_port(tree: HostTree) -> None:
+    tree.hardware((HERE / "trees/ch340.tree").read_text())
+    assert "port: pci-0000:00:14.0-usbv2-0:3" in devices(tree, "1-3", "-o", "yaml")
+
+
+def test_what_is_not_there_is_an_error(tree: HostTree) -> None:
+    result = CliRunner().invoke(main, ["devices", "--root", str(tree.root)])
+    assert (result.exit_code, "there is no /sys" in result.stderr) == (1, True)
+    tree.directory("/sys/devices")
+    result = CliRunner().invoke(main, ["devices", "ttyUSB9", "--root", str(tree.root)])
+    assert (result.exit_code, "no device ttyUSB9" in result.stderr) == (1, True)
+
+
+def test_a_hosts_own_devices(tree: HostTree) -> None:
+    """Whatever the machine is on which the tests run."""
+    result = CliRunner().invoke(main, ["devices", "--all"])
+    assert result.exit_code == 0, result.output

@@ -1,0 +1,45 @@
+"""The hardware examples give the devices that they promise, on a host that has the hardware."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+
+from devhost.cli import main
+from devhost.testing import HostTree, can_make_nodes
+
+HERE: Final = Path(__file__).parent
+EXAMPLES: Final = sorted((HERE.parents[1] / "config/examples/hardware").glob("*.yaml"))
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_a_host_with_the_hardware_offers_it(example: Path, tree: HostTree) -> None:
+    tree.hardware((HERE / f"trees/{example.stem}.tree").read_text())
+    arguments = ["plan", str(example), "--root", str(tree.root), "--allow-path", "/dev/*"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    shown = [line for line in result.stdout.splitlines() if line and "  warning: " not in line]
+    assert shown == (HERE / f"plans/{example.stem}.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_a_host_without_it_offers_nothing_and_says_why(example: Path, tree: HostTree) -> None:
+    result = CliRunner().invoke(main, ["plan", str(example), "--root", str(tree.root)])
+    assert result.exit_code == 0, result.output
+    resources = example.read_text().count("- name: ")
+    assert result.stdout.count(": 0 of 0 allocatable") == resources
+    assert result.stdout.count("it is not mounted") == resources
+
+
+def test_each_example_has_its_host() -> None:
+    for directory in ("trees", "plans"):
+        assert {path.stem for path in (HERE / directory).iterdir()} == {p.stem for p in EXAMPLES}
+    assert len(EXAMPLES) == 27

@@ -1,0 +1,158 @@
+"""A running host and hardware that comes and goes: events, not the rescan, tell of it."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.host import rescan
+from devhost.standin.kubelet import SimulatedKubelet
+from devhost.testing import HostTree, can_make_nodes
+from devhost.watch import uevents
+from tests.support.hosting import Hosting
+
+HERE: Final = Path(__file__).parent
+NAME: Final = "example.com/a"
+PORT: Final = "pci-0000:00:14.0-usbv2-0:2"
+USB: Final = (
+    f"version: v1\nresources: [{{name: {NAME}, sources: [usb: {{device: 0403:6001, node: tty}}]}}]"
+)
+LOOP_CTL_ADD, LOOP_CTL_REMOVE = 0x4C80, 0x4C81  # linux/loop.h
+LOOP: Final = 77
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+
+@pytest.fixture(autouse=True)
+def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rescan, "RESCAN_S", 3600.0)
+
+
+class Kernel:
+    """Sends events of a host that is a directory."""
+
+    def __init__(self) -> None:
+        self.ours, self._theirs = socket.socketpair(type=socket.SOCK_DGRAM)
+        self.ours.setblocking(False)
+
+    def send(self, action: str, subsystem: str) -> None:
+        """Send an event."""
+        self._theirs.send(f"{action}@/devices/x\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def recvfrom(self, size: int) -> tuple[bytes, tuple[int, int]]:
+        return self.ours.recv(size), (0, 1)
+
+    def close(self) -> None:
+        self.ours.close()
+        self._theirs.close()
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    one = Kernel()
+    monkeypatch.setattr(uevents, "deafness", lambda: None)
+    monkeypatch.setattr(uevents.Uevents.__init__, "__defaults__", (lambda: one,))
+    yield one
+    one.close()
+
+
+def unplug(tree: HostTree, name: str, tty: str) -> None:
+    """Remove a stick with a tty, links first, as the kernel does."""
+    below = next((tree.root / "sys/devices").rglob(name))
+    for where in (
+        "sys/bus/usb/devices",
+        "sys/class/tty",
+        "sys/bus/usb-serial/devices",
+        "sys/dev/char",
+    ):
+        for link in (tree.root / where).iterdir():
+            if (
+                below in (link.parent / link.readlink()).resolve(strict=False).parents
+                or link.name == name
+            ):
+                link.unlink()
+    (tree.root / "dev" / tty).unlink()
+    shutil.rmtree(below)
+
+
+async def test_unplug_and_plug(
+    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
+) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    hosting.start(USB, root=tree.root)
+    await standin.wait(NAME, 2, 2)
+    unplug(tree, "1-2", "ttyUSB0")
+    kernel.send("remove", "tty")
+    await standin.wait(NAME, 2, 1)
+    assert hosting.reason(NAME, PORT) == "not found any more"
+    again = (
+        (HERE / "trees/ftdi.tree")
+        .read_text()
+        .replace("ttyUSB0", "ttyUSB3")
+        .replace("188:0", "188:3")
+    )
+    other = HostTree(tmp_path / "other")
+    other.hardware(again)
+    shutil.rmtree(tree.root / "sys")
+    shutil.copytree(other.root / "sys", tree.root / "sys", symlinks=True)
+    tree.char("/dev/ttyUSB3", 188, 3)
+    kernel.send("add", "tty")
+    await standin.wait(NAME, 2, 2, timeout=60)
+    device = hosting.device(NAME, PORT)
+    assert device is not None
+    assert device.paths == ("/dev/ttyUSB3",)
+
+
+async def test_an_event_of_another_subsystem_is_no_reason_to_scan(
+    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
+) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    hosting.start(USB, root=tree.root)
+    await standin.wait(NAME, 2, 2)
+    unplug(tree, "1-2", "ttyUSB0")
+    kernel.send("add", "net")
+    unplug(tree, "1-1.4", "ttyUSB1")
+    kernel.send("remove", "usb")
+    await standin.wait(NAME, 2, 0)
+
+
+@pytest.fixture
+def loop() -> Iterator[int]:
+    """The control device of loop devices; the one that is used is removed."""
+    try:
+        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        pytest.skip(f"no loop devices: {error.strerror}")
+    if (reason := uevents.deafness()) is not None:
+        pytest.skip(reason)
+    yield control
+    with contextlib.suppress(OSError):  # the test has removed it
+        fcntl.ioctl(control, LOOP_CTL_REMOVE, LOOP)
+    os.close(control)
+
+
+async def test_a_real_device_of_the_kernel(
+    loop: int, hosting: Hosting, standin: SimulatedKubelet
+) -> None:
+    source = f"sysfs: {{subsystem: block, name: loop{LOOP}}}"
+    hosting.start(
+        f"version: v1\nresources: [{{name: {NAME}, sources: [{{{source}}}]}}]",
+        policy=Policy((f"/dev/loop{LOOP}",)),
+    )
+    for _ in range(3):
+        fcntl.ioctl(loop, LOOP_CTL_ADD, LOOP)
+        await standin.wait(NAME, 1, 1, timeout=60)
+        fcntl.ioctl(loop, LOOP_CTL_REMOVE, LOOP)
+        await standin.wait(NAME, 1, 0, timeout=60)

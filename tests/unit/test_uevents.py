@@ -1,0 +1,237 @@
+"""The kernel's events of devices."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost.watch import uevents
+from devhost.watch.uevents import Uevents
+
+NULL: Final = Path("/sys/devices/virtual/mem/null/uevent")
+KERNEL: Final = (0, 1)
+
+
+def message(action: str = "add", subsystem: str = "usb") -> bytes:
+    return f"{action}@/devices/x\0ACTION={action}\0DEVPATH=/devices/x\0SUBSYSTEM={subsystem}\0".encode()
+
+
+class FakeSocket:
+    """Gives what is put in, and wakes the reader by a pair of real sockets."""
+
+    def __init__(self) -> None:
+        self._here, self._there = socket.socketpair(type=socket.SOCK_DGRAM)
+        self._here.setblocking(False)
+        self.pending: list[tuple[bytes, tuple[int, int]] | OSError] = []
+
+    def send(self, *messages: bytes | OSError, sender: tuple[int, int] = KERNEL) -> None:
+        self.pending += [(m, sender) if isinstance(m, bytes) else m for m in messages]
+        self._there.send(b"x")
+
+    def fileno(self) -> int:
+        return self._here.fileno()
+
+    def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
+        if not self.pending:
+            with contextlib.suppress(BlockingIOError):
+                self._here.recv(1)
+            raise BlockingIOError
+        found = self.pending.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def close(self) -> None:
+        self._here.close()
+        self._there.close()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSocket]:
+    monkeypatch.setattr(uevents, "deafness", lambda: None)
+    one = FakeSocket()
+    yield one
+    one.close()
+
+
+class Calls:
+    """Counts calls."""
+
+    def __init__(self) -> None:
+        self.count, self._event = 0, asyncio.Event()
+
+    def __call__(self) -> None:
+        self.count += 1
+        self._event.set()
+
+    async def next(self) -> None:
+        await asyncio.wait_for(self._event.wait(), 60)
+        self._event.clear()
+
+
+async def test_who_is_interested_in_a_subsystem_is_called(fake: FakeSocket) -> None:
+    events, usb, pci = Uevents(lambda: fake), Calls(), Calls()  # type: ignore[arg-type,return-value]
+    events.subscribe(frozenset({"usb", "tty"}), usb)
+    events.subscribe(frozenset({"pci"}), pci)
+    fake.send(message("add", "tty"))
+    await usb.next()
+    assert (usb.count, pci.count) == (1, 0)
+    events.close()
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"",
+        b"add",
+        b"add@",
+        b"\xff" * 8192,
+        b"add@/x",
+        b"add@/x\0SUBSYSTEM",
+        b"libudev\0\xfe\xed\xca\xfe",
+        message("change"),
+        message("offer"),
+    ],
+)
+async def test_rubbish_calls_nobody(fake: FakeSocket, rubbish: bytes) -> None:
+    events, usb = Uevents(lambda: fake), Calls()  # type: ignore[arg-type,return-value]
+    events.subscribe(frozenset({"usb"}), usb)
+    fake.send(rubbish)
+    fake.send(message(), sender=(4711, 1))  # a process's
+    fake.send(message("remove"))
+    await usb.next()
+    assert usb.count == 1
+    events.close()
+
+
+async def test_a_burst_is_two_calls(fake: FakeSocket) -> None:
+    events, usb = Uevents(lambda: fake), Calls()  # type: ignore[arg-type,return-value]
+    events.subscribe(frozenset({"usb"}), usb)
+    for _ in range(10):
+        fake.send(*[message()] * 300)
+    await usb.next()
+    await usb.next()
+    assert usb.count == 2
+    assert not fake.pending
+    events.close()
+
+
+async def test_after_an_overrun_all_are_called(fake: FakeSocket) -> None:
+    events, usb, pci = Uevents(lambda: fake), Calls(), Calls()  # type: ignore[arg-type,return-value]
+    events.subscribe(frozenset({"usb"}), usb)
+    events.subscribe(frozenset({"pci"}), pci)
+    fake.send(OSError(errno.ENOBUFS, "No buffer space available"), message("add", "usb"))
+    await usb.next()
+    await pci.next()
+    assert (usb.count, pci.count, events.overruns) == (1, 1, 1)
+    events.close()
+
+
+async def test_the_socket_is_there_only_while_it_is_used(fake: FakeSocket) -> None:
+    opened: list[FakeSocket] = []
+    events = Uevents(lambda: opened.append(fake) or fake)  # type: ignore[arg-type,return-value,func-returns-value]
+    assert not opened
+    one = events.subscribe(frozenset({"usb"}), Calls())
+    assert opened == [fake]
+    one.close()
+    assert fake.fileno() == -1
+
+
+async def test_without_a_socket_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> socket.socket:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(uevents, "deafness", lambda: None)
+    events = Uevents(refused)
+    first = events.subscribe(frozenset({"usb"}), Calls())
+    events.subscribe(frozenset({"pci"}), Calls())
+    assert first.degraded
+    (record,) = caplog.records
+    assert "polling instead" in record.getMessage()
+
+
+def _writable() -> bool:
+    return os.access(NULL, os.W_OK) and uevents.deafness() is None
+
+
+real = pytest.mark.skipif(not _writable(), reason="sysfs is read-only, or a user namespace is deaf")
+
+
+@real
+async def test_a_real_event_arrives_and_a_change_does_not() -> None:
+    events, mem = Uevents(), Calls()
+    events.subscribe(frozenset({"mem"}), mem)
+    NULL.write_text("change")  # dropped by the kernel
+    NULL.write_text("add")
+    await mem.next()
+    assert mem.count == 1
+    events.close()
+
+
+@real
+async def test_a_real_overrun_is_survived() -> None:
+    """The least buffer holds two events."""
+    small = uevents.open_socket()
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    events, usb = Uevents(lambda: small), Calls()
+    events.subscribe(frozenset({"usb"}), usb)
+    for _ in range(50):
+        NULL.write_text("add")
+    await usb.next()  # who is not concerned as well: it is not known what was lost
+    assert events.overruns
+    events.close()
+
+
+HEARS: Final = """
+import sys
+from devhost.watch.uevents import deafness, open_socket
+if deafness():
+    sys.exit("deaf")
+found = open_socket()
+found.setblocking(True)
+print("ready", flush=True)
+found.recv(8192)
+"""
+
+
+@real
+@pytest.mark.parametrize(
+    ("sandbox", "hears"),
+    [
+        (("unshare", "-n"), True),
+        (("unshare", "-n", "setpriv", "--bounding-set=-all", "--no-new-privs"), True),
+        (("unshare", "-n", "setpriv", "--reuid=65534", "--clear-groups"), True),
+        (("unshare", "-U", "-r", "-n"), False),
+        (("unshare", "-U", "-r"), True),
+    ],
+)
+def test_who_hears_the_kernel(sandbox: tuple[str, ...], hears: bool) -> None:
+    """A pod has a network namespace; only one that a user namespace owns gets no events."""
+    listener = subprocess.Popen(
+        [*sandbox, sys.executable, "-c", HEARS], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert listener.stdout is not None
+    try:
+        if listener.stdout.readline() != b"ready\n":
+            _, reason = listener.communicate(timeout=60)
+            if b"unshare" in reason or b"setpriv" in reason or b"Permission" in reason:
+                pytest.skip(reason.decode())
+            assert not hears, reason
+            assert b"deaf" in reason
+            return
+        assert hears
+        NULL.write_text("add")
+        assert listener.wait(60) == 0
+    finally:
+        listener.kill()
+        listener.communicate()
