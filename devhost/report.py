@@ -1,6 +1,6 @@
 """The dry run: what this host would advertise, and what a container would receive."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
@@ -180,7 +180,7 @@ def report(
     policy: Policy,
     node_name: str,
     requests: Mapping[str, str] | None = None,
-    explained: Callable[[str], bool] = lambda _: False,
+    explained: str | None = None,
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
@@ -190,7 +190,7 @@ def report(
         policy: What containers may get; anything else is a warning.
         node_name: The name of the node.
         requests: What to allocate, by resource name: a number, or IDs separated by commas.
-        explained: Whether to say what the sources of a resource (by its name) have looked at.
+        explained: The resource of which to say what its sources have looked at; empty: of all.
     """
     claims: dict[str, str] = {}
     readings: dict[Root, Reading] = {}  # of all resources
@@ -209,7 +209,7 @@ def report(
                     claims.setdefault(node.key, resource.name)
         request = (requests or {}).get(resource.name)
         found = _report(scanner, snapshot, request)
-        if explained(resource.name):
+        if explained in ("", resource.name):
             why = explain(resource, readings, snapshot)
             found = replace(found, explained=tuple(why))
         reports.append(found)

@@ -11,6 +11,17 @@ from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
 
+_explain_option = click.option(
+    "--explain",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Show what each source looks at, takes and leaves out, of all resources or of one.",
+)
+_all_option = click.option(
+    "--all", "everything", is_flag=True, help="With --explain: show every candidate."
+)
+
 
 @click.command(
     "plan",
@@ -30,14 +41,8 @@ from devhost.model.config import Config
     help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
     "without reading the host.",
 )
-@click.option(
-    "--explain",
-    is_flag=False,
-    flag_value="",
-    metavar="[NAME]",
-    help="Show what each source looks at, takes and leaves out, of all resources or of one.",
-)
-@click.option("--all", "everything", is_flag=True, help="With --explain: show every candidate.")
+@_explain_option
+@_all_option
 @options.root_option
 @options.node_name_option
 @options.output_option
@@ -76,14 +81,7 @@ def command(
     _check_names("--explain", [explain] if explain else [], loaded, node_name, config)
     files = HostFiles(options.real_root(root))
     judging = replace(policy, enforced=not as_if_allowed)
-    reports = report(
-        loaded,
-        files,
-        judging,
-        node_name,
-        requests,
-        lambda name: explain is not None and explain in ("", name),
-    )
+    reports = report(loaded, files, judging, node_name, requests, explain)
     if output == "json":
         printer.print_json({"resources": [one.as_json() for one in reports]})
     else:

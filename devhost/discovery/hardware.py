@@ -7,7 +7,13 @@ from typing import Final
 
 from devhost.discovery.match import Finder, Match, Readings
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import NodesReading, NodesRoot, SubsystemReading, SubsystemRoot, Sysfs
+from devhost.discovery.sysfs import (
+    NodesReading,
+    NodesRoot,
+    SubsystemReading,
+    SubsystemRoot,
+    SysfsTree,
+)
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import Hardware, Skipped
@@ -18,10 +24,8 @@ from devhost.model.hardware import (
     USB_NODE,
     NodeChoice,
     PciSelector,
+    Sysfs,
     UsbSelector,
-)
-from devhost.model.hardware import (
-    Sysfs as SysfsSource,
 )
 
 _LINKS: Final = {"byId": "by-id", "byPath": "by-path"}  # variables
@@ -39,7 +43,7 @@ def numbers_match(pairs: Iterable[str], found: str) -> bool:
     return any(fnmatch.fnmatchcase(found, pair) for pair in pairs)
 
 
-def in_words(kind: str, options: UsbSelector | PciSelector | SysfsSource) -> str:
+def in_words(kind: str, options: UsbSelector | PciSelector | Sysfs) -> str:
     """Return the options of a source as people say them."""
     words: list[str] = []
     given = options.model_dump(by_alias=True, exclude_defaults=True, exclude={"node", "exclude"})
@@ -102,7 +106,7 @@ class KernelNode:
     number: tuple[int, int] | None
 
     @classmethod
-    def of(cls, subsystem: str, syspath: str, sysfs: Sysfs) -> "KernelNode | None":
+    def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
         """Return what a directory in sysfs is; ``None`` where it is no node. Blocks."""
         name = posixpath.basename(syspath)
         keys = sysfs.uevent(syspath)
@@ -137,10 +141,10 @@ class Unit:
     numa: str
 
 
-class Owner:
+class MatchedDevice:
     """What is known of a matched device's nodes; a kind of source says more. Methods block."""
 
-    def __init__(self, unit: Unit, sysfs: Sysfs) -> None:
+    def __init__(self, unit: Unit, sysfs: SysfsTree) -> None:
         self.unit, self.sysfs = unit, sysfs
 
     def own_node(self, _choice: NodeChoice) -> KernelNode | None:
@@ -192,7 +196,7 @@ class Nodes:
         assert isinstance(nodes, NodesReading), "of that root"  # noqa: S101
         self._files = nodes
 
-    def of(self, owner: Owner) -> Iterator[Match | Skipped]:
+    def of(self, owner: MatchedDevice) -> Iterator[Match | Skipped]:
         """Yield the nodes of a matched device, or why it is not offered."""
         unit = owner.unit
         if self._choices[0].subsystem == NO_NODE:
@@ -217,7 +221,7 @@ class Nodes:
         for node in found:
             yield self.match(owner, node, ids[node], incomplete)
 
-    def _chosen(self, choice: NodeChoice, owner: Owner) -> Iterable[KernelNode]:
+    def _chosen(self, choice: NodeChoice, owner: MatchedDevice) -> Iterable[KernelNode]:
         if choice.subsystem == USB_NODE:
             node = owner.own_node(choice)
             return () if node is None else (node,)
@@ -246,14 +250,14 @@ class Nodes:
         own = {node: f"{unit.id}-{count}" for count, node in enumerate(counted)}
         return {node: own.get(node) or places[node] or unit.id for node in found}
 
-    def _sysfs(self, node: KernelNode) -> Sysfs:
+    def _sysfs(self, node: KernelNode) -> SysfsTree:
         reading = self._readings.get(SubsystemRoot(node.subsystem))
         assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
         return reading.sysfs
 
     def match(
         self,
-        owner: Owner,
+        owner: MatchedDevice,
         node: KernelNode,
         device_id: str | None = None,
         incomplete: str | None = None,
@@ -300,7 +304,7 @@ class Nodes:
         return Match("", unit.id, variables, hardware=hardware)
 
 
-def described(node: KernelNode, sysfs: Sysfs) -> dict[str, str]:
+def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
     """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
     driver = None
     path = node.syspath
@@ -314,7 +318,7 @@ def described(node: KernelNode, sysfs: Sysfs) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _parent(syspath: str, sysfs: Sysfs) -> str | None:
+def _parent(syspath: str, sysfs: SysfsTree) -> str | None:
     """Return the name of the nearest device above one."""
     path = posixpath.dirname(syspath)
     while path.startswith("/sys/devices/"):

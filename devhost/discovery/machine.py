@@ -8,7 +8,7 @@ from typing import Any, Final
 from devhost.discovery import hardware
 from devhost.discovery.hardware import KernelNode
 from devhost.discovery.pci import PciFunction
-from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemRoot, Sysfs
+from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemRoot, SysfsTree
 from devhost.discovery.usb import UsbDevice
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
@@ -147,7 +147,7 @@ class Machine:
         nodes = [one for one in found if one is not None]
         return names.in_order(nodes, lambda one: names.natural_key(one.file or one.name))
 
-    def _node(self, path: str, sysfs: Sysfs) -> KernelNode | None:
+    def _node(self, path: str, sysfs: SysfsTree) -> KernelNode | None:
         subsystem = sysfs.linked(f"{path}/subsystem") or ""
         return KernelNode.of(subsystem, path, sysfs)
 
@@ -168,7 +168,7 @@ class Machine:
                     return [self._described(node, self._owner(path, reading.sysfs))]
         return []
 
-    def _owner(self, path: str, sysfs: Sysfs) -> UsbDevice | PciFunction | None:
+    def _owner(self, path: str, sysfs: SysfsTree) -> UsbDevice | PciFunction | None:
         above = sysfs.owner(path)
         if above is None:
             return None

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from devhost.discovery import hardware
 from devhost.discovery.hardware import (
     KernelNode,
+    MatchedDevice,
     Nodes,
-    Owner,
     Unit,
     any_matches,
     numbers_match,
 )
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, Sysfs
+from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import Skipped
@@ -30,7 +30,7 @@ _UNUSED = "pci-stub"
 class PciFunction:
     """A PCI function; what is asked for is read then. All methods block."""
 
-    def __init__(self, syspath: str, sysfs: Sysfs) -> None:
+    def __init__(self, syspath: str, sysfs: SysfsTree) -> None:
         self.address, self.syspath = posixpath.basename(syspath), syspath
         self._sysfs = sysfs
 
@@ -133,10 +133,10 @@ def _whole(glob: str) -> str:
     return glob if glob.count(":") > 1 or ":" not in glob else f"0000:{glob}"
 
 
-class _PciOwner(Owner):
+class _MatchedFunction(MatchedDevice):
     """A PCI function that matches, or its IOMMU group."""
 
-    def __init__(self, function: PciFunction, syspath: str, sysfs: Sysfs) -> None:
+    def __init__(self, function: PciFunction, syspath: str, sysfs: SysfsTree) -> None:
         address = function.address
         place = f"pci-{address}"
         unit = Unit(syspath, address, address, place, function.variables(), function.syspath)
@@ -186,7 +186,9 @@ class PciFinder:
             ):
                 yield Skipped(function.address, "excluded")
             elif self._choices[0].subsystem != VFIO_NODE:
-                yield from nodes.of(_PciOwner(function, function.syspath, self._sysfs(readings)))
+                yield from nodes.of(
+                    _MatchedFunction(function, function.syspath, self._sysfs(readings))
+                )
             elif (group := function.group) is None:
                 reason = "has no IOMMU group: the IOMMU is off"
                 yield Skipped(function.address, reason)
@@ -202,7 +204,7 @@ class PciFinder:
             if reading.sysfs.is_pci_function(syspath):
                 yield PciFunction(syspath, reading.sysfs)
 
-    def _sysfs(self, readings: Readings) -> Sysfs:
+    def _sysfs(self, readings: Readings) -> SysfsTree:
         reading = readings[_ROOT]
         assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
         return reading.sysfs
@@ -232,7 +234,7 @@ class PciFinder:
             if (syspath := reading.members.get(name)) is None:
                 continue
             if (node := KernelNode.of("vfio", syspath, reading.sysfs)) is not None:
-                return nodes.match(_PciOwner(function, directory, sysfs), node)
+                return nodes.match(_MatchedFunction(function, directory, sysfs), node)
         return Skipped(function.address, "not bound to vfio-pci")
 
     @property

@@ -30,7 +30,7 @@ _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
 
 
-class Sysfs:
+class SysfsTree:
     """Reads files and links of /sys, each once. All methods block."""
 
     def __init__(self, files: HostFiles) -> None:
@@ -202,7 +202,7 @@ class SubsystemRoot(UnwatchedRoot):
 
     def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
         """List the subsystem."""
-        sysfs = Sysfs(files)
+        sysfs = SysfsTree(files)
         for directory in (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices"):
             found = sysfs.list(directory)
             if found is not None:
@@ -223,7 +223,7 @@ class NumbersRoot(UnwatchedRoot):
 
     def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
         """List them."""
-        sysfs = Sysfs(files)
+        sysfs = SysfsTree(files)
         there: dict[str, str] = {}
         for kind in ("char", "block"):
             for number in sysfs.list(f"/sys/dev/{kind}") or ():
@@ -244,7 +244,7 @@ class SubsystemReading(Reading):
         self,
         root: Root,
         files: HostFiles,
-        sysfs: Sysfs,
+        sysfs: SysfsTree,
         members: Mapping[str, str],
         missing: str | None = None,
     ) -> None:

@@ -4,22 +4,21 @@ import posixpath
 from collections.abc import Iterator, Mapping
 
 from devhost.discovery import hardware
-from devhost.discovery.hardware import KernelNode, Nodes, Owner, Unit, any_matches
+from devhost.discovery.hardware import KernelNode, MatchedDevice, Nodes, Unit, any_matches
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot
-from devhost.discovery.sysfs import Sysfs as SysfsReader
+from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.discovery.usb import UsbDevice
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
 from devhost.model.hardware import NodeChoice, ParentSelector, Sysfs
 
 
-class _SysfsOwner(Owner):
+class _MatchedMember(MatchedDevice):
     """A device of a subsystem that matches."""
 
-    def __init__(self, syspath: str, variables: Mapping[str, str], sysfs: SysfsReader) -> None:
+    def __init__(self, syspath: str, variables: Mapping[str, str], sysfs: SysfsTree) -> None:
         name = posixpath.basename(syspath)
         super().__init__(Unit(syspath, name, name, sysfs.place(syspath), variables, syspath), sysfs)
 
@@ -75,9 +74,9 @@ class SysfsFinder:
                 yield Skipped(name, "it has no node below /dev")
             else:
                 variables = self._attributes(syspath, reading.sysfs)
-                yield nodes.match(_SysfsOwner(syspath, variables, reading.sysfs), node)
+                yield nodes.match(_MatchedMember(syspath, variables, reading.sysfs), node)
 
-    def mismatches(self, syspath: str, sysfs: SysfsReader) -> Iterator[str]:
+    def mismatches(self, syspath: str, sysfs: SysfsTree) -> Iterator[str]:
         """Yield why a device is not what the options say."""
         options = self.options
         own = ParentSelector.model_construct(
@@ -98,7 +97,7 @@ class SysfsFinder:
                 what = f"above are {known}" if known else "nothing is above it"
                 yield f"nothing above it matches parent: {what}"
 
-    def _attributes(self, syspath: str, sysfs: SysfsReader) -> Mapping[str, str]:
+    def _attributes(self, syspath: str, sysfs: SysfsTree) -> Mapping[str, str]:
         files = (name for name in self.mentioned if name.startswith("attr."))
         found = {name: sysfs.text(f"{syspath}/{name.removeprefix('attr.')}") for name in files}
         return {name: value for name, value in found.items() if value is not None}
@@ -124,7 +123,7 @@ class SysfsFinder:
         return hardware.unmatched(self, readings)
 
 
-def _above(syspath: str, sysfs: SysfsReader) -> Iterator[str]:
+def _above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
     """Yield the devices above one, from below upwards."""
     path = posixpath.dirname(syspath)
     while path.startswith("/sys/devices/"):
@@ -133,11 +132,11 @@ def _above(syspath: str, sysfs: SysfsReader) -> Iterator[str]:
         path = posixpath.dirname(path)
 
 
-def _is(syspath: str, selector: ParentSelector, sysfs: SysfsReader) -> bool:
+def _is(syspath: str, selector: ParentSelector, sysfs: SysfsTree) -> bool:
     return next(_differences(syspath, selector, sysfs), None) is None
 
 
-def _differences(syspath: str, selector: ParentSelector, sysfs: SysfsReader) -> Iterator[str]:
+def _differences(syspath: str, selector: ParentSelector, sysfs: SysfsTree) -> Iterator[str]:
     """Yield why a device is not what a selector says."""
     name = posixpath.basename(syspath)
     if selector.name is not None and not any_matches(selector.name, name):

@@ -4,10 +4,17 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from devhost.discovery import hardware
-from devhost.discovery.hardware import KernelNode, Nodes, Owner, Unit, any_matches, numbers_match
+from devhost.discovery.hardware import (
+    KernelNode,
+    MatchedDevice,
+    Nodes,
+    Unit,
+    any_matches,
+    numbers_match,
+)
 from devhost.discovery.match import LETTERS, Match, Readings
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import NumbersRoot, SubsystemReading, SubsystemRoot, Sysfs
+from devhost.discovery.sysfs import NumbersRoot, SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
 from devhost.model.hardware import USB_NODE, NodeChoice, Usb, UsbSelector
@@ -32,7 +39,7 @@ class UsbDevice:
     """A USB device; what is asked for is read then. All methods block."""
 
     def __init__(
-        self, syspath: str, sysfs: Sysfs, members: Mapping[str, str] | None = None
+        self, syspath: str, sysfs: SysfsTree, members: Mapping[str, str] | None = None
     ) -> None:
         self.name, self.syspath = posixpath.basename(syspath), syspath
         self._sysfs, self._members = sysfs, members or {}
@@ -143,7 +150,7 @@ def mismatch(option: str, found: str | None, globs: Sequence[str]) -> str:
     return text if near is None else f"{text}: {LETTERS}"
 
 
-class _UsbOwner(Owner):
+class _MatchedUsb(MatchedDevice):
     """A USB device that matches."""
 
     def __init__(self, device: UsbDevice, port: str, options: Usb, readings: Readings) -> None:
@@ -226,7 +233,7 @@ class UsbFinder:
             if port is None:
                 yield Skipped(device.name, "it has no place: nothing above it is known")
             else:
-                yield from nodes.of(_UsbOwner(device, port, self.options, readings))
+                yield from nodes.of(_MatchedUsb(device, port, self.options, readings))
 
     def devices(self, readings: Readings) -> Iterator[UsbDevice]:
         """Yield all USB devices."""
@@ -269,7 +276,7 @@ class UsbFinder:
         return hardware.unmatched(self, readings)
 
 
-def _sysfs(readings: Readings) -> Sysfs:
+def _sysfs(readings: Readings) -> SysfsTree:
     reading = readings[_ROOT]
     assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
     return reading.sysfs
