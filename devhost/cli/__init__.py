@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from typing import Any
 
 # Before grpc is imported: its C core writes to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -35,6 +36,15 @@ class _Lazy(click.Group):
             module = importlib.import_module(f"devhost.cli.{name}_command")
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:  # it quotes arguments, such as names of files
+            from devhost.model.names import printable
+
+            error.message = printable(error.message)  # type: ignore[misc]
+            raise
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

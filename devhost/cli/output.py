@@ -1,4 +1,8 @@
-"""The output of commands: problems, tables, JSON."""
+"""The output of commands: problems, tables, JSON.
+
+Names of files and devices may have any characters. None that moves the cursor, turns the text
+around or cannot be seen gets out of here as it is.
+"""
 
 import json
 import os
@@ -22,8 +26,17 @@ _CANDIDATES_MAX = 20  # of a source
 _COLUMNS = 80
 
 
-def echo(text: str = "") -> None:
+def echo(line: str = "") -> None:
     """Print a line; on failure print an error and exit with status 1."""
+    _print(printable(line))
+
+
+def note(line: str) -> None:
+    """Print a line to standard error."""
+    click.echo(printable(line), err=True)
+
+
+def _print(text: str) -> None:
     if sys.stdout is None:
         fail("standard output is closed")
     try:
@@ -37,15 +50,14 @@ def echo(text: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON."""
-    echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print JSON, in ASCII."""
+    _print(json.dumps(value, indent=2))
 
 
 def print_problems(problems: Iterable[Problem], *, err: bool = True) -> None:
     """Print one line per problem."""
     for problem in problems:
-        text = str(problem).encode("utf-8", "backslashreplace").decode()
-        click.echo(text, err=True) if err else echo(text)
+        note(str(problem)) if err else echo(str(problem))
 
 
 def print_warnings(texts: Iterable[str]) -> None:
@@ -62,17 +74,18 @@ def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
 
 def fail(message: str) -> NoReturn:
     """Print an error and exit with status 1."""
-    click.echo(f"devhost: {message}", err=True)
+    note(f"devhost: {message}")
     sys.exit(1)
 
 
 def print_nothing(node_name: str) -> None:
     """Explain why there is no output."""
-    click.echo(f"devhost: no resources for node {node_name} (--node-name)", err=True)
+    note(f"devhost: no resources for node {node_name} (--node-name)")
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: with colors on a terminal, plain otherwise."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     if sys.stdout and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console
         from rich.table import Table
@@ -83,7 +96,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             table.add_row(*(Text(cell) for cell in row))
         Console().print(table)
         return
-    lines = [list(headings), *map(list, rows)]
+    lines = [list(headings), *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -152,7 +165,7 @@ def wrapped(text: str, first: str, other: str) -> None:
 
 def _print_devices(devices: Sequence[dict[str, Any]]) -> None:
     columns = {
-        "DEVICE": [printable(device["id"]) for device in devices],
+        "DEVICE": [device["id"] for device in devices],
         "HEALTH": [device["health"] for device in devices],
         "NUMA": [",".join(map(str, device["numaNodes"])) for device in devices],
         "PATHS": [", ".join(device["paths"]) or "-" for device in devices],

@@ -11,7 +11,7 @@ import click
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.cli.listen_options import address
-from devhost.model.names import printable, without_share
+from devhost.model.names import without_share
 from devhost.observe.address import Address
 
 _DEFAULT: Final = "127.0.0.1:9111"
@@ -72,7 +72,7 @@ def _request(address: Address) -> _Json:
 
 def _not_running(address: Address, reason: str) -> NoReturn:
     text = f"cannot reach devhost at {address}: {reason} (is it running with --status-listen?)"
-    click.echo(f"devhost: {text}", err=True)
+    printer.note(f"devhost: {text}")
     sys.exit(_NOT_RUNNING)
 
 
@@ -92,16 +92,17 @@ def _print(shown: _Json) -> None:
         for one in config["problems"]:
             where = f"{one['file']}:{one['line']}:{one['column']}: {one['severity']}: "
             place = f"{one['path']}: " if one["path"] else ""
-            printer.echo("  " + printable(f"{where}{place}{one['message']}"))
+            printer.echo(f"  {where}{place}{one['message']}")
     if (holders := shown["kubelet"]["podResources"]) != "known":
-        printer.echo(f"pod-resources unavailable: {printable(holders)}")
+        printer.echo(f"pod-resources unavailable: {holders}")
     for resource in shown["resources"]:
         printer.echo()
         _print_resource(resource)
     if shown["troubles"]:
-        printer.echo("\nproblems:")
+        printer.echo()
+        printer.echo("problems:")
         for trouble in shown["troubles"]:
-            printer.echo(f"  {printable(trouble)}")
+            printer.echo(f"  {trouble}")
 
 
 def _print_resource(resource: _Json) -> None:
@@ -111,13 +112,13 @@ def _print_resource(resource: _Json) -> None:
     printer.echo(f"{resource['name']}: {resource['state']} since {resource['since']}, {counts}")
     for heading in ("reason", "error"):
         if resource[heading]:
-            printer.echo(f"  {heading}: {printable(resource[heading])}")
+            printer.echo(f"  {heading}: {resource[heading]}")
     for warning in resource["warnings"]:
-        printer.echo(f"  warning: {printable(warning)}")
+        printer.echo(f"  warning: {warning}")
     if resource["devices"]:
         _print_devices(resource["devices"], resource["holders"])
     for skipped in resource["skipped"]:
-        printer.echo(f"  skipped {printable(skipped['candidate'])}: {printable(skipped['reason'])}")
+        printer.echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
 
 
 def _print_devices(devices: Sequence[_Json], holders: Mapping[str, Sequence[str]]) -> None:
@@ -131,7 +132,7 @@ def _print_devices(devices: Sequence[_Json], holders: Mapping[str, Sequence[str]
     }
     kept = {name: cells for name, cells in columns.items() if any(cells)}
     rows = zip(*kept.values(), strict=True)
-    printer.print_table(list(kept), [[printable(cell) for cell in row] for row in rows])
+    printer.print_table(list(kept), list(rows))
 
 
 def _last_check(checked: _Json | None) -> str:

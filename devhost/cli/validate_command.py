@@ -49,5 +49,5 @@ def command(
         printer.print_problems(problems, err=False)
         if not errors:
             files = f"{len(configs)} files are" if len(configs) > 1 else f"{configs[0]} is"
-            click.echo(f"{files} valid", err=True)
+            printer.note(f"{files} valid")
     sys.exit(1 if errors else 0)

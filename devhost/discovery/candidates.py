@@ -109,7 +109,7 @@ def place(node: Node) -> str:
 
 def label(node: Node) -> str:
     """Return how messages call a node."""
-    return node.shown or node.name
+    return names.printable(node.shown or node.name)
 
 
 def _same_nodes(selection: Selection) -> dict[str, list[Node]]:

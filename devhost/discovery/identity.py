@@ -15,6 +15,7 @@ from devhost.model.config import Resource
 from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
+_NO_ID: Final = "no value for any variable of `id`"
 NO_SOURCE: Final = -1  # of a node: the source that found it is no longer declared
 # Who gets an ID and a slot first: the same node again, a node that comes back under an ID on
 # offer (a replug, also elsewhere), a new one.
@@ -94,7 +95,8 @@ def _assign(
     wanted: list[tuple[int, str, Candidate]] = []
     for candidate in found:
         device_id = candidate.id
-        if problem := _id_problem(device_id):
+        problem = names.id_problem(device_id) if device_id is not None else _NO_ID
+        if problem is not None:
             result.skipped.append(Skipped(_label(candidate), problem))
         elif device_id is not None:
             former = previous.devices.get(device_id)
@@ -121,14 +123,6 @@ def _assign(
             result.skipped.append(Skipped(_label(candidate), reason))
         else:
             result.devices[device_id] = HostDevice(device_id, candidate.nodes)
-
-
-def _id_problem(device_id: str | None) -> str | None:
-    if device_id is None:
-        return "no value for any variable of `id`"
-    if "::" in device_id:
-        return "'::' in the ID is reserved for shares"
-    return None if device_id else "its ID would be empty"
 
 
 def _label(candidate: Candidate) -> str:

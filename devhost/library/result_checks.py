@@ -57,16 +57,10 @@ def device_problem(item: object) -> str | None:
 def _id_problem(device_id: object) -> str | None:
     if not isinstance(device_id, str):
         return f"its ID is {described(device_id)}, not a str"
-    if not device_id:
-        return "its ID is empty"
     if len(device_id) > names.DEVICE_ID_MAX:
         most = names.DEVICE_ID_MAX
         return f"its ID has {len(device_id)} characters; at most {most} are allowed"
-    if "::" in device_id:
-        return "its ID contains '::', which is reserved for shares"
-    if "\n" in device_id or "\t" in device_id or names.text_problem(device_id):
-        return "its ID is not UTF-8 or contains control characters"
-    return None
+    return names.id_problem(device_id)
 
 
 def allocation_problem(allocation: object) -> str | None:

@@ -135,12 +135,8 @@ def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iter
 def _static_ids(static: Static, path: Path) -> Iterator[Finding]:
     seen: set[str] = set()
     for index, device_id in enumerate(static.ids or ()):
-        problem = names.text_problem(device_id)
-        if not device_id:
-            problem = "a device ID must not be empty"
-        elif "::" in device_id:
-            problem = f"{device_id!r}: '::' is reserved for the shares of a device"
-        elif device_id in seen:
+        problem = names.id_problem(device_id)
+        if device_id in seen:
             problem = f"duplicate ID {device_id!r}"
         if problem:
             yield "error", (*path, index), problem, False

@@ -155,6 +155,18 @@ def text_problem(text: str) -> str | None:
     return f"{text!r} contains the control character {found[0]!r}"
 
 
+def id_problem(device_id: str) -> str | None:
+    """Check a device ID; with a part that cannot be seen, two would look alike."""
+    if not device_id:
+        return "a device ID must not be empty"
+    if "::" in device_id:
+        return "a device ID must not contain '::', which is reserved for shares"
+    if not device_id.isprintable():
+        hidden = next(one for one in device_id if not one.isprintable())
+        return f"a device ID must not contain {hidden!r}, which cannot be seen"
+    return None
+
+
 def device_id(name: str) -> str:
     """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash.
 

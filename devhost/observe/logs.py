@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NoReturn
 
+from devhost.model.names import printable
 from devhost.observe.log_limit import LogLimit
 from devhost.observe.log_writer import LogWriter
 
@@ -137,7 +138,7 @@ class _Json(logging.Formatter):
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={value!s}" for key, value in _fields(record).items())
-        line = f"{_time(record)[11:-1]} {record.levelname:<7} {record.getMessage()}  {fields}"
+        lines = [f"{_time(record)[11:-1]} {record.levelname:<7} {record.getMessage()}  {fields}"]
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
-        return line.rstrip()
+            lines += self.formatException(record.exc_info).split("\n")
+        return "\n".join(printable(line.rstrip()) for line in lines)

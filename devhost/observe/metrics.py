@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from devhost.model.names import printable
 from devhost.model.state import State
 from devhost.observe.counters import Counters, Durations, ResourceCounters
 from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
@@ -193,5 +194,6 @@ def _holder_family(holders: Iterable[DeviceHolder]) -> Metric:
         labels=[_LABEL, "device_id", "namespace", "pod"],
     )
     for one in holders:
-        family.add_metric([one.resource, one.device_id, one.namespace, one.pod], 1)
+        labels = (one.resource, one.device_id, one.namespace, one.pod)  # as kubelet has them
+        family.add_metric([printable(label) for label in labels], 1)
     return family

@@ -135,8 +135,8 @@ async def test_devices_that_cannot_be_offered(standin: SimulatedKubelet, serving
     expected = {
         "good": "duplicate ID",
         "x" * 64: "its ID has 64 characters; at most 63 are allowed",
-        "a::0": "its ID contains '::', which is reserved for shares",
-        r"new\nline": "its ID is not UTF-8 or contains control characters",
+        "a::0": "a device ID must not contain '::', which is reserved for shares",
+        r"new\nline": "a device ID must not contain '\\n', which cannot be seen",
         "int 7": "not a Device or an ID (a str)",
         "None": "not a Device or an ID (a str)",
         "path": "'dev/x' is not an absolute path (beginning with '/')",
@@ -147,7 +147,7 @@ async def test_devices_that_cannot_be_offered(standin: SimulatedKubelet, serving
     }
     assert {key: skipped[key] for key in expected} == expected
     assert len(skipped) == len(expected) + 3
-    assert "its ID is empty" in skipped.values()
+    assert "a device ID must not be empty" in skipped.values()
     assert "its ID is int 8, not a str" in skipped.values()
     assert "contains '..'" in skipped["second"]
 

@@ -218,19 +218,18 @@ def test_permissions_are_no_more_than_rwm(node: Victim, permissions: str) -> Non
 
 
 def test_ids_add_nothing_to_a_spec(node: Victim) -> None:
-    """An ID that is JSON or YAML stays a text: it makes no mount, node or variable."""
+    """An ID or a path that is JSON or YAML stays a text: it makes no mount, node or variable."""
     ids = [
         '"}],"env":["A=B"],"mounts":[{"hostPath":"/',
         "a: b",
         "&a *a",
         "!!python/object:os.system",
-        "\u2028- hostPath: /",
-        "\x85x: y",
         "${path}",
         "'\"\\",
     ]
     node.directory("/ok")
-    entry = {"hostPath": "/ok", "containerPath": "/c/${id}"}
+    lines = "/c\u2028- hostPath: \x85x: y"
+    entry = {"hostPath": "/ok", "containerPath": f"{lines}/${{id}}"}
     resource = {
         "sources": [{"static": {"ids": ids}}],
         "allocate": {"mounts": [entry]},
@@ -244,7 +243,7 @@ def test_ids_add_nothing_to_a_spec(node: Victim) -> None:
         (mount,) = brought["mounts"]
         assert mount["hostPath"] == "/ok"
         inside.add(mount["containerPath"])
-    assert inside == {f"/c/{one}" for one in ids}
+    assert inside == {f"{lines}/{one}" for one in ids}
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ DEVICES: Final = f"{A}.allocate.devices"
         (source("static: {count: 1, ids: [a]}"), "5:17", f"{S}.static", "either count or ids"),
         (source("static: -1"), "5:17", f"{S}.static", "should be at least 0, not -1"),
         (source("static: {ids: [a, b, a]}"), "5:30", f"{S}.static.ids[2]", "duplicate ID 'a'"),
-        (source("static: {ids: ['a::b']}"), "5:24", f"{S}.static.ids[0]", "'::' is reserved"),
+        (source("static: {ids: ['a::b']}"), "5:24", f"{S}.static.ids[0]", "'::', which is reserved"),
         (source("static: {ids: ['']}"), "5:24", f"{S}.static.ids[0]", "a device ID must not be empty"),
         # templates
         (env("A: ${idd}"), "7:12", f"{ENV}.A", "unknown variable ${idd}; did you mean 'id'? (known"),

@@ -1,0 +1,238 @@
+"""Nothing that is shown moves the cursor, turns the text around, or hides: names may be any bytes."""
+
+import asyncio
+import contextlib
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unicodedata
+from asyncio.subprocess import PIPE
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from devhost.cli import main
+from devhost.loading.loader import loads
+from devhost.model.names import id_problem
+from devhost.observe import page
+from devhost.observe.counters import Counters
+from devhost.observe.metric_values import DeviceHolder, HostMetrics
+from devhost.observe.metrics import text as metrics_text
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.observe.asking import get
+from tests.support.daemon import Daemon, until
+
+CONTROLS: Final = "\x01\a\b\t\n\r\x1b\x7f\x85\x9b\x9d"
+BIDI: Final = "\u061c\u200e\u200f\u202a\u202d\u202e\u2066\u2067\u2069"
+ZERO_WIDTH: Final = "\xad\u180e\u200b\u200c\u200d\u2060\ufeff\ufff9\U0001d173\U000e0041"
+LINES: Final = "\u2028\u2029"
+HIDDEN: Final = CONTROLS + BIDI + ZERO_WIDTH + LINES
+NOT_UTF8: Final = "\udc9b\udcff"
+UNSEEN: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+NAMES: Final = st.one_of(
+    st.text(st.sampled_from("ab.é世" + HIDDEN + NOT_UTF8), min_size=1, max_size=12),
+    st.binary(min_size=1, max_size=12).map(os.fsdecode),
+    st.text(st.characters(exclude_categories=()), min_size=1, max_size=12)
+    .map(lambda text: text.encode("utf-8", "replace")[:200].decode("utf-8", "ignore")),
+).filter(lambda name: not {"/", "\0"} & {*name} and name not in (".", ".."))  # fmt: skip
+
+# Names become IDs, paths of devices with IDs of their own, and the targets of links.
+CONFIG: Final = """\
+version: v1
+resources:
+  - name: example.com/names
+    sources: [directory: /names]
+    allocate: {env: {NAME: "${name}", ID: "${id}"}}
+  - name: example.com/groups
+    sources: [dev: {pattern: "(?P<n>[0-9]+)(?s:.*)", types: file}]
+    id: n${n}
+    allocate: {devices: [], env: {"P_${n}": "${path}"}, mounts: ["${path}"]}
+  - name: example.com/links
+    sources: [/links/*]
+    allocate: {devices: [], env: {"TARGET": "${realpath}"}}
+"""
+PLAN: Final = (
+    "plan", "--allocate", "example.com/names=1", "--allocate", "example.com/groups=1",
+    "--allocate", "example.com/links=1", "--allow-path", "*", "--root",
+)  # fmt: skip
+
+
+def check(shown: bytes) -> str:
+    """Assert that nothing in an output is unseen, but for the ends of its lines."""
+    text = shown.decode()
+    odd = {repr(one) for one in text if unicodedata.category(one) in UNSEEN and one != "\n"}
+    assert not odd, text
+    return text
+
+
+def tree(root: Path, names: Iterable[str]) -> Path:
+    for place in ("names", "dev", "links", "targets"):
+        (root / place).mkdir()
+    for number, name in enumerate(names):
+        (root / "names" / name).touch()
+        (root / "dev" / f"{number}{name}").touch()
+        (root / "targets" / name).touch()
+        (root / "links" / f"l{number}").symlink_to(f"/targets/{name}")
+    return root
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4, unique=True), st.booleans())
+@example([f"a{one}" for one in HIDDEN + NOT_UTF8], False)
+@example([f"a{one}" for one in HIDDEN + NOT_UTF8], True)
+@settings(max_examples=60)
+def test_plan(names: Sequence[str], as_json: bool) -> None:
+    """Whatever files are called, and the file of the configuration."""
+    with tempfile.TemporaryDirectory() as place:
+        root, config = tree(Path(place), names), Path(place) / f"{names[0]}.yaml"
+        config.write_text(CONFIG)
+        arguments = [*PLAN, str(root), str(config), *(["-o", "json"] if as_json else [])]
+        done = CliRunner().invoke(main, arguments)
+        check(done.stderr_bytes)
+        shown = check(done.stdout_bytes)
+    if not as_json:
+        assert "example.com/groups" in shown
+        return
+    of = {one["name"]: one for one in json.loads(shown)["resources"]}
+    ids = [device["id"] for one in of.values() for device in one["devices"]]
+    assert not [one for one in ids if check_id(one)]
+    # What is not refused is shown as it is to who reads the JSON.
+    found = [path for device in of["example.com/groups"]["devices"] for path in device["paths"]]
+    assert {f"/dev/{n}{name}" for n, name in enumerate(names) if not unusable(name)} == {*found}
+
+
+def check_id(device_id: str) -> set[str]:
+    return {unicodedata.category(one) for one in device_id} & UNSEEN
+
+
+def unusable(name: str) -> bool:
+    """Whether no path may be like that."""
+    return any(one < " " or one == "\x7f" or unicodedata.category(one) == "Cs" for one in name)
+
+
+@pytest.mark.parametrize("hidden", HIDDEN + NOT_UTF8)
+def test_an_id_that_cannot_be_seen_is_skipped(tmp_path: Path, hidden: str) -> None:
+    """With the reason; or two would look alike."""
+    root = tree(tmp_path, [f"a{hidden}b", "ab"])
+    config = root / "c.yaml"
+    config.write_text(CONFIG)
+    done = CliRunner().invoke(main, [*PLAN, str(root), str(config), "-o", "json"])
+    names, *_ = json.loads(done.stdout)["resources"]
+    assert [device["id"] for device in names["devices"]] == ["ab"]
+    (skipped,) = names["skipped"]
+    assert "which cannot be seen" in skipped["reason"] or "unusable name" in skipped["reason"]
+
+
+@pytest.mark.parametrize("hidden", [*HIDDEN])
+def test_nor_is_one_declared(hidden: str) -> None:
+    """Of tokens; the others are found by the loader."""
+    text = json.dumps({"version": "v1", "resources": [
+        {"name": "example.com/a", "sources": [{"static": [f"a{hidden}"]}]}]})  # fmt: skip
+    problems = loads(text).problems
+    assert [one.severity for one in problems] == ["error"]
+    assert str(problems[0]).isprintable()
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_no_id_has_what_cannot_be_seen(text: str) -> None:
+    assert id_problem(text) or not check_id(text)
+
+
+ODD: Final = [f"a{one}" for one in HIDDEN + NOT_UTF8]
+UNUSABLE: Final = [name for name in ODD if unusable(name)]
+
+
+@pytest.mark.parametrize("command", ["plan", "validate", "try"])
+def test_real_processes(tmp_path: Path, command: str) -> None:
+    """Also what they say of files and arguments that are wrong."""
+    root = tree(tmp_path, ODD)
+    good, bad = root / f"{HIDDEN}.yaml", root / "bad\x9b\u202e\x1b.yaml"
+    good.write_text(CONFIG)
+    bad.write_text(CONFIG + "    unknown\u202ekey\xad: 1\n    sources: 'a\u200b${b\ufeff}'\n")
+    below = [] if command == "validate" else ["--root", str(root)]
+    once = ["--once"] if command == "try" else []
+    for arguments in (
+        [*once, *below, str(good)],
+        [*once, *below, str(bad)],
+        [*once, *below, str(root / "\x9bmissing\u202e")],
+        [str(good), "\x9bsurplus\u202e", f"--{HIDDEN}"],
+        ["--root", f"/{HIDDEN}", str(good)],
+        ["--allow-path", "\x9b\u202e", str(good)],
+    ):
+        program = [sys.executable, "-m", "devhost", command, *arguments]
+        done = subprocess.run(program, capture_output=True, check=False)
+        assert check(done.stdout + done.stderr).strip()
+
+
+def test_a_terminal(tmp_path: Path) -> None:
+    """Tables have colors there, and nothing else."""
+    root, (ours, theirs) = tree(tmp_path, ODD), pty.openpty()
+    (root / "c.yaml").write_text(CONFIG)
+    program = [sys.executable, "-m", "devhost", *PLAN, str(root), str(root / "c.yaml")]
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "2000"}
+    with subprocess.Popen(program, stdout=theirs, stderr=theirs, env=environ):
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while True:
+                shown += os.read(ours, 4096)
+    os.close(ours)
+    colors = re.compile(rb"\r|\x1b\[[0-9;]*m")
+    assert b"\x1b[1m" in shown
+    assert "\\u202e" in check(colors.sub(b"", shown))
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_a_daemon(
+    daemon: Daemon, standin: SimulatedKubelet, directory: Path, form: str
+) -> None:
+    """Its log, its status and its metrics."""
+    root, log = tree(directory / "colas", ODD), directory / "log"
+    daemon.flags = ["--root", str(root), "--listen", "127.0.0.1:0", "--allow-path", "*"]
+    daemon.flags += ["--log-level", "debug", "--log-format", form]
+    with log.open("wb") as stream:
+        daemon.stderr = stream.fileno()
+        await daemon.start(CONFIG)
+        await standin.wait("example.com/groups", *[len(ODD) - len(UNUSABLE)] * 2)
+        listening = re.compile(rb"listening.*address[=\": ]+127\.0\.0\.1:([0-9]+)")
+        await until(lambda: listening.search(log.read_bytes()), "listening")
+        (port,) = listening.findall(log.read_bytes())
+        for path in ("/status", "/metrics", "/readyz"):
+            check((await get(int(port), path)).body)
+        program = [sys.executable, "-m", "devhost", "status", "--listen", f":{int(port)}"]
+        for output in ("text", "json"):
+            done = await asyncio.create_subprocess_exec(*program, "-o", output, stdout=PIPE)
+            shown, _ = await done.communicate()
+            assert "\\u202e" in check(shown)
+        daemon.write(CONFIG + "    unknown\u202ekey\xad: 1\n")
+        await until(lambda: b"unknown" in log.read_bytes(), "a rejected file")
+        assert await daemon.stop() == 0
+    assert "\\u202e" in check(log.read_bytes())
+
+
+def test_pods_as_kubelet_lists_them() -> None:
+    """Their names become labels."""
+    holders = [DeviceHolder("example.com/a", HIDDEN, HIDDEN, HIDDEN)]
+    shown = metrics_text(Counters(()), HostMetrics("1", (), None, 0, 0, 0, tuple(holders)))
+    assert "devhost_device_allocated" in check(shown)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's script")
+def test_the_page() -> None:
+    """It shows what it gets by one function; /status is ASCII and says all."""
+    html = page.load().body.decode()
+    assert "show(JSON.parse(text, visible))" in html
+    (function,) = re.findall(r"^const escaped = .*?;$", html, re.DOTALL | re.MULTILINE)
+    script = f"{function}\nprocess.stdout.write(escaped({json.dumps('é世' + HIDDEN)}))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, check=True)
+    assert check(done.stdout).startswith("é世\\u{1}")
