@@ -95,7 +95,12 @@ class Declaration:
             # What is in the CDI spec is named, what is not is given: never both.
             rest = combine(self.rules, rendered, advertised_ids, lambda rule: not rule.in_cdi_spec)
             cdi_devices = tuple(device.cdi_name for device in devices if device.cdi_name)
-            return replace(rest, cdi_devices=(*cdi_devices, *rest.cdi_devices))
+            return replace(
+                rest,
+                cdi_devices=(*cdi_devices, *rest.cdi_devices),
+                in_cdi_spec=checked.specs,
+                numbers=checked.numbers,
+            )
         except AllocationError as error:
             raise AllocationError(f"{self.resource.name}: {error}") from None
 
@@ -152,10 +157,12 @@ class Declaration:
 
 
 def _on_host(allocation: Allocation, host_paths: HostPaths) -> Allocation:
+    devices = host_paths.present(allocation.devices)
     return replace(
         allocation,
-        devices=host_paths.present(allocation.devices),
+        devices=devices,
         mounts=host_paths.present(allocation.mounts),
+        numbers=host_paths.numbers(devices),
     )
 
 

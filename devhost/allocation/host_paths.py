@@ -146,6 +146,16 @@ class HostPaths:
         state = self.lookup(path)
         return state if isinstance(state, FileState) else None
 
+    def numbers(self, specs: Iterable[DeviceSpec]) -> dict[str, str]:
+        """Return what device nodes are, by their host paths: ``c 1:3`` or ``b 8:0``. Blocks."""
+        found = {}
+        for spec in specs:
+            state = self.state(spec.host_path)
+            if state is not None and state.number is not None:
+                letter = "b" if state.kind is FileKind.BLOCK else "c"
+                found[spec.host_path] = f"{letter} {state.number[0]}:{state.number[1]}"
+        return found
+
     def realpath(self, path: str) -> str:
         """Return the real path of a path that has no `problem`, as it was when that was checked."""
         state = self.lookup(path)

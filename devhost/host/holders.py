@@ -20,10 +20,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Holders:
-    """One per process. While pod-resources is unavailable, the last list remains in force."""
+    """One per process. While pod-resources is unavailable, the last list remains in force.
+
+    Attributes:
+        listed_at: When the last list was requested, on the event loop's clock.
+    """
 
     def __init__(self, pod_resources: PodResources | None) -> None:
         self._pod_resources = pod_resources
+        self.listed_at = float("-inf")
         self._last: Mapping[str, HeldBy] = {}
         self._before: Mapping[str, HeldBy] = {}
         # The last few lists of the present kubelet, with the times when they were requested.
@@ -35,7 +40,7 @@ class Holders:
         # Calls are numbered from 1. A cancelled one has begun and never ends.
         self._begun = self._ended = 0
         self._calling = asyncio.Lock()
-        self._callbacks: set[Callable[[], None]] = set()
+        self._callbacks: dict[Callable[[], None], bool] = {}  # whether of equal lists, too
         self._wanted = asyncio.Event()
         self._allocating = 0
         self._no_allocation = asyncio.Event()
@@ -170,14 +175,19 @@ class Holders:
             if not self._allocating:
                 self._no_allocation.set()
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back whenever the list has changed; `run` polls from now on."""
-        self._callbacks.add(callback)
+    def subscribe(self, callback: Callable[[], None], *, always: bool = False) -> None:
+        """Call back whenever the list has changed; `run` polls from now on.
+
+        Args:
+            callback: What to call.
+            always: Call it also when a list is the same as the one before.
+        """
+        self._callbacks[callback] = always
         self._wanted.set()
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         """Undo `subscribe`."""
-        self._callbacks.discard(callback)
+        self._callbacks.pop(callback, None)
         if not self._callbacks:
             self._wanted.clear()
 
@@ -195,7 +205,7 @@ class Holders:
             if self._kubelet is not kubelet or clock() - self._kubelet_since >= POLL_S:
                 self._before = before
             if changed:
-                self._tell()
+                self._tell(changed=True)
             if changed or self._last != before:
                 self._soon.set()
             await asyncio.sleep(_again())
@@ -226,6 +236,7 @@ class Holders:
         except KubeletError as error:
             failure = str(error)
         else:
+            self.listed_at = asked_at
             if kubelet == await pod_resources.kubelet():  # else the list may be of either kubelet
                 self._note(asked_at, kubelet)
         self._ended = self._begun
@@ -235,8 +246,7 @@ class Holders:
                 _LOG.warning("pod-resources unavailable", extra={"fields": {"reason": failure}})
             else:
                 _LOG.info("pod-resources available again")
-        if self._last != before:
-            self._tell()
+        self._tell(changed=self._last != before)
 
     def _note(self, asked_at: float, kubelet: object) -> None:
         """Keep the list, and as many earlier ones as `unheld` needs."""
@@ -250,9 +260,10 @@ class Holders:
         while len(lists) > _LISTS_MAX:
             del lists[0]
 
-    def _tell(self) -> None:
-        for callback in tuple(self._callbacks):
-            callback()
+    def _tell(self, *, changed: bool) -> None:
+        for callback, always in tuple(self._callbacks.items()):
+            if changed or always:
+                callback()
 
 
 def _again() -> float:

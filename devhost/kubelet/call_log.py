@@ -1,54 +1,60 @@
 """Log lines for kubelet's calls: what a container received, and what was refused."""
 
 import logging
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections import ChainMap
+from collections.abc import Sequence
 from typing import Final
 
-from devhost.model.allocation import Allocation
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.names import printable
 
 LATE_S: Final = 2.0  # a call that takes longer is logged before it ends
 _SHOWN_MAX: Final = 16  # IDs, paths and so on; a container may get thousands
 _LENGTH_MAX: Final = 200  # of each
+_REASON_MAX: Final = 1000
 _LOG: Final = logging.getLogger(__name__)
 
 Fields = dict[str, object]
 
 
-def log_allocated(resource: str, allocations: Sequence[Allocation], seconds: float) -> None:
-    """Log what containers received: the names of variables, not their values."""
-    for one in allocations:
-        received: dict[str, tuple[int, Iterable[str]]] = {
-            "env": (len(one.envs), one.envs),
-            "annotations": (len(one.annotations), one.annotations),
-            "devices": (
-                len(one.devices),
-                (f"{it.host_path}:{it.container_path}:{it.permissions}" for it in one.devices),
-            ),
-            "mounts": (
-                len(one.mounts),
-                (
-                    f"{it.host_path}:{it.container_path}:{'ro' if it.read_only else 'rw'}"
-                    for it in one.mounts
-                ),
-            ),
-            "cdi": (len(one.cdi_devices), one.cdi_devices),
-        }
-        fields: Fields = {"resource": resource, "ids": _some(one.device_ids)}
-        fields |= {key: _shown(size, texts) for key, (size, texts) in received.items() if size}
-        _LOG.info("allocated", extra={"fields": {**fields, "seconds": round(seconds, 4)}})
+def log_allocated(resource: str, answers: Sequence[Allocation], seconds: float) -> None:
+    """Log what an Allocate handed out: the names of variables, not their values.
+
+    One line for a call, also where a client asks for several containers, which kubelet does not.
+    """
+    specs = [spec for one in answers for spec in (*one.specs, *one.in_cdi_spec)]
+    devices = [spec for spec in specs if isinstance(spec, DeviceSpec)]
+    numbers = ChainMap(*(dict(one.numbers) for one in answers))
+    received = {
+        "env": [name for one in answers for name in one.envs],
+        "annotations": [key for one in answers for key in one.annotations],
+        "devices": [f"{it.host_path}:{it.container_path}:{it.permissions}" for it in devices],
+        "numbers": [numbers.get(it.host_path, "") for it in devices],
+        "mounts": [
+            f"{it.host_path}:{it.container_path}:{'ro' if it.read_only else 'rw'}"
+            for it in specs
+            if isinstance(it, MountSpec)
+        ],
+        "cdi": [name for one in answers for name in one.cdi_devices],
+    }
+    ids = [device_id for one in answers for device_id in one.device_ids]
+    fields: Fields = {"resource": resource, "ids": _some(ids)}
+    fields |= {key: _some(texts) for key, texts in received.items() if texts}
+    if len(answers) != 1:
+        fields["containers"] = len(answers)
+    _LOG.info("allocated", extra={"fields": {**fields, "seconds": round(seconds, 4)}})
 
 
 def log_holder(resource: str, ids: Sequence[str], pod: str) -> None:
     """Log which pod holds the devices of an Allocate."""
-    fields = {"resource": resource, "ids": _some(ids), "pod": pod}
+    fields = {"resource": resource, "ids": _some(ids), "pod": _short(pod, _REASON_MAX)}
     _LOG.info("pod holds allocated devices", extra={"fields": fields})
 
 
 def log_not_allocated(resource: str, ids: Sequence[str], result: str, reason: str) -> None:
     """Log an Allocate that failed."""
-    fields = {"resource": resource, "ids": _some(ids), "result": result, "reason": reason}
+    fields = {"resource": resource, "ids": _some(ids), "result": result}
+    fields["reason"] = _short(reason, _REASON_MAX)
     _LOG.warning("allocation failed", extra={"fields": fields})
 
 
@@ -73,16 +79,16 @@ def log_prepared(resource: str, ids: Sequence[str], pod: str | None, seconds: fl
 
 def log_not_prepared(resource: str, ids: Sequence[str], reason: str) -> None:
     """Log a container that must not start."""
-    fields = {"resource": resource, "ids": _some(ids), "reason": reason}
+    fields = {"resource": resource, "ids": _some(ids), "reason": _short(reason, _REASON_MAX)}
     _LOG.warning("preparing devices for a container failed", extra={"fields": fields})
 
 
 def _some(texts: Sequence[str]) -> list[str]:
-    return _shown(len(texts), texts)
-
-
-def _shown(size: int, texts: Iterable[str]) -> list[str]:
-    shown = [printable(text[:_LENGTH_MAX]) for text in islice(texts, _SHOWN_MAX)]
-    if size > _SHOWN_MAX:
-        shown.append(f"and {size - _SHOWN_MAX} more")
+    shown = [_short(text, _LENGTH_MAX) for text in texts[:_SHOWN_MAX]]
+    if len(texts) > _SHOWN_MAX:
+        shown.append(f"and {len(texts) - _SHOWN_MAX} more")
     return shown
+
+
+def _short(text: str, length: int) -> str:
+    return printable(text[:length])[:length]

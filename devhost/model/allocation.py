@@ -85,7 +85,19 @@ class MountSpec:
 
 @immutable
 class Allocation:
-    """What one container receives for its devices of one resource."""
+    """What one container receives for its devices of one resource.
+
+    Attributes:
+        device_ids: The advertised IDs that kubelet asked for.
+        envs: Environment variables.
+        mounts: Mounts.
+        devices: Device nodes.
+        annotations: Annotations of the container.
+        cdi_devices: Fully qualified names of CDI devices.
+        in_cdi_spec: What the runtime adds for those of devhost's own; for the log.
+        numbers: What each device node was when it was checked, by its host path: ``c 1:3`` or
+            ``b 8:0``; for the log.
+    """
 
     device_ids: tuple[str, ...] = ()
     envs: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +105,8 @@ class Allocation:
     devices: tuple[DeviceSpec, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
+    in_cdi_spec: tuple[DeviceSpec | MountSpec, ...] = field(default=(), compare=False)
+    numbers: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def specs(self) -> tuple[DeviceSpec | MountSpec, ...]:

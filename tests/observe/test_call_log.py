@@ -1,5 +1,7 @@
 """What the log says of the kubelet's calls, as an audit wants it."""
 
+import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,9 +10,12 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.host.holders import Holders
+from devhost.host.resource.attribution import Attribution
 from devhost.kubelet.channel import open_channel
+from devhost.kubelet.podresources import PodResources
 from devhost.standin.kubelet import AdmissionError
-from tests.support.daemon import Daemon, tokens
+from tests.support.daemon import Daemon, tokens, until
 from tests.support.hosting import Kubelet
 from tests.support.rogue import rogue
 
@@ -33,12 +38,13 @@ resources:
 """
 
 
-async def allocate(daemon: Daemon, ids: Sequence[str]) -> None:
-    """Call Allocate of the only resource as a kubelet would."""
+async def allocate(daemon: Daemon, *containers: Sequence[str]) -> None:
+    """Call Allocate of the only resource, as a kubelet does for one container."""
     (name,) = daemon.sockets()
+    requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
     async with open_channel(daemon.plugins / name) as channel:
         await pb_grpc.DevicePluginStub(channel).Allocate(
-            pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+            pb.AllocateRequest(container_requests=requests)
         )
 
 
@@ -54,10 +60,76 @@ async def test_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) 
     assert line["ids"] in (["null::0"], ["null::1"])
     assert (line["env"], line["annotations"]) == (["SECRET"], ["example.com/used"])
     assert line["devices"] == ["/dev/null:/dev/null:rw"]
+    assert line["numbers"] == ["c 1:3"]
     assert line["mounts"] == [f"{place}:/data:ro"]
     assert "hunter2" not in str(daemon.lines)
     held = await daemon.logged("pod holds allocated devices", resource=A)
     assert (held["ids"], held["pod"]) == (line["ids"], "default/pod")
+
+
+async def test_what_comes_by_cdi(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    """The line has what the runtime adds for the names, too."""
+    place = directory / "colas"
+    daemon.flags += ["--allow-path", str(place), "--cdi-dir", str(directory / "cdi")]
+    await daemon.start(FULL.format(place=place) + "    inject: cdi\n")
+    await started.wait(A, 2, 2)
+    await started.admit("pod", {"app": {A: 1}})
+    line = await daemon.logged("allocated", resource=A)
+    assert line["cdi"] == ["devhost.example.com/a=null"]
+    assert (line["devices"], line["numbers"]) == (["/dev/null:/dev/null:rw"], ["c 1:3"])
+    assert line["mounts"] == [f"{place}:/data:ro"]
+
+
+async def test_a_line_for_each_call(daemon: Daemon, started: Kubelet) -> None:
+    """However many containers a client asks for, none included; kubelet asks for one."""
+    await daemon.start(tokens(a=3))
+    await started.wait(A, 3, 3)
+    await allocate(daemon, ["0", "1"], ["2"])
+    await allocate(daemon)
+    await allocate(daemon, ["0"])
+    await daemon.logged("allocated", ids=["0"])
+    lines = [(line["ids"], line.get("containers")) for line in daemon.found("allocated")]
+    assert lines == [(["0", "1", "2"], 2), ([], 0), (["0"], None)]
+
+
+async def test_pods_of_one_name(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    """Each allocation has a line with its pod, also where the list of holders stays the same."""
+    daemon.prelude = "import devhost.host.holders as holders; holders.POLL_S = 0.1"
+    daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    since = 0
+    for _ in range(3):
+        await started.admit("pod", {"app": {A: 1}})
+        await daemon.logged("pod holds", since)
+        since = len(daemon.lines)
+        await started.free("pod")
+    assert len(daemon.found("", msg="allocated", ids=["0"])) == 3
+    assert {line["pod"] for line in daemon.found("pod holds")} == {"default/pod"}
+
+
+async def test_a_former_holder_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    """A list that was requested before an Allocate may show who had the device before."""
+
+    holders = Holders(PodResources(Path("/none")))
+    caplog.set_level("INFO", "devhost.kubelet.call_log")
+    Attribution(A, holders).allocated(["0"])
+    for pod, listed_at in (("former", -1.0), ("new", asyncio.get_running_loop().time())):
+        holders._last = {A: {"0": frozenset({pod})}}
+        holders.listed_at = listed_at
+        holders._tell(changed=True)
+    assert [record.__dict__["fields"]["pod"] for record in caplog.records] == ["new"]
+
+
+async def test_a_line_is_short(daemon: Daemon, started: Kubelet) -> None:
+    """Whatever a client sends."""
+    await daemon.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    for ids in (["\x1b" * 500_000], [f"{number:x<1000}" for number in range(1000)]):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await allocate(daemon, ids)
+    await until(lambda: len(daemon.found("allocation failed")) == 2, "two lines")
+    assert max(len(json.dumps(line)) for line in daemon.found("allocation failed")) < 10_000
 
 
 async def test_thousands_of_devices_are_one_short_line(daemon: Daemon, started: Kubelet) -> None:

@@ -26,12 +26,14 @@ class Attribution:
             earlier: since for earlier, since in self._waiting.items() if fresh.isdisjoint(earlier)
         }
         self._waiting[tuple(ids)] = asyncio.get_running_loop().time()
-        self._holders.subscribe(self._log_known)
+        # A pod of the same name may have had them before: then the list stays the same.
+        self._holders.subscribe(self._log_known, always=True)
 
     def _log_known(self) -> None:
         held, now = self._holders.of(self._resource), asyncio.get_running_loop().time()
         for ids, since in tuple(self._waiting.items()):
-            pods = {pod for one in ids for pod in held.get(one, ())}
+            fresh = self._holders.listed_at >= since  # else it may show who had them before
+            pods = {pod for one in ids for pod in held.get(one, ())} if fresh else set()
             if pods:
                 call_log.log_holder(self._resource, ids, ", ".join(sorted(pods)))
             if pods or now - since > _WITHIN_S:
