@@ -7,6 +7,8 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 # Of soak and fuzz; 120 for a short look.
 SECONDS ?= 3600
+# How long the fuzzing takes that is part of the tests.
+FUZZ_SECONDS ?= 60
 
 BIN := .venv/bin
 PROTO_BIN := .tools/proto-venv/bin
@@ -49,6 +51,7 @@ test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds t
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
+		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 test-kubelets: setup ## Run the tests that take any kubelet on all real ones, old ones too
@@ -68,8 +71,8 @@ soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		$(BIN)/python -m tests.soak --seconds $(SECONDS)
 
-fuzz: setup ## Fuzz the loader and the templates for SECONDS of CPU time
-	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/fuzz/test_fuzz.py
+fuzz: setup ## Fuzz all that reads what others write, for SECONDS in all
+	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/fuzz/test_any_*.py
 
 bench: setup ## Measure, beside a bare Go plugin and the machine's floor
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -127,13 +127,17 @@ class Inotify:
 
 
 def parsed(buffer: bytes) -> Iterator[Event]:
-    """Parse what the kernel wrote."""
+    """Parse what the kernel wrote; after a part of an event, events count as lost."""
     at = 0
-    while at < len(buffer):
+    while len(buffer) - at >= _HEAD.size:
         watch, mask, _, length = _HEAD.unpack_from(buffer, at)
-        at += _HEAD.size + length
-        name = buffer[at - length : at].rstrip(b"\0")
-        yield Event(watch, mask, os.fsdecode(name))
+        end = at + _HEAD.size + length
+        if end > len(buffer):
+            break
+        yield Event(watch, mask, os.fsdecode(buffer[end - length : end].rstrip(b"\0")))
+        at = end
+    if at < len(buffer):
+        yield Event(-1, OVERFLOW, "")
 
 
 def _failure(path: str | None = None) -> OSError:

@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from devhost.allocation import cdi
 from devhost.host.state_files import replace_file
+from devhost.model.names import cdi_name_problem
 from devhost.threads import BlockingCalls
 
 T = TypeVar("T")
@@ -148,15 +149,25 @@ def _entries(path: Path, kind: str) -> dict[str, cdi.SpecEntry]:
     devices = content.get("devices")
     if content.get("kind") != kind or not isinstance(devices, list):
         return {}
-    found = (one for one in devices if isinstance(one, dict) and one.get("containerEdits"))
-    return {str(one.get("name")): one for one in found}
+    return {one["name"]: one for one in devices if _is_entry(one, kind)}
+
+
+def _is_entry(one: object, kind: str) -> bool:
+    """Whether runtimes would take it: one that they refuse spoils the file."""
+    return (
+        isinstance(one, dict)
+        and isinstance(name := one.get("name"), str)
+        and cdi_name_problem(f"{kind}={name}") is None
+        and isinstance(edits := one.get("containerEdits"), dict)
+        and bool(edits)
+    )
 
 
 def _content(raw: bytes) -> dict[str, object]:
     try:
         # Limits the depth. json recurses to the end of the stack, where finalizers of other
         # objects fail.
-        content = from_json(raw)
+        content = from_json(raw, allow_inf_nan=False)
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}

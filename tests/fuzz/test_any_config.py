@@ -1,19 +1,10 @@
-"""Whatever a file holds: a configuration or problems, never a traceback, in bounded time.
-
-A run of some seconds belongs to every test run. ``DEVHOST_FUZZ_SECONDS`` makes it last about
-so long in all, with other inputs each time.
-"""
+"""Whatever a file holds: a configuration or problems, never a traceback, in bounded time."""
 
 import json
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
@@ -24,61 +15,15 @@ from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
 from tests.fuzz import inputs
 from tests.fuzz.judge import FILE, judge
+from tests.fuzz.running import bounded, fuzzed
 
-SECONDS: Final = float(os.environ.get("DEVHOST_FUZZ_SECONDS", "0"))
-# Of CPU time, for at most 64 KiB; far above what the slowest machine takes: to find what hangs.
-HANG_S: Final = 20.0
 POLICIES: Final = st.sampled_from(
     [Policy(), Policy(enforced=True), Policy(("/opt/*", "/dev/*"), enforced=True)]
 )
 
-Test = TypeVar("Test", bound=Callable[..., None])
-
-
-def fuzzed(share: float, examples: int, **given_by: Any) -> Callable[[Test], Test]:
-    """Run a test for some examples, or for its share (of 1) of the seconds that were asked for."""
-    seconds = SECONDS * share
-
-    def decorate(test: Test) -> Test:
-        chosen = settings(
-            max_examples=5000 if seconds else examples,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        )
-        once = chosen(given(**given_by)(test))
-
-        def rounds() -> None:
-            done.count = 0
-            end = time.monotonic() + seconds
-            once()
-            while time.monotonic() < end:
-                once()
-            print(f"{test.__name__}: {done.count} examples")  # noqa: T201
-
-        rounds.__name__ = test.__name__
-        rounds.__doc__ = test.__doc__
-        return pytest.mark.timeout(seconds * 2 + 300)(rounds)  # type: ignore[return-value]
-
-    return decorate
-
-
-class _Done:
-    count = 0
-
-
-done: Final = _Done()
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    start = time.process_time()
-    yield
-    assert time.process_time() - start < HANG_S, "hangs, or nearly"
-    done.count += 1
-
 
 @fuzzed(
-    0.1,
+    0.05,
     300,
     content=st.one_of(st.binary(), st.binary(min_size=200, max_size=4000)),
     policy=POLICIES,
@@ -90,7 +35,7 @@ def test_any_bytes(content: bytes, policy: Policy) -> None:
         judge(load(str(FILE), policy), content.decode("utf-8-sig", "replace"))
 
 
-@fuzzed(0.3, 500, content=inputs.MUTATED, policy=POLICIES)
+@fuzzed(0.1, 500, content=inputs.MUTATED, policy=POLICIES)
 def test_mutated_files(content: bytes, policy: Policy) -> None:
     """Real configurations with pieces changed, repeated, left out, put in."""
     FILE.write_bytes(content)
@@ -98,14 +43,14 @@ def test_mutated_files(content: bytes, policy: Policy) -> None:
         judge(load(str(FILE), policy), content.decode("utf-8-sig", "replace"))
 
 
-@fuzzed(0.1, 400, text=st.one_of(inputs.SOUP, st.text()))
+@fuzzed(0.05, 400, text=st.one_of(inputs.SOUP, st.text()))
 def test_any_text(text: str) -> None:
     """Texts, mostly of what means something to YAML."""
     with bounded():
         judge(loads(text), text)
 
 
-@fuzzed(0.05, 100, text=inputs.SOUP)
+@fuzzed(0.03, 100, text=inputs.SOUP)
 def test_any_text_without_libyaml(text: str) -> None:
     """The parser that is used where PyYAML was built without libyaml."""
     with pytest.MonkeyPatch.context() as patch, bounded():
@@ -113,7 +58,7 @@ def test_any_text_without_libyaml(text: str) -> None:
         judge(loads(text), text)
 
 
-@fuzzed(0.3, 500, data=inputs.CONFIGS, flow=st.booleans(), policy=POLICIES)
+@fuzzed(0.1, 500, data=inputs.CONFIGS, flow=st.booleans(), policy=POLICIES)
 def test_values_where_others_belong(data: Any, flow: bool, policy: Policy) -> None:
     """Right YAML of the language's keys, with values of other types and texts."""
     text = inputs.written(data, flow=flow)
@@ -132,7 +77,7 @@ TEMPLATES: Final = st.one_of(
 
 
 @fuzzed(
-    0.05, 300, text=TEMPLATES, values=st.dictionaries(st.sampled_from(["a", "a.b", "c"]), st.text())
+    0.02, 300, text=TEMPLATES, values=st.dictionaries(st.sampled_from(["a", "a.b", "c"]), st.text())
 )
 def test_any_template(text: str, values: dict[str, str]) -> None:
     """A template is parsed or refused with a place, and lacks nothing but variables."""
@@ -202,7 +147,7 @@ PATTERNS: Final = st.one_of(
 )
 
 
-@fuzzed(0.05, 300, text=PATTERNS, subject=st.text(st.characters(exclude_categories=())))
+@fuzzed(0.03, 300, text=PATTERNS, subject=st.text(st.characters(exclude_categories=())))
 def test_any_pattern(text: str, subject: str) -> None:
     """A pattern is compiled or refused, and matches or not; a group has one name."""
     with bounded():
@@ -217,7 +162,7 @@ def test_any_pattern(text: str, subject: str) -> None:
 
 
 @fuzzed(
-    0.05,
+    0.02,
     200,
     text=st.one_of(
         st.text("0123456789.msh", max_size=400),
