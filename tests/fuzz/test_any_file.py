@@ -62,7 +62,8 @@ def changed(valid: bytes) -> st.SearchStrategy[bytes]:
 def files(valid: bytes, *shapes: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     """Return files that are nearly right, of the right shape, or of none."""
     written = st.one_of(JSON, *shapes).map(lambda value: json.dumps(value).encode())
-    return st.one_of(changed(valid), written, st.binary(max_size=60))
+    deep = st.sampled_from([b"[" * 100_000, b'{"a":' * 100_000])
+    return st.one_of(changed(valid), written, st.binary(max_size=60), deep)
 
 
 def replaced(**valid: Any) -> st.SearchStrategy[dict[str, Any]]:

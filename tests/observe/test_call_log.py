@@ -12,10 +12,12 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.host.holders import Holders
 from devhost.host.resource.attribution import Attribution
+from devhost.kubelet import call_log
 from devhost.kubelet.channel import open_channel
 from devhost.kubelet.podresources import PodResources
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.standin.kubelet import AdmissionError
-from tests.support.daemon import Daemon, tokens, until
+from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 from tests.support.rogue import rogue
 
@@ -121,15 +123,21 @@ async def test_a_former_holder_is_not_named(caplog: pytest.LogCaptureFixture) ->
     assert [record.__dict__["fields"]["pod"] for record in caplog.records] == ["new"]
 
 
-async def test_a_line_is_short(daemon: Daemon, started: Kubelet) -> None:
-    """Whatever a client sends."""
-    await daemon.start(tokens(a=1))
-    await started.wait(A, 1, 1)
-    for ids in (["\x1b" * 500_000], [f"{number:x<1000}" for number in range(1000)]):
-        with pytest.raises(grpc.aio.AioRpcError):
-            await allocate(daemon, ids)
-    await until(lambda: len(daemon.found("allocation failed")) == 2, "two lines")
-    assert max(len(json.dumps(line)) for line in daemon.found("allocation failed")) < 10_000
+@pytest.mark.parametrize("text", ["\x1b" * 500_000, "\u202e" * 500_000, "\ud800" * 500_000])
+def test_a_line_is_short(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """However long the texts of a client, a configuration or a file are."""
+    node, mount = DeviceSpec(text, text, "rw"), MountSpec(text, text, read_only=True)
+    texts = (text,) * 1000
+    answer = Allocation(texts, {text: ""}, (mount,) * 1000, (node,) * 1000, {text: ""}, texts)
+    caplog.set_level("INFO", "devhost.kubelet.call_log")
+    call_log.log_allocated(A, [answer], 0.0)
+    call_log.log_not_allocated(A, texts, "refused", text)
+    call_log.log_not_prepared(A, texts, text)
+    call_log.log_holder(A, texts, text)
+    for record in caplog.records:
+        fields = record.__dict__["fields"]
+        assert len(json.dumps(fields)) < 100_000
+        assert str(fields).isprintable()
 
 
 async def test_thousands_of_devices_are_one_short_line(daemon: Daemon, started: Kubelet) -> None:
