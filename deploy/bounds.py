@@ -95,10 +95,11 @@ def _others() -> Iterator[_Part]:
         yield _Part(text, [name], [_shown(name, value)])
 
 
-def _shown(name: str, value: object) -> str:
+def _shown(name: str, value: float) -> str:
+    if name.endswith("_PER_S"):
+        return f"{value:g} a second"
     if name.endswith("_S"):
         return f"{value:g} s"
-    assert isinstance(value, int)
     if "BYTES" in name or name in ("SIZE_MAX", "CONTENT_MAX"):
         unit = next(one for one in ((20, "MiB"), (10, "KiB"), (0, "B")) if value >= 1 << one[0])
         return f"{round(value / (1 << unit[0]))} {unit[1]}"

@@ -1,6 +1,7 @@
 """What other processes send: requests of clients of a plugin socket, and answers of pod-resources."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import tempfile
@@ -52,7 +53,7 @@ class World:
         (directory / "plugins").mkdir()
         self.plugins, self.loop = directory / "plugins", asyncio.new_event_loop()
         self.errors: list[logging.LogRecord] = []
-        self._hosting = Hosting(directory)
+        self._hosting, self._open = Hosting(directory), contextlib.AsyncExitStack()
         self.loop.run_until_complete(self._start())
 
     async def _start(self) -> None:
@@ -61,21 +62,27 @@ class World:
         self._hosting.start(CONFIG)
         for name, count in COUNTS.items():
             await self._kubelet.wait(name, count, count)
+        self.sockets = sorted(self.plugins.glob("devhost-*.sock"))
+        self._channels = [
+            await self._open.enter_async_context(open_channel(path)) for path in self.sockets
+        ]
 
     def close(self) -> None:
-        self.loop.run_until_complete(self._hosting.close())
-        self.loop.run_until_complete(self._kubelet.stop())
+        self.loop.run_until_complete(self._stop())
         self.loop.close()
+
+    async def _stop(self) -> None:
+        await self._open.aclose()
+        await self._hosting.close()
+        await self._kubelet.stop()
 
     def call(self, method: str, request: bytes, which: int) -> bytes | grpc.aio.AioRpcError:
         """Send a request to one of the sockets; return the answer, or the error."""
 
         async def send() -> bytes:
-            path = sorted(self.plugins.glob("devhost-*.sock"))[which]
-            async with open_channel(path) as channel:
-                call: Any = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
-                answer: bytes = await call(request, timeout=60)
-                return answer
+            call: Any = self._channels[which].unary_unary(f"/v1beta1.DevicePlugin/{method}")
+            answer: bytes = await call(request, timeout=60)
+            return answer
 
         try:
             return self.loop.run_until_complete(send())
@@ -118,7 +125,7 @@ def _world() -> Iterator[None]:
 _ID: Final = st.one_of(
     st.sampled_from(sorted(IDS)),
     st.sampled_from(
-        ["", "0", "::", "0::", "::0", "0::2", "0::-1", "0::0::0", "\x1b", "\u202e", "x" * 70_000]
+        ["", "0", "::", "0::", "::0", "0::2", "0::-1", "0::0::0", "\x1b", "\u202e", "x" * 2000]
     ),
     st.text(max_size=6),
 )
@@ -224,8 +231,9 @@ def test_any_bytes_on_a_socket(raw: bytes, which: int) -> None:
     (world,) = _worlds
     with bounded():
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(sorted(world.plugins.glob("devhost-*.sock"))[which]))
-            client.sendall(raw)
+            client.connect(str(world.sockets[which]))
+            with contextlib.suppress(ConnectionError):  # it is cut while it says more
+                client.sendall(raw)
             world.is_well()
         world.is_well()
 
