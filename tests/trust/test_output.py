@@ -199,17 +199,24 @@ async def test_a_daemon(
     """Its log, its status and its metrics."""
     root, log = tree(directory / "colas", ODD), directory / "log"
     daemon.flags = ["--root", str(root), "--listen", "127.0.0.1:0", "--allow-path", "*"]
-    daemon.flags += ["--log-level", "debug", "--log-format", form]
+    daemon.flags += ["--status-listen", "127.0.0.1:0", "--log-level", "debug", "--log-format", form]
     with log.open("wb") as stream:
         daemon.stderr = stream.fileno()
         await daemon.start(CONFIG)
         await standin.wait("example.com/groups", *[len(ODD) - len(UNUSABLE)] * 2)
-        listening = re.compile(rb"listening.*address[=\": ]+127\.0\.0\.1:([0-9]+)")
-        await until(lambda: listening.search(log.read_bytes()), "listening")
-        (port,) = listening.findall(log.read_bytes())
-        for path in ("/status", "/metrics", "/readyz"):
-            check((await get(int(port), path)).body)
-        program = [sys.executable, "-m", "devhost", "status", "--listen", f":{int(port)}"]
+        address = rb"listening%s[ \",].*?127\\.0\\.0\\.1:([0-9]+)"
+        ports = {}
+        for what, paths in (
+            (b" for status", ("/status",)),
+            (b"", ("/metrics", "/readyz")),
+        ):
+            said = re.compile(address % what)
+            await until(lambda said=said: said.search(log.read_bytes()), "listening")
+            ports[what] = int(said.findall(log.read_bytes())[0])
+            for path in paths:
+                check((await get(ports[what], path, "localhost")).body)
+        program = [sys.executable, "-m", "devhost", "status", "--status-listen"]
+        program.append(f":{ports[b' for status']}")
         for output in ("text", "json"):
             done = await asyncio.create_subprocess_exec(*program, "-o", output, stdout=PIPE)
             shown, _ = await done.communicate()
