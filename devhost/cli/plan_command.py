@@ -11,6 +11,18 @@ from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
 
+_allocate_option = click.option(
+    "--allocate",
+    multiple=True,
+    metavar="NAME=N|ID,ID",
+    help="Show what a container with N devices, or with these devices, would receive.",
+)
+_against_option = click.option(
+    "--against",
+    metavar="OLD",
+    help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
+    "without reading the host.",
+)
 _explain_option = click.option(
     "--explain",
     is_flag=False,
@@ -29,18 +41,8 @@ _all_option = click.option(
     "or impossible allocation, 2 usage error.",
 )
 @options.config_argument
-@click.option(
-    "--allocate",
-    multiple=True,
-    metavar="NAME=N|ID,ID",
-    help="Show what a container with N devices, or with these devices, would receive.",
-)
-@click.option(
-    "--against",
-    metavar="OLD",
-    help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
-    "without reading the host.",
-)
+@_allocate_option
+@_against_option
 @_explain_option
 @_all_option
 @options.root_option

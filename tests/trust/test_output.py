@@ -214,7 +214,7 @@ async def test_a_daemon(
             await until(lambda said=said: said.search(log.read_bytes()), "listening")
             ports[what] = int(said.findall(log.read_bytes())[0])
             for path in paths:
-                check((await get(ports[what], path, "localhost")).body)
+                check((await get(ports[what], path)).body)
         program = [sys.executable, "-m", "devhost", "status", "--status-listen"]
         program.append(f":{ports[b' for status']}")
         for output in ("text", "json"):
