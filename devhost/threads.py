@@ -133,7 +133,7 @@ class BlockingCalls:
         patience_hanging: Seconds that a call waits for abandoned ones to return.
         serial: One call at a time, in order, and none before an abandoned one has returned: a
             late write must not undo a later one.
-        start: Begins a call that is not long.
+        start: Begins a call that is not long; default: `in_thread`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class BlockingCalls:
         *,
         patience_hanging: float = 0.0,
         serial: bool = False,
-        start: "Callable[[str, Callable[[], Any]], asyncio.Future[Any]]" = in_thread,
+        start: "Callable[[str, Callable[[], Any]], asyncio.Future[Any]] | None" = None,
     ) -> None:
         self._name, self._path, self._start = name, path, start
         self._patience_hanging = patience_hanging
@@ -183,7 +183,7 @@ class BlockingCalls:
                 await self._none_hanging(patience)
                 async with self._turn:
                     await self._none_hanging(patience)  # the call before may have been abandoned
-                    call = (in_own_thread if long else self._start)(self._name, work)
+                    call = (in_own_thread if long else self._start or in_thread)(self._name, work)
                     try:
                         return await asyncio.shield(call)
                     except asyncio.CancelledError:

@@ -94,7 +94,9 @@ def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
     state = node.state
     if state is None:
         values = {"name": node.name, **node.variables}
-        return {**values, "path": node.path, "realpath": node.path} if node.path else values
+        if node.hardware is None or not node.path:
+            return values
+        return {**values, "path": node.path, "realpath": node.path}  # the kernel has it
     values = {"name": node.path.rpartition("/")[2], **node.variables}
     for name, value in _FILE_VALUES.items():
         values[name] = value(node, state, to_local)

@@ -139,7 +139,7 @@ class GlobFinder:
         for text in self.options.paths[:_SHOWN_MAX]:
             reading, prefix = readings[_root(text)], _literal_prefix(text)
             rest = text[len(prefix) + 1 :]
-            near = nearest(rest, reading.beside or reading.names)
+            near = "" if "/" in rest else nearest(rest, reading.beside or reading.names)
             found.append(f"{contents(reading, prefix or '/')}, none matches {rest}{near}")
         more = len(self.options.paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")

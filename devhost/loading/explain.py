@@ -62,6 +62,8 @@ _SYNONYMS: Final = {
     "resourceName": ("name",),
 }
 _PLANNED_KINDS: Final = ("exec",)
+# Mappings whose keys nobody means elsewhere.
+_OWN: Final = frozenset({"file", "checks", "usb", "pci", "sysfs", "node", "parent"})
 _HARDWARE: Final = (hardware.Usb, hardware.Pci, hardware.Sysfs, hardware.ParentSelector)
 _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
@@ -224,7 +226,7 @@ def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]
         hint = (
             _belongs(key, near)
             or did_you_mean(key, absent)
-            or _belongs(key, [other for other in _BELOW if other not in {*full, "file", "checks"}])
+            or _belongs(key, [other for other in _BELOW if other not in {*full, *_OWN}])
             or f"; known keys: {', '.join(keys)}"
         )
     yield path, f"unknown key '{key}'{hint}", tree.position(path).key

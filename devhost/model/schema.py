@@ -49,7 +49,10 @@ def _descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of a model's fields, by the fields' keys in the file."""
     (declared,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(declared, ast.ClassDef)  # noqa: S101 (it is a class)
-    found = {}
+    base = model.__base__
+    found: dict[str, str] = {}
+    if base is not None and issubclass(base, BaseModel) and base.model_fields:
+        found |= _descriptions(base)
     for field, below in pairwise(declared.body):
         match field, below:
             case (

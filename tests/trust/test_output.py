@@ -204,7 +204,7 @@ async def test_a_daemon(
         daemon.stderr = stream.fileno()
         await daemon.start(CONFIG)
         await standin.wait("example.com/groups", *[len(ODD) - len(UNUSABLE)] * 2)
-        address = rb"listening%s[ \",].*?127\\.0\\.0\\.1:([0-9]+)"
+        address = rb"listening%s[ \",].*?127\.0\.0\.1:([0-9]+)"
         ports = {}
         for what, paths in (
             (b" for status", ("/status",)),
