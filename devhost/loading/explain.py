@@ -222,7 +222,8 @@ def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]
     elif synonym := next((one for one in _SYNONYMS.get(key, ()) if one in absent), None):
         hint = f"; did you mean '{synonym}'?"
     else:
-        near = [*filter(present.__contains__, keys), *keys]  # `present` may be huge
+        near = [*filter(present.__contains__, keys)]  # `present` may be huge
+        near += (one for one in keys if one not in _OWN)
         hint = (
             _belongs(key, near)
             or did_you_mean(key, absent)
