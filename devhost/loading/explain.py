@@ -63,7 +63,7 @@ _SYNONYMS: Final = {
 }
 _PLANNED_KINDS: Final = ("exec",)
 # Mappings whose keys nobody means elsewhere.
-_OWN: Final = frozenset({"file", "checks", "usb", "pci", "sysfs", "node", "parent"})
+_OWN: Final = frozenset({"usb", "pci", "sysfs", "node", "parent"})
 _HARDWARE: Final = (hardware.Usb, hardware.Pci, hardware.Sysfs, hardware.ParentSelector)
 _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
@@ -227,7 +227,9 @@ def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]
         hint = (
             _belongs(key, near)
             or did_you_mean(key, absent)
-            or _belongs(key, [other for other in _BELOW if other not in {*full, *_OWN}])
+            or _belongs(
+                key, [other for other in _BELOW if other not in {*full, *_OWN, "file", "checks"}]
+            )
             or f"; known keys: {', '.join(keys)}"
         )
     yield path, f"unknown key '{key}'{hint}", tree.position(path).key

@@ -12,7 +12,11 @@ from tests.chart.helm import Helm
 from tests.chart.pods import container_of
 from tests.chart.values import Values
 
-ALLOWED: Values = {"paths": ["/srv/*", "/opt/?", "/dev/sd*"], "exec": True}
+ALLOWED: Values = {
+    "paths": ["/srv/*", "/opt/?", "/dev/sd*"],
+    "devices": ["/opt/?"],
+    "exec": True,
+}
 SHOWN: Values = {"hostPaths": ["/srv", "/opt"]}
 TRUSTED = [
     pytest.param({"sources": [{"dev": {"pattern": "sdz", "types": "block"}}]}, id="block device"),
