@@ -1,53 +1,23 @@
 """Nothing that is put into a watched directory ends the process, or stops another resource."""
 
 import asyncio
-import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from devhost.limits import WATCHES_MAX
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, until
 from tests.support.mounts import hung
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 BAD, WELL = "example.com/bad", "example.com/well"
-VALUES = Path("deploy/helm/devhost/values.yaml")
 # As the chart's container: user 0 that may not read what others keep to themselves.
 CONFINED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-
-
-@contextlib.contextmanager
-def memory_cgroup(limit: int) -> Iterator[Path]:
-    """A cgroup with a memory limit."""
-    top = Path("/sys/fs/cgroup")
-    unified = (top / "cgroup.procs").exists()
-    cgroup = (top if unified else top / "memory") / f"devhost-bounds-{os.getpid()}"
-    setting = "memory.max" if unified else "memory.limit_in_bytes"
-    try:
-        cgroup.mkdir()
-        (cgroup / setting).write_text(str(limit))
-    except OSError as error:
-        if cgroup.exists():
-            cgroup.rmdir()
-        pytest.skip(f"no memory cgroup: {error}")
-    try:
-        yield cgroup
-    finally:
-        cgroup.rmdir()
-
-
-def chart_limit() -> int:
-    """The chart's memory limit, in bytes."""
-    text = yaml.safe_load(VALUES.read_text())["resources"]["limits"]["memory"]
-    assert text.endswith("Mi")
-    return int(text.removesuffix("Mi")) * 1024 * 1024
 
 
 def config(directory: Path, *sources: str, more: str = "") -> str:
@@ -113,9 +83,7 @@ async def test_a_full_directory_does_not_end_the_process(
         (place / name).mkdir()
         (place / name / "known").touch()
     sources = [f"directory: {place / name}" for name in names]
-    with memory_cgroup(chart_limit()) as cgroup:
-        enter = f'echo $$ > {cgroup}/cgroup.procs && exec "$@"'
-        daemon.wrapper = ("sh", "-c", enter, "sh")
+    with chart_memory() as daemon.wrapper:
         await daemon.start(config(place, *sources, more=more))
         await standin.wait(BAD, 1, 1)
         await standin.wait(WELL, 3, 3)
