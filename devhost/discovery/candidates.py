@@ -4,7 +4,7 @@ Without ``group`` each node is a device of its own; nodes that several sources f
 With ``group`` the nodes of equal key are one device, if every source gives one.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -174,14 +174,22 @@ def _unit(
         return
     device_id = _id_of(resource, tuple(nodes), moment)
     known = device_id is not None and any(known_ids.get(place(n)) == device_id for n in nodes)
-    if first.incomplete is not None:
-        result.skip(first.label, first.incomplete)
+    incomplete = _lack(nodes)
+    if incomplete is not None:
+        result.skip(first.label, incomplete)
         of = {device_id, *(known_ids.get(place(node)) for node in nodes)}
-        result.incomplete |= {one: first.incomplete for one in of if one is not None}
+        result.incomplete |= {one: incomplete for one in of if one is not None}
     elif result.defers(first.unit, moment, may=not known and _may_be_named(resource, nodes[0])):
         result.skip(first.label, _DEFERRED)
     else:
         result.found.append(Candidate(tuple(nodes), device_id, known))
+
+
+def _lack(nodes: Sequence[Node]) -> str | None:
+    """Return what the devices of some nodes lack at the moment."""
+    return next(
+        (one.hardware.incomplete for one in nodes if one.hardware and one.hardware.incomplete), None
+    )
 
 
 def keys_of_node(node: Node) -> tuple[str, ...]:
@@ -205,7 +213,8 @@ def _grouped(
     known_ids = _known_ids(moment.previous)
     for key, aliases in _same_nodes(selection).items():
         node = next((one for one in aliases if place(one) in known_ids), aliases[0])
-        if (other := moment.owner_of(key)) is not None:
+        owners = filter(None, map(moment.owner_of, (key, *keys_of_node(node))))
+        if (other := next(owners, None)) is not None:
             result.skip(label(node), f"{other} offers it already")
             continue
         try:
@@ -221,8 +230,8 @@ def _grouped(
         before = moment.previous.devices.get(device_id or "") if known else None
         had = {node.source for node in before.nodes} if before else set()
         required, optional = _absent(resource, nodes, had & selection.failed.keys())
-        if required:
-            reason = f"incomplete: no node of {required}"
+        reason = f"incomplete: no node of {required}" if required else _lack(nodes)
+        if reason is not None:
             result.skip(", ".join(map(label, nodes)), f"group {name!r} is {reason}")
             # Its ID may be made of the node that is absent.
             of = {device_id, *(known_ids.get(place(node)) for node in nodes)}

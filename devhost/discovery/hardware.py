@@ -3,6 +3,7 @@
 import fnmatch
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.match import Finder, Match, Readings
@@ -38,6 +39,11 @@ def any_matches(globs: Iterable[str], text: str | None) -> bool:
     return text is not None and any(fnmatch.fnmatchcase(text, glob) for glob in globs)
 
 
+def driver_matches(globs: Sequence[str], driver: str | None) -> bool:
+    """Whether one of the globs matches a driver; the word ``none`` is for having none."""
+    return "none" in globs if driver is None else any_matches(globs, driver)
+
+
 def numbers_match(pairs: Iterable[str], found: str) -> bool:
     """Whether one of some ``vendor:device`` pairs, in which ``*`` is any, is the one found."""
     return any(fnmatch.fnmatchcase(found, pair) for pair in pairs)
@@ -45,18 +51,14 @@ def numbers_match(pairs: Iterable[str], found: str) -> bool:
 
 def in_words(kind: str, options: UsbSelector | PciSelector | Sysfs) -> str:
     """Return the options of a source as people say them."""
-    words: list[str] = []
     given = options.model_dump(by_alias=True, exclude_defaults=True, exclude={"node", "exclude"})
+    main = ("subsystem",) if isinstance(options, Sysfs) else ("device",)
+    first = [f"{kind} {_in_words(given.pop(name))}" for name in main if name in given]
+    words = []
     for name, value in given.items():
-        text = _in_words([_class_name(kind, one) for one in value] if name == "class" else value)
-        if name in ("device", "subsystem") and not words:
-            words.append(f"{kind} {text}")
-        else:
-            quoted = f"'{text}'" if isinstance(value, tuple) and name not in _PLAIN else text
-            words.append(f"{name} {quoted}")
-    if not words or not words[0].startswith(f"{kind} "):
-        words = [f"{kind} {words[0]}" if words else kind, *words[1:]]
-    return ", ".join(words)
+        shown = [_class_name(kind, one) for one in value] if name == "class" else value
+        words.append(f"{name} {_in_words(shown, quoted=name not in _PLAIN)}")
+    return ", ".join([*first, *words]) if first else f"{kind} {', '.join(words)}"
 
 
 def nodes_in_words(choices: Sequence[NodeChoice]) -> str:
@@ -72,12 +74,12 @@ def _class_name(kind: str, code: str) -> str:
     return next((name for name, digits in known.items() if digits == code), code)
 
 
-def _in_words(value: object) -> str:
+def _in_words(value: object, *, quoted: bool = False) -> str:
     if isinstance(value, Mapping):
-        return " ".join(f"{key} {_in_words(one)}" for key, one in value.items())
+        return " ".join(f"{key} {_in_words(one, quoted=quoted)}" for key, one in value.items())
     if isinstance(value, list | tuple):
-        return " or ".join(map(_in_words, value))
-    return str(value)
+        return " or ".join(_in_words(one, quoted=quoted) for one in value)
+    return f"'{value}'" if quoted and isinstance(value, str) else str(value)
 
 
 def unmatched(found: Finder, readings: Readings) -> str:
@@ -200,7 +202,7 @@ class Nodes:
         """Yield the nodes of a matched device, or why it is not offered."""
         unit = owner.unit
         if self._choices[0].subsystem == NO_NODE:
-            yield self._without_file(unit)
+            yield self._without_file(owner)
             return
         found: list[KernelNode] = []
         absent: list[str] = []
@@ -235,7 +237,7 @@ class Nodes:
                 continue
             attributes = choice.attr.items()
             if all(
-                any_matches((glob,), reading.sysfs.text(f"{syspath}/{a}")) for a, glob in attributes
+                any_matches((glob,), reading.sysfs.attribute(syspath, a)) for a, glob in attributes
             ):
                 node = KernelNode.of(choice.subsystem, syspath, reading.sysfs)
                 if node is not None:
@@ -244,11 +246,17 @@ class Nodes:
     def _ids(self, unit: Unit, found: Sequence[KernelNode]) -> dict[KernelNode, str]:
         if not self._split:
             return dict.fromkeys(found, unit.id)
-        places = {node: self._sysfs(node).place(node.syspath) for node in found}
-        shared = [node for node in found if places[node] in (None, unit.place)]
-        counted = names.in_order(shared, lambda node: names.natural_key(node.name))
-        own = {node: f"{unit.id}-{count}" for count, node in enumerate(counted)}
-        return {node: own.get(node) or places[node] or unit.id for node in found}
+        places: dict[str, list[KernelNode]] = {}
+        for node in found:
+            place = self._sysfs(node).place(node.syspath)
+            at = unit.id if place is None or place == unit.place else place
+            places.setdefault(at, []).append(node)
+        ids: dict[KernelNode, str] = {}
+        for at, some in places.items():
+            ordered = names.in_order(some, lambda node: names.natural_key(node.name))
+            alone = len(some) == 1 and at != unit.id
+            ids |= {one: at if alone else f"{at}-{count}" for count, one in enumerate(ordered)}
+        return ids
 
     def _sysfs(self, node: KernelNode) -> SysfsTree:
         reading = self._readings.get(SubsystemRoot(node.subsystem))
@@ -271,6 +279,7 @@ class Nodes:
             "name": node.name,
             "subsystem": node.subsystem,
             "syspath": node.syspath,
+            **({"place": unit.place} if unit.place else {}),
             **{name: link for name, link in by.items() if link is not None},
             **owner.describe(node),
         }
@@ -291,17 +300,13 @@ class Nodes:
             ),
         )
 
-    def _without_file(self, unit: Unit) -> Match:
-        variables = {**unit.variables, "name": posixpath.basename(unit.numa)}
-        hardware = Hardware(
-            unit=unit.syspath,
-            label=unit.label,
-            syspath=unit.syspath,
-            number=None,
-            role=None,
-            numa=unit.numa,
-        )
-        return Match("", unit.id, variables, hardware=hardware)
+    def _without_file(self, owner: MatchedDevice) -> Match:
+        unit = owner.unit
+        subsystem = owner.sysfs.linked(f"{unit.numa}/subsystem") or ""
+        device = KernelNode(posixpath.basename(unit.numa), subsystem, unit.numa, None, None)
+        match = self.match(owner, device)
+        assert match.hardware is not None, "of sysfs"  # noqa: S101
+        return replace(match, hardware=replace(match.hardware, role=None, claims=frozenset()))
 
 
 def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:

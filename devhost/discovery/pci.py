@@ -1,8 +1,7 @@
 """The source ``pci``: PCI functions, their nodes, and with vfio their IOMMU groups."""
 
-import fnmatch
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from devhost.discovery import hardware
 from devhost.discovery.hardware import (
@@ -11,6 +10,7 @@ from devhost.discovery.hardware import (
     Nodes,
     Unit,
     any_matches,
+    driver_matches,
     numbers_match,
 )
 from devhost.discovery.match import Match, Readings
@@ -67,24 +67,29 @@ class PciFunction:
         """Return the physical function of a virtual one."""
         return self._sysfs.link(f"{self.syspath}/physfn")
 
+    def matches(self, selector: PciSelector, net: SubsystemReading | None) -> bool:
+        """Whether it is what a selector says, be it a bridge or not."""
+        return next(self._differences(selector, net), None) is None
+
     def mismatches(self, selector: PciSelector, net: SubsystemReading | None) -> Iterator[str]:
-        """Yield why it is not what a selector says, the cheapest first."""
+        """Yield why it is not what a source selects, the cheapest first."""
+        bridges = any(code.startswith(_BRIDGE) for code in selector.class_ or ())
+        if self.code.startswith(_BRIDGE) and not bridges:
+            yield "a bridge"
+        yield from self._differences(selector, net)
+
+    def _differences(self, selector: PciSelector, net: SubsystemReading | None) -> Iterator[str]:
         if selector.device is not None and not numbers_match(selector.device, self.number):
             yield f"device is {self.number}"
         wanted = selector.class_
         if wanted is not None and not self.code.startswith(wanted):
             yield f"class is {self.code}"
-        if self.code.startswith(_BRIDGE) and not any(
-            code.startswith(_BRIDGE) for code in wanted or ()
-        ):
-            yield "a bridge"
         if selector.subsystem is not None and not numbers_match(selector.subsystem, self.subsystem):
             yield f"subsystem is {self.subsystem}"
-        if selector.driver is not None and not any_matches(selector.driver, self.driver or "none"):
+        if selector.driver is not None and not driver_matches(selector.driver, self.driver):
             yield f"driver is {self.driver}" if self.driver else "it has no driver"
-        if selector.address is not None and not any(
-            fnmatch.fnmatchcase(self.address, _whole(glob)) for glob in selector.address
-        ):
+        addresses = selector.address
+        if addresses is not None and not any_matches(_whole(addresses), self.address):
             yield f"address is {self.address}"
         if selector.pf is not None:
             yield from self._other_pf(selector.pf, net)
@@ -96,10 +101,8 @@ class PciFunction:
             return
         interfaces = [name for name, _ in net.below(physical)] if net is not None else []
         address = posixpath.basename(physical)
-        if not any(
-            any_matches(globs, name) or any_matches(map(_whole, globs), name)
-            for name in (address, *interfaces)
-        ):
+        named = any(any_matches(globs, name) for name in interfaces)
+        if not named and not any_matches(_whole(globs), address):
             known = f" ({', '.join(interfaces)})" if interfaces else ""
             yield f"its physical function is {address}{known}"
 
@@ -128,9 +131,11 @@ class PciFunction:
         return None
 
 
-def _whole(glob: str) -> str:
-    """Return a glob on an address with its domain."""
-    return glob if glob.count(":") > 1 or ":" not in glob else f"0000:{glob}"
+def _whole(globs: Iterable[str]) -> Iterator[str]:
+    """Yield globs on addresses as sysfs writes these: in lower case, and with the first domain."""
+    for glob in globs:
+        yield glob.lower()
+        yield f"0000:{glob.lower()}"
 
 
 class _MatchedFunction(MatchedDevice):
@@ -181,9 +186,7 @@ class PciFinder:
         for function in self.functions(readings):
             if next(function.mismatches(self.options, net), None) is not None:
                 continue
-            if any(
-                next(function.mismatches(one, net), None) is None for one in self.options.exclude
-            ):
+            if any(function.matches(one, net) for one in self.options.exclude):
                 yield Skipped(function.address, "excluded")
             elif self._choices[0].subsystem != VFIO_NODE:
                 yield from nodes.of(

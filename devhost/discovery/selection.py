@@ -133,7 +133,9 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
         nodes += one.nodes
         skipped += one.skipped
         unreadable |= one.unreadable
-        missing = next((reading.missing for reading in some if reading.missing), None)
+        # Only a bus is missing: classes come with the first device of them.
+        main = some[:1] if isinstance(source.kind, Usb | Pci | Sysfs) else some
+        missing = next((reading.missing for reading in main if reading.missing), None)
         if missing and not (one.nodes or one.skipped):
             notes.append(missing)
         elif not (nodes or skipped):
@@ -169,6 +171,7 @@ class _Source:
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
         self.direct = True
+        self._in_use_units: set[str] = set()
 
     def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
         """Judge all matches."""
@@ -181,6 +184,12 @@ class _Source:
                 self.direct &= not some[0].links
             else:
                 self._judge(match)
+        if self._in_use_units:  # another node of a disk, such as its controller's, is the disk
+            self.nodes = [
+                node
+                for node in self.nodes
+                if node.hardware is None or node.hardware.unit not in self._in_use_units
+            ]
 
     def _judge(self, match: Match) -> None:
         if match.hardware is not None:
@@ -229,6 +238,7 @@ class _Source:
                 )
             elif busy := self._busy(reading, state):
                 self.skipped.append(Skipped(names.printable(match.path), busy))
+                self._in_use_units.add(hardware.unit)
                 return
         role = self._role or hardware.role
         node = Node(

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from devhost.discovery.roots import Reading, Root, UnwatchedRoot, WatchRoot
+from devhost.discovery.roots import Reading, Root, UnwatchedRoot, WatchRoot, unusable
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
@@ -43,13 +43,22 @@ class SysfsTree:
     def text(self, path: str) -> str | None:
         """Return what a file holds, without blanks at its ends; ``None`` where it is no text."""
         if path not in self._texts:
-            self._texts[path] = self._read(path)
+            raw = self._read(path)
+            self._texts[path] = None if raw is None else _text(raw)
         return self._texts[path]
 
-    def _read(self, path: str) -> str | None:
+    def attribute(self, device: str, file: str) -> str | None:
+        """Return what a file of a device holds; links on the way to it may not leave /sys."""
+        path = f"{device}/{file}"
+        if "/" in file or self.link(path) is not None:
+            path = self._files.resolve(path)
+        return self.text(path) if path.startswith("/sys/") else None
+
+    def _read(self, path: str) -> bytes | None:
         try:
-            descriptor = os.open(self._files.to_local(path), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = os.open(self._files.to_local(path), flags)
+        except (OSError, ValueError):
             return None
         try:
             raw = os.read(descriptor, VALUE_MAX + 1)
@@ -57,15 +66,7 @@ class SysfsTree:
             return None
         finally:
             os.close(descriptor)
-        try:
-            text = raw.decode().strip()
-        except UnicodeDecodeError:
-            return None
-        return (
-            None
-            if len(raw) > VALUE_MAX or (names.text_problem(text) and "\n" not in text)
-            else text
-        )
+        return None if len(raw) > VALUE_MAX else raw
 
     def link(self, path: str) -> str | None:
         """Return the host path that a link leads to; ``None`` where there is none."""
@@ -87,8 +88,8 @@ class SysfsTree:
     def uevent(self, device: str) -> Mapping[str, str]:
         """Return the keys of a device's ``uevent``."""
         if device not in self._uevents:
-            text = self._read(f"{device}/uevent") or ""
-            pairs = (line.partition("=") for line in text.splitlines())
+            lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
+            pairs = (line.partition("=") for line in lines if line)
             self._uevents[device] = {key: value for key, equals, value in pairs if equals}
         return self._uevents[device]
 
@@ -172,8 +173,12 @@ class SysfsTree:
         return named is not None and self.text(f"{device}/vendor") is not None
 
 
-def _is_text(text: str) -> bool:
-    return names.is_plain(text) or not names.text_problem(text.replace("\n", ""))
+def _text(raw: bytes) -> str | None:
+    try:
+        text = raw.decode().strip()
+    except UnicodeDecodeError:
+        return None
+    return None if unusable(text) else text
 
 
 def _above(path: str, name: re.Pattern[str]) -> str | None:
@@ -203,13 +208,18 @@ class SubsystemRoot(UnwatchedRoot):
     def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
         """List the subsystem."""
         sysfs = SysfsTree(files)
+        members: dict[str, str] = {}
+        missing = True
+        # gpio is both: nodes are of the bus, the class is an older interface.
         for directory in (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices"):
             found = sysfs.list(directory)
-            if found is not None:
-                members = {name: sysfs.link(f"{directory}/{name}") for name in found}
-                there = {name: path for name, path in members.items() if path is not None}
-                return SubsystemReading(self, files, sysfs, there)
-        return SubsystemReading(self, files, sysfs, {}, missing=_absent(self.subsystem, files))
+            missing &= found is None
+            for name in found or ():
+                if (path := sysfs.link(f"{directory}/{name}")) is not None:
+                    members[name] = path
+        there = {name: members[name] for name in names.natural(members)}
+        absent = _absent(self.subsystem, files) if missing else None
+        return SubsystemReading(self, files, sysfs, there, missing=absent)
 
 
 @immutable

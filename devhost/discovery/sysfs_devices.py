@@ -9,10 +9,10 @@ from devhost.discovery.match import Match, Readings
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.roots import Root
 from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, SysfsTree
-from devhost.discovery.usb import UsbDevice
+from devhost.discovery.usb import UsbDevice, interface_variables
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
-from devhost.model.hardware import NodeChoice, ParentSelector, Sysfs
+from devhost.model.hardware import NodeChoice, ParentSelector, Sysfs, SysfsSelector
 
 
 class _MatchedMember(MatchedDevice):
@@ -28,6 +28,7 @@ class _MatchedMember(MatchedDevice):
         if above is None:
             return found
         if self.sysfs.is_usb_device(above):
+            found |= interface_variables(node, self.sysfs)
             return UsbDevice(above, self.sysfs).variables() | found
         return PciFunction(above, self.sysfs).variables() | found
 
@@ -66,7 +67,10 @@ class SysfsFinder:
         for name, syspath in reading.members.items():
             if next(self.mismatches(syspath, reading.sysfs), None) is not None:
                 continue
-            if any(_is(syspath, one, reading.sysfs) for one in self.options.exclude):
+            if any(
+                next(_mismatches(syspath, one, reading.sysfs), None) is None
+                for one in self.options.exclude
+            ):
                 yield Skipped(name, "excluded")
                 continue
             node = KernelNode.of(self.options.subsystem, syspath, reading.sysfs)
@@ -78,28 +82,11 @@ class SysfsFinder:
 
     def mismatches(self, syspath: str, sysfs: SysfsTree) -> Iterator[str]:
         """Yield why a device is not what the options say."""
-        options = self.options
-        own = ParentSelector.model_construct(
-            subsystem=None,
-            name=options.name,
-            driver=options.driver,
-            attr=options.attr,
-            uevent=options.uevent,
-        )
-        yield from _differences(syspath, own, sysfs)
-        above = list(_above(syspath, sysfs))
-        for parent in options.parent:
-            if not any(_is(path, parent, sysfs) for path in above):
-                known = ", ".join(
-                    f"{posixpath.basename(path)} ({sysfs.linked(f'{path}/subsystem')})"
-                    for path in above
-                )
-                what = f"above are {known}" if known else "nothing is above it"
-                yield f"nothing above it matches parent: {what}"
+        return _mismatches(syspath, self.options, sysfs)
 
     def _attributes(self, syspath: str, sysfs: SysfsTree) -> Mapping[str, str]:
         files = (name for name in self.mentioned if name.startswith("attr."))
-        found = {name: sysfs.text(f"{syspath}/{name.removeprefix('attr.')}") for name in files}
+        found = {name: sysfs.attribute(syspath, name.removeprefix("attr.")) for name in files}
         return {name: value for name, value in found.items() if value is not None}
 
     @property
@@ -132,25 +119,40 @@ def _above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
         path = posixpath.dirname(path)
 
 
-def _is(syspath: str, selector: ParentSelector, sysfs: SysfsTree) -> bool:
+def _mismatches(syspath: str, selector: SysfsSelector, sysfs: SysfsTree) -> Iterator[str]:
+    """Yield why a device, with what is above it, is not what a selector says."""
+    yield from _differences(syspath, selector, sysfs)
+    above = list(_above(syspath, sysfs)) if selector.parent else []
+    for parent in selector.parent:
+        if not any(_is_parent(path, parent, sysfs) for path in above):
+            known = ", ".join(
+                f"{posixpath.basename(path)} ({sysfs.linked(f'{path}/subsystem')})"
+                for path in above
+            )
+            what = f"above are {known}" if known else "nothing is above it"
+            yield f"nothing above it matches parent: {what}"
+
+
+def _is_parent(syspath: str, selector: ParentSelector, sysfs: SysfsTree) -> bool:
+    subsystem = selector.subsystem
+    if subsystem is not None and not any_matches(subsystem, sysfs.linked(f"{syspath}/subsystem")):
+        return False
     return next(_differences(syspath, selector, sysfs), None) is None
 
 
-def _differences(syspath: str, selector: ParentSelector, sysfs: SysfsTree) -> Iterator[str]:
-    """Yield why a device is not what a selector says."""
+def _differences(
+    syspath: str, selector: SysfsSelector | ParentSelector, sysfs: SysfsTree
+) -> Iterator[str]:
+    """Yield why a device itself is not what a selector says."""
     name = posixpath.basename(syspath)
     if selector.name is not None and not any_matches(selector.name, name):
         yield f"name is {name!r}"
-    if selector.subsystem is not None:
-        subsystem = sysfs.linked(f"{syspath}/subsystem")
-        if not any_matches(selector.subsystem, subsystem):
-            yield f"subsystem is {subsystem}"
     if selector.driver is not None:
         driver = sysfs.linked(f"{syspath}/driver")
         if not any_matches(selector.driver, driver):
             yield f"driver is {driver}" if driver else "it has no driver"
     for file, glob in selector.attr.items():
-        found = sysfs.text(f"{syspath}/{file}")
+        found = sysfs.attribute(syspath, file)
         if not any_matches((glob,), found):
             yield f"{file} is {found!r}" if found is not None else f"it has no {file}"
     keys = sysfs.uevent(syspath) if selector.uevent else {}

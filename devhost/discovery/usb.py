@@ -1,6 +1,7 @@
 """The source ``usb``: USB devices by what they say of themselves, and their nodes."""
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from devhost.discovery import hardware
@@ -22,6 +23,7 @@ from devhost.model.hardware import USB_NODE, NodeChoice, Usb, UsbSelector
 _ROOT = SubsystemRoot("usb")
 _NUMBERS = NumbersRoot()
 _HUB = "09"
+_HEX = re.compile(r"[0-9a-fA-F]{1,2}")
 
 
 @immutable
@@ -73,7 +75,7 @@ class UsbDevice:
             number = self._sysfs.text(f"{syspath}/bInterfaceNumber")
             parts = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
             code = "".join(self._sysfs.text(f"{syspath}/{part}") or "" for part in parts).lower()
-            if number is not None:
+            if number is not None and _HEX.fullmatch(number):
                 driver = self._sysfs.linked(f"{syspath}/driver")
                 found.append(UsbInterface(name, syspath, int(number, 16), code, driver))
         return sorted(found, key=lambda one: one.number)
@@ -98,12 +100,19 @@ class UsbDevice:
         alone = selector.interface is None and selector.driver is None
         return alone and selector.class_ is not None and self.code.startswith(selector.class_)
 
+    def matches(self, selector: UsbSelector) -> bool:
+        """Whether it is what a selector says, be it a hub or not."""
+        return next(self._differences(selector), None) is None
+
     def mismatches(self, selector: UsbSelector) -> Iterator[str]:
-        """Yield why it is not what a selector says, the cheapest first."""
-        if selector.device is not None and not numbers_match(selector.device, self.number):
-            yield f"device is {self.number}"
+        """Yield why it is not what a source selects, the cheapest first."""
         if self.is_hub and not any(code.startswith(_HUB) for code in selector.class_ or ()):
             yield "a hub"
+        yield from self._differences(selector)
+
+    def _differences(self, selector: UsbSelector) -> Iterator[str]:
+        if selector.device is not None and not numbers_match(selector.device, self.number):
+            yield f"device is {self.number}"
         for option in ("manufacturer", "product", "serial"):
             globs = getattr(selector, option)
             if globs is None:
@@ -140,6 +149,16 @@ class UsbDevice:
         return KernelNode.of(USB_NODE, self.syspath, self._sysfs)
 
 
+def interface_variables(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
+    """Return what a node has of the interface that it is below, if any. Blocks."""
+    path = sysfs.interface(node.syspath)
+    number = None if path is None else sysfs.text(f"{path}/bInterfaceNumber")
+    if number is None or not _HEX.fullmatch(number):
+        return {}
+    driver = sysfs.linked(f"{path}/driver")
+    return {"usb.interface": str(int(number, 16)), **({"driver": driver} if driver else {})}
+
+
 def mismatch(option: str, found: str | None, globs: Sequence[str]) -> str:
     """Say that an option does not match, and whether upper and lower case are why."""
     if found is None:
@@ -158,7 +177,8 @@ class _MatchedUsb(MatchedDevice):
         super().__init__(unit, _sysfs(readings))
         self._device, self._readings = device, readings
         self._selected = {one.syspath: one for one in device.selected(options)}
-        self._whole = not options.by_interface or device.is_of_class(options)
+        # Its own class selects it as a whole, unless some of its interfaces are of that class.
+        self._whole = not self._selected or not options.by_interface
 
     def own_node(self, _choice: NodeChoice) -> KernelNode | None:
         """Return the node below /dev/bus/usb."""
@@ -177,14 +197,7 @@ class _MatchedUsb(MatchedDevice):
 
     def describe(self, node: KernelNode) -> dict[str, str]:
         """Add the interface that the node is below."""
-        found = super().describe(node)
-        path = self.sysfs.interface(node.syspath)
-        interface = next((one for one in self._device.interfaces() if one.syspath == path), None)
-        if interface is not None:
-            found["usb.interface"] = str(interface.number)
-            if interface.driver is not None:
-                found["driver"] = interface.driver
-        return found
+        return super().describe(node) | interface_variables(node, self.sysfs)
 
     def claims(self, node: KernelNode) -> frozenset[str]:
         """Libusb detaches drivers: who has the device's own node has all of its nodes."""
@@ -226,7 +239,7 @@ class UsbFinder:
         for device in self.devices(readings):
             if next(device.mismatches(self.options), None) is not None:
                 continue
-            if any(next(device.mismatches(one), None) is None for one in self.options.exclude):
+            if any(map(device.matches, self.options.exclude)):
                 yield Skipped(device.name, "excluded")
                 continue
             port = device.port
@@ -267,8 +280,7 @@ class UsbFinder:
         """Yield the devices that match the main option and differ in another."""
         for device in self.devices(readings):
             reasons = tuple(device.mismatches(self.options))
-            main = reasons and reasons[0].startswith("device is ")
-            if reasons and not main and not device.is_hub:
+            if reasons and not reasons[0].startswith(("device is ", "a hub")):
                 yield device.name, reasons
 
     def unmatched(self, readings: Readings) -> str:

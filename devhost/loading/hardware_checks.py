@@ -6,7 +6,16 @@ from typing import Final
 from devhost.loading.explain import did_you_mean
 from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Resource
-from devhost.model.hardware import NO_NODE, USB_NODE, VFIO_NODE, NodeChoice, Pci, Sysfs, Usb
+from devhost.model.hardware import (
+    NO_NODE,
+    USB_NODE,
+    VFIO_NODE,
+    NodeChoice,
+    Pci,
+    Sysfs,
+    Usb,
+    attribute_problem,
+)
 from devhost.model.sources import Source
 
 _VARIABLES: Final = ("usb", "pci", "attr")  # prefixes of variables
@@ -50,6 +59,9 @@ def check_hardware(path: Path, resource: Resource) -> Iterator[Finding]:
                 yield from _split((*where, "pci"), resource, split=kind.split)
             case Sysfs():
                 yield from _role(where, source)
+    for name in sorted(one for one in resource.mentioned if one.startswith("attr.")):
+        if problem := attribute_problem(name.removeprefix("attr.")):
+            yield "error", path, f"${{{name}}}: {problem}", False
     for template_index, template in enumerate(resource.id or ()):
         for name in sorted(template.names & _CHANGING.keys()):
             message = (

@@ -36,8 +36,9 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
         return
     known, some = _everywhere(resource, given), frozenset.union(*given)
     if resource.group is not None:
-        plain = {name for name in known - _LATER if "." not in name}  # those of the node itself
-        yield from check_template((*path, "group"), resource.group, frozenset(plain), known)
+        yield from check_template(
+            (*path, "group"), resource.group, _of_each(resource, given), known
+        )
         given = [known]
     yield from _ids((*path, "id"), resource.id or (), given, some)
     base = (*path, "allocate")
@@ -99,6 +100,17 @@ def _everywhere(resource: Resource, given: Sequence[frozenset[str]]) -> frozense
     return known | {name for name in frozenset.union(*given) if "." in name}
 
 
+def _of_each(resource: Resource, given: Sequence[frozenset[str]]) -> frozenset[str]:
+    """Return the variables that each node has by itself, before it is part of a device."""
+    kernel = USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
+    common = frozenset.intersection(*given) - _LATER
+    return frozenset(name for name in common if "." not in name or name in kernel)
+
+
+def _attributes(resource: Resource) -> frozenset[str]:
+    return frozenset(name for name in resource.mentioned if name.startswith("attr."))
+
+
 def _by_source(resource: Resource) -> list[frozenset[str]] | None:
     """Return the variables of each source; ``None`` if a pattern is invalid."""
     known: list[frozenset[str]] = []
@@ -117,8 +129,7 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
             case Pci():
                 given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES
             case Sysfs():
-                attributes = {name for name in resource.mentioned if name.startswith("attr.")}
-                given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES | attributes
+                given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
         plain = {name for name in given - {"id", "index"} if "." not in name}
         own = {f"{role}.{name}" for name in plain for role in source.roles}
         known.append(given | own | CONTAINER_VARIABLES)

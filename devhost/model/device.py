@@ -170,12 +170,21 @@ class HostDevice:
 
     @property
     def numbers(self) -> dict[str, tuple[int, int]]:
-        """The major and minor numbers of its device nodes, by their paths."""
-        return {
-            node.path if node.hardware is None else f"{node.hardware.role} {at}": node.state.number
-            for at, node in enumerate(self.nodes)
-            if node.state and node.state.number
-        }
+        """The major and minor numbers of its device nodes.
+
+        By their paths; what was found in sysfs by its role and position, as its path may change.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        roles: dict[str, int] = {}  # how many nodes of each so far
+        for node in self.nodes:
+            place = node.path
+            if node.hardware is not None:
+                role = node.hardware.role or ""
+                roles[role] = at = roles.get(role, -1) + 1
+                place = f"{role} {at}"
+            if node.state and node.state.number:
+                found[place] = node.state.number
+        return found
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Sources that select devices by what the kernel knows of them: one class for each kind."""
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, StrictStr, model_validator
@@ -120,12 +121,25 @@ def _attributes(value: object) -> object:
         for name in value:
             if not isinstance(name, str):
                 continue
-            if name.startswith("/") or ".." in name.split("/"):
-                raise ValueError(f"{name!r} leads out of the device: use another attribute")
-            if _REFUSED_ATTRIBUTES.fullmatch(name):
-                raise ValueError(
-                    f"reading {name!r} is slow, has effects or gives no text: use another attribute"
-                )
+            if problem := attribute_problem(name):
+                raise ValueError(problem)
+    return value
+
+
+def attribute_problem(name: str) -> str | None:
+    """Return why a file of a device's directory is not read."""
+    if name.startswith("/") or ".." in name.split("/"):
+        return f"{name!r} leads out of the device: use another attribute"
+    if _REFUSED_ATTRIBUTES.fullmatch(name):
+        return f"reading {name!r} is slow, has effects or gives no text: use another attribute"
+    return None
+
+
+def _whole_number(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(  # noqa: TRY004 (as above)
+            f"should be a whole number, not {value!r}: sysfs writes 10 as 0a"
+        )
     return value
 
 
@@ -159,7 +173,14 @@ PciClasses = Annotated[
     BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
 InterfaceNumbers = Annotated[
-    tuple[Annotated[int, Field(strict=True, ge=0, le=255)], ...],
+    tuple[
+        Annotated[
+            int,
+            Field(strict=True, ge=0, le=255),
+            BeforeValidator(_whole_number, json_schema_input_type=int),
+        ],
+        ...,
+    ],
     NotEmpty,
     BeforeValidator(_as_list, json_schema_input_type=int | list[int]),
 ]
@@ -247,7 +268,8 @@ class Usb(UsbSelector):
             raise ValueError(
                 "selects every USB device: say which, by device, class or any other option"
             )
-        _check_nodes(self.node, split=self.split)
+        _check_exclude(self.exclude)
+        _check_nodes(self.node, VFIO_NODE, "pci", split=self.split)
         return self
 
 
@@ -293,7 +315,8 @@ class Pci(PciSelector):
             raise ValueError(
                 "selects every PCI function: say which, by device, class or any other option"
             )
-        _check_nodes(self.node, split=self.split)
+        _check_exclude(self.exclude)
+        _check_nodes(self.node, USB_NODE, "usb", split=self.split)
         return self
 
 
@@ -312,11 +335,9 @@ class ParentSelector(Model):
     """Key of its uevent file: a glob of the value."""
 
 
-class Sysfs(Model):
-    """Each device of a subsystem that matches is a device."""
+class SysfsSelector(Model):
+    """What a device of a subsystem has to be: all options match, of a list one."""
 
-    subsystem: Subsystem
-    """A class or a bus, such as tpmrm."""
     name: Globs | None = None
     """Globs of the kernel's name."""
     driver: Globs | None = None
@@ -331,14 +352,38 @@ class Sysfs(Model):
         BeforeValidator(_one_or_more, json_schema_input_type=ParentSelector | list[ParentSelector]),
     ] = ()
     """What one device above it has to be; of a list, each by some device above."""
-    exclude: Annotated[tuple[ParentSelector, ...], AsTuple, BeforeValidator(_one_or_more)] = ()
-    """What is not offered: options as of parent, for the device itself."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether any option is set."""
+        return bool(self.model_fields_set)
+
+
+class Sysfs(SysfsSelector):
+    """Each device of a subsystem that matches is a device."""
+
+    subsystem: Subsystem
+    """A class or a bus, such as tpmrm."""
+    exclude: Annotated[tuple[SysfsSelector, ...], AsTuple, BeforeValidator(_one_or_more)] = ()
+    """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_exclude(self.exclude)
+        return self
 
-def _check_nodes(choices: tuple[NodeChoice, ...], *, split: bool) -> None:
+
+def _check_exclude(selectors: Iterable[UsbSelector | PciSelector | SysfsSelector]) -> None:
+    if not all(one.selects for one in selectors):
+        raise ValueError("exclude: an entry without options excludes everything")
+
+
+def _check_nodes(choices: tuple[NodeChoice, ...], foreign: str, other: str, *, split: bool) -> None:
     subsystems = [choice.subsystem for choice in choices]
+    if foreign in subsystems:
+        raise ValueError(f"node: {foreign} is there only in {other}")
     for one in _ALONE:
         if one in subsystems and len(subsystems) > 1:
             raise ValueError(f"node: {one} stands alone")
