@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from devhost.allocation.declaration import combine
 from devhost.allocation.rules import Rule, Rules
-from devhost.allocation.variables import LATE_VARIABLES, ToLocal, variables
+from devhost.allocation.variables import LATE_VARIABLES, LINK_VARIABLES, ToLocal, variables
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation, Rendered, RenderedEntry
 from devhost.model.device import HostDevice, Node
@@ -70,11 +70,18 @@ def _entries(
             entry = RenderedEntry(key, key if rule.same else _bound(rule.value, known))
         except MissingVariableError as error:
             if not rule.optional:
-                raise AllocationError(f"{rule.label}: {error}") from None
+                raise AllocationError(_no_value(rule, error)) from None
         else:
             if entry not in entries:
                 entries.append(entry)
     return tuple(entries)
+
+
+def _no_value(rule: Rule, error: MissingVariableError) -> str:
+    directory = LINK_VARIABLES.get(error.name.rpartition(".")[2])
+    if directory is not None:
+        return f"no link below /dev/*/{directory} leads to it"
+    return f"{rule.label}: {error}"
 
 
 def _bound(text: Template, known: Mapping[str, str]) -> str | Template:

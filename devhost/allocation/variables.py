@@ -40,8 +40,9 @@ PCI_VARIABLES: Final = frozenset(
     f"pci.{name}"
     for name in ("device", "subsystem", "class", "driver", "address", "group", "pf", "vf")
 )
+LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
 SYSFS_VARIABLES: Final = frozenset(
-    {"subsystem", "place", "parent", "driver", "syspath", "byId", "byPath"}
+    {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
 )
 FILE_VARIABLES: Final = frozenset(_FILE_VALUES)  # a token has none of them
 LATE_VARIABLES: Final = frozenset({"index", "count"})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from devhost.allocation.variables import variables
+from devhost.allocation.variables import LINK_VARIABLES, variables
 from devhost.discovery.selection import Selection
 from devhost.immutable import immutable
 from devhost.model import names
@@ -18,8 +18,10 @@ from devhost.model.sources import Static
 from devhost.model.template import MissingVariableError, Template
 
 HOLD_S: Final = 1.0  # udev makes links after nodes
+QUIET_S: Final = 0.3  # no node or link of a device has come: it has all
 DEFERRED: Final = "held back for a moment: "
 _DEFERRED: Final = f"{DEFERRED}an earlier source may name it"
+_DEFERRED_UNIT: Final = f"{DEFERRED}more nodes of it may come"
 _DEFERRED_GROUP: Final = f"{DEFERRED}its optional nodes may come"
 
 OwnerOf = Callable[[str], str | None]
@@ -61,6 +63,25 @@ class Candidates:
         waits = may and moment.waits(key)
         if waits or key in moment.previous.deferred:
             self.deferred[key] = moment.previous.deferred.get(key, moment.now)
+        return waits
+
+    def holds(self, nodes: Sequence[Node], device_id: str | None, moment: "Moment") -> bool:
+        """Whether a device that is new, or back, has to wait for more nodes or links.
+
+        It waits until they have been the same for a moment, and no longer than a node waits for
+        an earlier source.
+        """
+        before = moment.previous.devices.get(device_id or "")
+        there = before is not None and before.missing_since is None
+        grows = any(node.hardware is not None and node.hardware.grows for node in nodes)
+        if there or not grows or not moment.previous.scanned:
+            return False
+        unit = f"\0unit\0{place(nodes[0])}" if device_id is None else f"\0unit\0{device_id}"
+        same = "\0".join((unit, *sorted(_seen(node) for node in nodes)))
+        waits = self.defers(unit, moment, may=True) and moment.waits(same)
+        # As if it had been seen earlier: a moment is shorter.
+        first = moment.now - max(moment.hold_s - QUIET_S, 0.0)
+        self.deferred[same] = moment.previous.deferred.get(same, first)
         return waits
 
     def skip(self, what: str, reason: str) -> None:
@@ -105,6 +126,11 @@ def candidates(resource: Resource, selection: Selection, moment: Moment) -> Cand
 def place(node: Node) -> str:
     """Return where a node is found again: in sysfs, at its path; a token has neither."""
     return node.hardware.syspath if node.hardware else node.path or node.key
+
+
+def _seen(node: Node) -> str:
+    """Return what is different when another link leads to a node."""
+    return " ".join((node.key, *(node.variables.get(name, "") for name in LINK_VARIABLES)))
 
 
 def label(node: Node) -> str:
@@ -181,6 +207,9 @@ def _unit(
         result.incomplete |= {one: incomplete for one in of if one is not None}
     elif result.defers(first.unit, moment, may=not known and _may_be_named(resource, nodes[0])):
         result.skip(first.label, _DEFERRED)
+    elif result.holds(nodes, device_id, moment):
+        result.skip(first.label, _DEFERRED_UNIT)
+        result.incomplete |= {device_id: _DEFERRED_UNIT} if device_id is not None else {}
     else:
         result.found.append(Candidate(tuple(nodes), device_id, known))
 
@@ -238,6 +267,9 @@ def _grouped(
             result.incomplete |= {one: reason for one in of if one is not None}
         elif result.defers(f"\0group\0{name}", moment, may=bool(optional) and not known):
             result.skip(", ".join(map(label, nodes)), _DEFERRED_GROUP)
+        elif result.holds(nodes, device_id, moment):
+            result.skip(", ".join(map(label, nodes)), _DEFERRED_UNIT)
+            result.incomplete |= {device_id: _DEFERRED_UNIT} if device_id is not None else {}
         else:
             result.found.append(Candidate(nodes, device_id, known))
     return result

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from devhost.allocation.variables import LINK_VARIABLES
 from devhost.discovery.match import Finder, Match, Readings
 from devhost.discovery.roots import Root
 from devhost.discovery.sysfs import (
@@ -29,7 +30,6 @@ from devhost.model.hardware import (
     UsbSelector,
 )
 
-_LINKS: Final = {"byId": "by-id", "byPath": "by-path"}  # variables
 _PLAIN: Final = ("class", "interface", "subsystem")  # options whose values need no quotes
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
 
@@ -157,6 +157,11 @@ class MatchedDevice:
         """Whether a node (its directory in sysfs) is wanted."""
         return True
 
+    @property
+    def grows(self) -> bool:
+        """Whether its nodes come one after the other, and what has come cannot be told from all."""
+        return False
+
     def why_none(self) -> str | None:
         """Return why it lacks nodes, if that is known."""
         return None
@@ -172,7 +177,7 @@ class MatchedDevice:
 
 def nodes_root(mentioned: frozenset[str]) -> NodesRoot:
     """Return what has to be read below /dev, by the variables that templates mention."""
-    return NodesRoot(links=any(name.rpartition(".")[2] in _LINKS for name in mentioned))
+    return NodesRoot(links=any(name.rpartition(".")[2] in LINK_VARIABLES for name in mentioned))
 
 
 def roots_of(choices: Sequence[NodeChoice], mentioned: frozenset[str]) -> tuple[Root, ...]:
@@ -194,6 +199,7 @@ class Nodes:
         split: bool = False,
     ) -> None:
         self._choices, self._readings, self._split = choices, readings, split
+        self._links = {name.rpartition(".")[2] for name in mentioned} & LINK_VARIABLES.keys()
         nodes = readings[nodes_root(mentioned)]
         assert isinstance(nodes, NodesReading), "of that root"  # noqa: S101
         self._files = nodes
@@ -273,16 +279,20 @@ class Nodes:
         """Return a node of a device as a match."""
         unit = owner.unit
         path = f"/dev/{node.file}" if node.file else ""
-        by = {name: self._files.by[kind].get(path) for name, kind in _LINKS.items() if path}
+        links = {
+            name: self._files.by[kind].get(path) for name, kind in LINK_VARIABLES.items() if path
+        }
+        by = {name: link for name, link in links.items() if link is not None}
         variables = {
             **unit.variables,
             "name": node.name,
             "subsystem": node.subsystem,
             "syspath": node.syspath,
             **({"place": unit.place} if unit.place else {}),
-            **{name: link for name, link in by.items() if link is not None},
+            **by,
             **owner.describe(node),
         }
+        drivers = owner.grows and not self._split and node.subsystem != USB_NODE
         return Match(
             path,
             device_id or unit.id,
@@ -297,6 +307,7 @@ class Nodes:
                 numa=unit.numa,
                 claims=owner.claims(node),
                 incomplete=incomplete,
+                grows=drivers or bool(path and self._links - by.keys()),
             ),
         )
 

@@ -130,7 +130,7 @@ class Incremental:
             return None  # to say why there are none takes a full scan
         passing = {device_id: known[device_id] for device_id in self._passing}
         again_at = scanner.again_at(passing, identified, now)
-        self.snapshot = Snapshot(known, skipped, count, again_at=again_at)
+        self.snapshot = Snapshot(known, skipped, count, again_at=again_at, scanned=True)
         return ScanResult(before, self.snapshot, devices, gone)
 
     def _is_former(self, found: Selection, ids: AbstractSet[str]) -> bool:

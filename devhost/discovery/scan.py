@@ -84,6 +84,7 @@ class Scanner(Declaration):
             deferred=identified.deferred,
             again_at=self.again_at(devices, identified, now),
             mixed=mixed,
+            scanned=True,
         )
 
     def snapshot(

@@ -188,6 +188,11 @@ class _MatchedUsb(MatchedDevice):
         """Whether a node is below an interface that the options select."""
         return self._whole or self.sysfs.interface(syspath) in self._selected
 
+    @property
+    def grows(self) -> bool:
+        """Whether several interfaces may have nodes."""
+        return len(self._selected) > 1
+
     def why_none(self) -> str | None:
         """Name what is not authorized, or has no driver."""
         if self._device.text("authorized") == "0":

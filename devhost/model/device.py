@@ -64,6 +64,8 @@ class Hardware:
         numa: The directory from which its NUMA node is looked for, upwards.
         claims: Nodes (`Node.key`) that may not be offered beside it.
         incomplete: What the device lacks at the moment.
+        grows: Whether more nodes of the device may come a moment later: drivers are bound to its
+            interfaces one after the other, and udev makes links after nodes.
     """
 
     unit: str
@@ -74,6 +76,7 @@ class Hardware:
     numa: str
     claims: frozenset[str] = frozenset()
     incomplete: str | None = None
+    grows: bool = False
 
 
 @immutable
@@ -216,6 +219,7 @@ class Snapshot:
         deferred: First sight (seconds on the host's clock) of nodes that wait, by `Node.key`.
         again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
+        scanned: Whether it is what a scan has found: what the first one finds was there before.
     """
 
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
@@ -227,3 +231,4 @@ class Snapshot:
     deferred: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     mixed: bool = False
+    scanned: bool = False

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.candidates import HOLD_S, QUIET_S
 from devhost.discovery.identity import SWAP_S
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
@@ -27,12 +28,12 @@ pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device no
 class Scans:
     """Scans a host again and again, each time as another tree."""
 
-    def __init__(self, directory: Path, source: str, more: str = "") -> None:
+    def __init__(self, directory: Path, source: str, more: str = "", hold_s: float = 0.0) -> None:
         text = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{source}}}]{more}}}]"
         (self._resource,) = loads(text).require().resources
         self._directory, self._count = directory, itertools.count()
         self.snapshot = Snapshot()
-        self.now = 0.0
+        self.now, self._hold_s = 0.0, hold_s
 
     def tree(self, text: str) -> HostTree:
         """Return a host with this hardware."""
@@ -55,7 +56,7 @@ class Scans:
         """Do so for a host that is there."""
         self.now += after
         files = HostFiles(str(tree.root))
-        scanner = Scanner.of(self._resource, files, Policy(), "node", hold_s=0.0)
+        scanner = Scanner.of(self._resource, files, Policy(), "node", hold_s=self._hold_s)
         found = scanner.select(read_all(scanner.roots, files))
         self.snapshot = scanner.snapshot(found, self.snapshot, owner_of, self.now)
         return {one.id: one.reason for one in self.snapshot.devices.values()}
@@ -261,3 +262,73 @@ def test_a_node_that_is_not_there_or_another(tmp_path: Path) -> None:
     assert host.scan_tree(tree)[name] == "/dev/ttyUSB0 is not there, but the kernel has it"
     tree.char("/dev/ttyUSB0", 188, 1)
     assert host.scan_tree(tree)[name] == "/dev/ttyUSB0 is 188:1, the kernel's is 188:0"
+
+
+CAMERA: Final = (HERE / "trees/webcam.tree").read_text()
+CAMERA_NODES: Final = ("media0", "video0", "video1", "media1", "video2", "video3")
+CAMERA_SOURCE: Final = "usb: {class: video, node: [video4linux, media]}"
+CAMERA_ID: Final = "pci-0000:00:14.0-usbv2-0:5"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_camera_is_never_offered_with_fewer_nodes_than_will_come(
+    tmp_path: Path, seed: int
+) -> None:
+    host = Scans(tmp_path, CAMERA_SOURCE, hold_s=HOLD_S)
+    missing = list(CAMERA_NODES)
+    host.scan(without(CAMERA, "1-5"))
+    random.Random(seed).shuffle(missing)
+    while missing:
+        assert host.scan(without(CAMERA, *missing), after=0.1) == {}
+        missing.pop()
+    assert host.scan(CAMERA, after=0.1) == {}
+    assert host.snapshot.again_at is not None
+    assert host.snapshot.again_at <= host.now + QUIET_S
+    assert host.scan(CAMERA, after=QUIET_S) == {CAMERA_ID: None}
+    assert len(host.paths(CAMERA_ID)) == len(CAMERA_NODES)
+    assert host.scan(CAMERA, after=0.1) == {CAMERA_ID: None}
+
+
+def test_a_camera_that_comes_back_is_missing_until_it_is_whole(tmp_path: Path) -> None:
+    host = Scans(tmp_path, CAMERA_SOURCE, hold_s=HOLD_S)
+    assert host.scan(CAMERA) == {CAMERA_ID: None}
+    gone = without(CAMERA, "1-5")
+    assert host.scan(gone) == {CAMERA_ID: "not found any more"}
+    half = without(CAMERA, "video2", "video3")
+    assert "more nodes of it may come" in str(host.scan(half, after=1)[CAMERA_ID])
+    assert not host.snapshot.devices[CAMERA_ID].replaced
+    host.scan(CAMERA, after=0.1)
+    assert host.scan(CAMERA, after=QUIET_S) == {CAMERA_ID: None}
+    assert len(host.paths(CAMERA_ID)) == len(CAMERA_NODES)
+
+
+def test_nothing_waits_for_ever_for_nodes_that_flap(tmp_path: Path) -> None:
+    host = Scans(tmp_path, CAMERA_SOURCE, hold_s=HOLD_S)
+    host.scan(without(CAMERA, "1-5"))
+    for turn in range(10):
+        host.scan(without(CAMERA, "video3") if turn % 2 else CAMERA, after=0.1)
+    assert host.scan(CAMERA, after=0.1) == {CAMERA_ID: None}
+
+
+def test_a_stick_with_one_interface_does_not_wait(tmp_path: Path) -> None:
+    host = Scans(tmp_path, SERIAL, hold_s=HOLD_S)
+    host.scan(GONE)
+    assert host.scan(FTDI)["pci-0000:00:14.0-usbv2-0:2"] is None
+
+
+def test_a_link_comes_after_its_node(tmp_path: Path) -> None:
+    link = "link serial/by-id/usb-FTDI_FT232R_USB_UART_AH06W0EQ-if00-port0 ttyUSB0\n"
+    without_link = FTDI.replace(link, "")
+    assert without_link != FTDI
+    more = ', allocate: {devices: ["${byId}"]}'
+    name = "pci-0000:00:14.0-usbv2-0:2"
+    host = Scans(tmp_path / "a", SERIAL, more, hold_s=HOLD_S)
+    host.scan(GONE)
+    assert name not in host.scan(without_link, after=0.1)
+    host.scan(FTDI, after=0.1)
+    assert host.scan(FTDI, after=QUIET_S)[name] is None
+    never = Scans(tmp_path / "b", SERIAL, more, hold_s=HOLD_S)
+    never.scan(GONE)
+    never.scan(without_link, after=0.1)
+    changed = never.scan(without_link, after=HOLD_S)
+    assert changed[name] == "no link below /dev/*/by-id leads to it"
