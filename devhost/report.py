@@ -12,8 +12,9 @@ from devhost.allocation.declaration import combine
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import PlannedStep, planned
-from devhost.discovery.explanation import Explanation, explain
+from devhost.discovery.explanation import Explanation, explain, mistakes
 from devhost.discovery.health import check
+from devhost.discovery.identity import keys_of
 from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
@@ -203,10 +204,8 @@ def report(
         readings |= read_all((root for root in scanner.roots if root not in readings), files)
         snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), claimed, now=0.0)
         snapshot = _injected(scanner, _checked(scanner, snapshot))
-        for device in snapshot.devices.values():
-            for node in device.nodes:
-                if node.state:
-                    claims.setdefault(node.key, resource.name)
+        for key in keys_of(snapshot.devices.values()):
+            claims.setdefault(key, resource.name)
         request = (requests or {}).get(resource.name)
         found = _report(scanner, snapshot, request)
         if explained in ("", resource.name):
@@ -245,6 +244,7 @@ def _report(scanner: Scanner, snapshot: Snapshot, request: str | None) -> Resour
     warnings = (
         *snapshot.notes,
         *snapshot.unmatched,
+        *mistakes(scanner.resource, snapshot),
         *_unknown(snapshot),
         *_needed(scanner, snapshot),
     )

@@ -1,12 +1,14 @@
 """Why a source finds what it finds: what was looked at, taken and left."""
 
+import collections
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.discovery.match import LETTERS, Readings
 from devhost.discovery.selection import finder, select
 from devhost.immutable import immutable
+from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import Node, Snapshot
 
@@ -57,7 +59,9 @@ def explain(resource: Resource, readings: Readings, snapshot: Snapshot) -> list[
         readings: Of all roots of the resource.
         snapshot: What came of it: which devices there are, and what is skipped.
     """
-    offered = {node.key: device for device in snapshot.devices.values() for node in device.nodes}
+    offered = {
+        node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
+    }
     skipped = {one.candidate: one.reason for one in snapshot.skipped}
     found = []
     for index, source in enumerate(resource.sources):
@@ -86,6 +90,38 @@ def explain(resource: Resource, readings: Readings, snapshot: Snapshot) -> list[
     return found
 
 
+def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
+    """Say what is found that is surely not meant."""
+    unnamed = {
+        index
+        for index, source in enumerate(resource.sources)
+        if source.usb is not None and "node" not in source.usb.model_fields_set
+    }
+    nodes = [node for device in snapshot.devices.values() for node in device.nodes]
+    for node in nodes:
+        if node.source not in unnamed or node.hardware is None:
+            continue
+        ports = names.natural(one for one in node.hardware.claims if one.startswith("/dev/tty"))
+        if ports:
+            yield (
+                f"usb {node.variables['usb.device']} has tty nodes, but the USB node is handed "
+                f"out: node: tty gives {', '.join(ports)}"
+            )
+    if not any("usb.serial" in template.names for template in resource.id or ()):
+        return
+    others = collections.Counter(
+        device_id
+        for device_id in snapshot.devices
+        for one in snapshot.skipped
+        if one.reason.startswith(f"its ID {device_id} is that of ")
+    )
+    for device_id, count in others.items():
+        yield (
+            f"{count + 1} devices have the ID {device_id}: id: ${{usb.serial}} offers only one of "
+            "them; without id each has that of its port"
+        )
+
+
 def _distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool]:
     """Return how far from a match something is: the nearest comes first."""
     _, reasons = left
@@ -95,12 +131,14 @@ def _distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool]:
 def _judged(
     label: str,
     nodes: Sequence[Node],
-    offered: Mapping[str, object],
+    offered: Mapping[str, str | None],
     skipped: Mapping[str, str],
 ) -> ExplainedCandidate:
     paths = tuple(node.shown for node in nodes if node.shown)
     reason = next((skipped[name] for name in (label, *paths) if name in skipped), None)
-    problems = (nodes[0].hardware.incomplete if nodes[0].hardware else None, nodes[0].problem)
+    lacks = nodes[0].hardware.incomplete if nodes[0].hardware else None
+    unhealthy = next((offered[node.key] for node in nodes if offered.get(node.key)), None)
+    problems = (reason, lacks, *(node.problem for node in nodes), unhealthy)
     taken = any(node.key in offered for node in nodes) and reason is None
-    reasons = tuple(text for text in (reason, *problems) if text and (not taken or text != reason))
+    reasons = tuple(dict.fromkeys(text for text in problems if text))
     return ExplainedCandidate(label, taken, reasons, paths)

@@ -204,6 +204,11 @@ class Inventory:
         """All that are in use."""
         return self._roots.values()
 
+    @property
+    def uevent_overruns(self) -> int:
+        """How many times the kernel had more device events than could be held."""
+        return self._uevents.overruns
+
     def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
         """Call a user for changes of these roots, and no longer for others."""
         former, wanted = self._used.get(user, ()), tuple(roots)

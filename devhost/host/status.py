@@ -80,6 +80,7 @@ def facts(host: Host, *, devices: bool = False) -> HostMetrics:
         host.shared.cdi_files.writes,
         logs.dropped(),
         tuple(_held(host)) if devices else None,
+        host.shared.inventory.uevent_overruns,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from devhost.loading.explain import did_you_mean
+from devhost.loading.kernel_names import counted_of
 from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Resource
 from devhost.model.hardware import (
@@ -57,8 +58,15 @@ def check_hardware(path: Path, resource: Resource) -> Iterator[Finding]:
             case Pci() as kind:
                 yield from _nodes(where, (*where, "pci"), source, kind.node or ())
                 yield from _split((*where, "pci"), resource, split=kind.split)
-            case Sysfs():
+            case Sysfs() as kind:
                 yield from _role(where, source)
+                counted = counted_of(kind.subsystem, kind.name or ("*",))
+                if counted is not None and resource.id is None and resource.group is None:
+                    message = (
+                        f"IDs such as '{counted}' depend on the order of discovery and may change; "
+                        "set `id: ${place}`"
+                    )
+                    yield "warning", (*where, "sysfs"), message, False
     for name in sorted(one for one in resource.mentioned if one.startswith("attr.")):
         if problem := attribute_problem(name.removeprefix("attr.")):
             yield "error", path, f"${{{name}}}: {problem}", False

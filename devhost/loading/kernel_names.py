@@ -2,6 +2,7 @@
 
 import fnmatch
 import re
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
@@ -20,6 +21,20 @@ _COUNTED: Final = tuple(
     )
     for number in (range(128, 138) if "render" in name else range(10))
 ) + tuple(chain.from_iterable((f"sd{letter}", f"sd{letter}1") for letter in "abcdefghij"))
+
+# Of each subsystem, the names that are counted up.
+_OF_SUBSYSTEM: Final = {
+    "tty": ("ttyUSB", "ttyACM"),
+    "hidraw": ("hidraw",),
+    "video4linux": ("video",),
+    "media": ("media",),
+    "gpio": ("gpiochip",),
+    "i2c-dev": ("i2c-",),
+    "input": ("event", "js", "mouse"),
+    "usbmisc": ("lp", "cdc-wdm"),
+    "drm": ("card", "renderD"),
+    "nvme": ("nvme",),
+}
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/_-]*")
 # Escapes and character sets; else what looks like a glob.
@@ -55,6 +70,17 @@ def counted_by_glob(text: str) -> str | None:
         ):
             return name
     return None
+
+
+def counted_of(subsystem: str, globs: Iterable[str]) -> str | None:
+    """Return a numbered name of a subsystem that a glob matches."""
+    stems = _OF_SUBSYSTEM.get(subsystem, ())
+    found = (
+        f"{stem}{number + (128 if stem == 'renderD' else 0)}"
+        for stem in stems
+        for number in range(10)
+    )
+    return next((one for one in found if any(fnmatch.fnmatchcase(one, g) for g in globs)), None)
 
 
 def glob_problem(text: str) -> str | None:

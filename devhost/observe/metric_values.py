@@ -72,6 +72,7 @@ class HostMetrics:
         cdi_spec_writes: The number of CDI spec files written.
         log_lines_dropped: The number of log lines dropped because the log was not read.
         holders: The pods that have devices; ``None`` if the metrics leave them out.
+        uevent_overruns: How many times the kernel had more device events than could be held.
     """
 
     version: str
@@ -81,3 +82,4 @@ class HostMetrics:
     cdi_spec_writes: int
     log_lines_dropped: int
     holders: tuple[DeviceHolder, ...] | None = None
+    uevent_overruns: int = 0

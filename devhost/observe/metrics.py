@@ -117,6 +117,11 @@ def _state_families(host: HostMetrics) -> Iterator[Metric]:
         "Log lines dropped because the log was not read fast enough.",
         value=host.log_lines_dropped,
     )
+    yield CounterMetricFamily(
+        "devhost_uevent_overruns",
+        "Times that device events of the kernel were lost; everything was read again.",
+        value=host.uevent_overruns,
+    )
     if host.holders is not None:
         yield _holder_family(host.holders)
 

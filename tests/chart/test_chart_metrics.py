@@ -32,6 +32,7 @@ METRICS = {
     "devhost_resource_state": {"resource_name", "state"},
     "devhost_cdi_spec_writes_total": set(),
     "devhost_log_lines_dropped_total": set(),
+    "devhost_uevent_overruns_total": set(),
     "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
 }
 HISTOGRAMS = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}

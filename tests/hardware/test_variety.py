@@ -12,10 +12,12 @@ from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
 
 pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
 
+HERE: Final = Path(__file__).parent
 CONTROLLER: Final = """
 pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
   usb usb1 1d6b:0002 class=090001 bus=1 dev=1
@@ -393,3 +395,49 @@ def load(source: str, more: str = "") -> list[str]:
 def test_messages(source: str, more: str, message: str) -> None:
     found = load(source, more)
     assert any(message in one for one in found), found
+
+
+def warnings(tree: HostTree, source: str, more: str = "") -> tuple[str, ...]:
+    """Return the warnings of `plan`."""
+    text = f"version: v1\nresources: [{{name: example.com/a, sources: [{source}]{more}}}]"
+    (found,) = report(loads(text).require(), HostFiles(str(tree.root)), Policy(), "node")
+    return found.warnings
+
+
+def test_what_is_surely_not_meant(tree: HostTree) -> None:
+    tree.hardware((HERE / "trees/zigbee.tree").read_text())
+    assert (
+        "usb 10c4:ea60 has tty nodes, but the USB node is handed out: node: tty gives /dev/ttyUSB0"
+    ) in warnings(tree, "{usb: 10c4:ea60}")
+    assert not any("tty" in one for one in warnings(tree, "{usb: {device: 10c4:ea60, node: usb}}"))
+    by_serial = warnings(
+        tree, "{usb: {device: 10c4:ea60, serial: '0*', node: tty}}", ', id: "${usb.serial}"'
+    )
+    assert any("2 devices have the ID 0001" in one for one in by_serial)
+
+
+def test_a_plan_knows_what_the_usb_node_claims(tree: HostTree) -> None:
+    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    text = (
+        "version: v1\nresources:\n- {name: example.com/a, sources: [usb: 0403:6001]}\n"
+        "- {name: example.com/b, sources: [{usb: {device: 0403:6001, node: tty}}]}\n"
+    )
+    first, second = report(loads(text).require(), HostFiles(str(tree.root)), Policy(), "node")
+    assert (len(first.snapshot.devices), len(second.snapshot.devices)) == (2, 0)
+    reasons = {one.reason for one in second.snapshot.skipped}
+    assert reasons == {"example.com/a offers nodes of it already"}
+
+
+@pytest.mark.parametrize(
+    ("source", "warns"),
+    [
+        ("{sysfs: tty}", True),
+        ("{sysfs: {subsystem: tty, name: ttyUSB*}}", True),
+        ("{sysfs: {subsystem: tty, name: ttyS*}}", False),
+        ("{sysfs: {subsystem: drm, name: renderD*}}", True),
+        ("{sysfs: tpmrm}", False),
+    ],
+)
+def test_names_that_are_counted_up(source: str, warns: bool) -> None:
+    assert any("order of discovery" in one for one in load(source)) == warns
+    assert load(source, ", id: '${place}'") == []

@@ -49,6 +49,7 @@ OF_THE_HOST = {
     "devhost_config_reloads_total": {"result"},
     "devhost_kubelet_restarts_total": set[str](),
     "devhost_log_lines_dropped_total": set[str](),
+    "devhost_uevent_overruns_total": set[str](),
 }
 HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
 
