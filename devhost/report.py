@@ -19,6 +19,7 @@ from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.errors import AllocationError, PreStartError
+from devhost.hostfs.file_owners import FileOwners
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
@@ -125,6 +126,7 @@ def _explained_json(one: Explanation) -> dict[str, Any]:
                 "taken": candidate.taken,
                 "reasons": list(candidate.reasons),
                 "paths": list(candidate.paths),
+                "nodes": list(candidate.nodes),
             }
             for candidate in one.candidates
         ],
@@ -209,7 +211,7 @@ def report(
         request = (requests or {}).get(resource.name)
         found = _report(scanner, snapshot, request)
         if explained in ("", resource.name):
-            why = explain(resource, readings, snapshot)
+            why = explain(resource, readings, snapshot, FileOwners(files))
             found = replace(found, explained=tuple(why))
         reports.append(found)
     return tuple(reports)

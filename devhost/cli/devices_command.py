@@ -107,7 +107,7 @@ def _print(one: "Described") -> None:
     if node is None and one.owner is not None:
         title = one.owner.syspath.rpartition("/")[2]
     if state is not None and state.number is not None:
-        title += f" ({state.kind.value} {state.number[0]}:{state.number[1]}, {state.mode:04o})"
+        title += f" ({state.kind.value} {state.number[0]}:{state.number[1]}, {one.permissions})"
     printer.echo(title)
     for name, value in one.variables.items():
         printer.wrapped(f"{name:<17}  {printable(value)}", "  ", " " * 21)
@@ -124,6 +124,8 @@ def _as_json(one: "Described") -> dict[str, Any]:
         "node": f"/dev/{one.node.file}" if one.node and one.node.file else None,
         "number": list(one.state.number) if one.state and one.state.number else None,
         "mode": f"{one.state.mode:04o}" if one.state else None,
+        "uid": one.permissions.uid if one.permissions else None,
+        "gid": one.permissions.gid if one.permissions else None,
         "variables": dict(one.variables),
         "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
         "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],

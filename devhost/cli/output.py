@@ -136,7 +136,7 @@ def _print_explained(explained: dict[str, Any], *, everything: bool) -> None:
     shown = candidates if everything else candidates[:_CANDIDATES_MAX]
     for one in shown:
         label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
-        paths = ", ".join(one["paths"]) if one["taken"] else ""
+        paths = ", ".join(one["nodes"]) if one["taken"] else ""
         text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
         wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
     hidden = len(candidates) - len(shown) + explained["other"]

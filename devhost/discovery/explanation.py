@@ -7,6 +7,7 @@ from typing import Final
 
 from devhost.discovery.match import LETTERS, Readings
 from devhost.discovery.selection import finder, select
+from devhost.hostfs.file_owners import FileOwners
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
@@ -24,12 +25,14 @@ class ExplainedCandidate:
         taken: Whether it is offered.
         reasons: Why it is not, or what is to be known of it.
         paths: Its nodes.
+        nodes: The same with their numbers and permissions, for people.
     """
 
     candidate: str
     taken: bool
     reasons: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
 
 @immutable
@@ -51,13 +54,16 @@ class Explanation:
     other: int = 0
 
 
-def explain(resource: Resource, readings: Readings, snapshot: Snapshot) -> list[Explanation]:
+def explain(
+    resource: Resource, readings: Readings, snapshot: Snapshot, owners: FileOwners
+) -> list[Explanation]:
     """Say of each source what it has looked at. Blocks.
 
     Args:
         resource: The declaration.
         readings: Of all roots of the resource.
         snapshot: What came of it: which devices there are, and what is skipped.
+        owners: Tells who owns a node.
     """
     offered = {
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
@@ -72,7 +78,11 @@ def explain(resource: Resource, readings: Readings, snapshot: Snapshot) -> list[
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name
             taken.setdefault(label, []).append(node)
-        candidates = [_judged(label, nodes, offered, skipped) for label, nodes in taken.items()]
+        own = resource.inject != "cdi"
+        candidates = [
+            _judged(label, nodes, offered, skipped, owners, own=own)
+            for label, nodes in taken.items()
+        ]
         candidates.sort(key=lambda one: not one.taken)
         candidates += [
             ExplainedCandidate(one.candidate, taken=False, reasons=(one.reason,))
@@ -133,6 +143,9 @@ def _judged(
     nodes: Sequence[Node],
     offered: Mapping[str, str | None],
     skipped: Mapping[str, str],
+    owners: FileOwners,
+    *,
+    own: bool,
 ) -> ExplainedCandidate:
     paths = tuple(node.shown for node in nodes if node.shown)
     reason = next((skipped[name] for name in (label, *paths) if name in skipped), None)
@@ -140,5 +153,21 @@ def _judged(
     unhealthy = next((offered[node.key] for node in nodes if offered.get(node.key)), None)
     problems = (reason, lacks, *(node.problem for node in nodes), unhealthy)
     taken = any(node.key in offered for node in nodes) and reason is None
-    reasons = tuple(dict.fromkeys(text for text in problems if text))
-    return ExplainedCandidate(label, taken, reasons, paths)
+    reasons = list(dict.fromkeys(text for text in problems if text))
+    shown: list[str] = []
+    groups: dict[int, None] = {}
+    for node in nodes:
+        permissions = None
+        if node.state is not None and node.state.number is not None:
+            permissions = owners.of(node.state.realpath)
+        if permissions is None or node.state is None or node.state.number is None:
+            shown += [node.shown] if node.shown else []
+            continue
+        major, minor = node.state.number
+        shown.append(f"{node.shown} ({major}:{minor}, {permissions})")
+        groups |= {permissions.gid: None} if permissions.only_by_group else {}
+    if taken and groups:
+        listed = ", ".join(map(str, groups))
+        cdi = ", or inject: cdi" if own else ""
+        reasons.append(f"a container that is not root needs supplementalGroups: [{listed}]{cdi}")
+    return ExplainedCandidate(label, taken, tuple(reasons), paths, tuple(shown))

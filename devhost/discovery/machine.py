@@ -10,6 +10,7 @@ from devhost.discovery.hardware import KernelNode
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemRoot, SysfsTree
 from devhost.discovery.usb import UsbDevice
+from devhost.hostfs.file_owners import FileAccess, FileOwners
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
@@ -41,6 +42,7 @@ class Described:
     Attributes:
         node: The node that was asked for, or that of the device; ``None`` where it has none.
         state: What is at its path below /dev.
+        permissions: Who owns that.
         owner: The USB device or PCI function that it is, or is below.
         variables: What a source gives for it.
         parents: What is above it, from below upwards: the names and subsystems.
@@ -53,6 +55,7 @@ class Described:
     variables: Mapping[str, str]
     parents: tuple[tuple[str, str], ...]
     nodes: tuple[KernelNode, ...]
+    permissions: FileAccess | None = None
 
 
 class Machine:
@@ -199,7 +202,8 @@ class Machine:
             for one in _ancestors(above)
             if sysfs.link(f"{one}/subsystem") is not None
         )
-        return Described(shown, state, owner, variables, parents, nodes)
+        permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
+        return Described(shown, state, owner, variables, parents, nodes, permissions)
 
     def _interface(self, owner: UsbDevice, path: str) -> str:
         one = next((one for one in owner.interfaces() if one.syspath == path), None)

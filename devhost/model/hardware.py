@@ -353,11 +353,6 @@ class SysfsSelector(Model):
     ] = ()
     """What one device above it has to be; of a list, each by some device above."""
 
-    @property
-    def selects(self) -> bool:
-        """Whether any option is set."""
-        return bool(self.model_fields_set)
-
 
 class Sysfs(SysfsSelector):
     """Each device of a subsystem that matches is a device."""
@@ -376,7 +371,7 @@ class Sysfs(SysfsSelector):
 
 
 def _check_exclude(selectors: Iterable[UsbSelector | PciSelector | SysfsSelector]) -> None:
-    if not all(one.selects for one in selectors):
+    if not all(one.model_fields_set for one in selectors):
         raise ValueError("exclude: an entry without options excludes everything")
 
 

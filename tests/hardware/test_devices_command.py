@@ -1,5 +1,6 @@
 """``devhost devices``: what a host has, and entries that are ready to paste."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -61,8 +62,13 @@ def test_everything_is_listed(path: Path, tree: HostTree) -> None:
 
 def test_all_that_is_known_of_a_node(tree: HostTree) -> None:
     tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    tree.file("/etc/group", "root:x:0:\ndialout:x:20:me\n")
+    os.chown(tree.root / "dev/ttyUSB0", 0, 20)
+    os.chown(tree.root / "dev/ttyUSB1", 7, 21)
+    shown = devices(tree, "/dev/ttyUSB1")
+    assert shown.startswith("/dev/ttyUSB1 (char 188:1, 7 21 0660)\n")
     shown = devices(tree, "/dev/ttyUSB0")
-    assert shown.startswith("/dev/ttyUSB0 (char 188:0, 0660)\n")
+    assert shown.startswith("/dev/ttyUSB0 (char 188:0, root dialout (20) 0660)\n")
     for line in (
         "usb.serial         AH06W0EQ",
         "usb.port           pci-0000:00:14.0-usbv2-0:2",
