@@ -5,8 +5,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery.match import LETTERS, Readings
+from devhost.discovery.match import LETTERS, Finder, Readings
 from devhost.discovery.selection import finder, select
+from devhost.discovery.usb import UsbFinder
 from devhost.hostfs.file_owners import FileOwners
 from devhost.immutable import immutable
 from devhost.model import names
@@ -85,8 +86,12 @@ def explain(
         ]
         candidates.sort(key=lambda one: not one.taken)
         candidates += [
-            ExplainedCandidate(one.candidate, taken=False, reasons=(one.reason,))
-            for one in selection.skipped
+            ExplainedCandidate(
+                skip.candidate,
+                taken=False,
+                reasons=tuple(filter(None, (skip.reason, _hint(one, skip.candidate, readings)))),
+            )
+            for skip in selection.skipped
         ]
         left = sorted(one.left(readings), key=_distance)
         candidates += [
@@ -130,6 +135,10 @@ def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
             f"{count + 1} devices have the ID {device_id}: id: ${{usb.serial}} offers only one of "
             "them; without id each has that of its port"
         )
+
+
+def _hint(one: Finder, candidate: str, readings: Readings) -> str | None:
+    return one.hint(candidate, readings) if isinstance(one, UsbFinder) else None
 
 
 def _distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool]:

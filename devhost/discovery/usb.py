@@ -23,6 +23,14 @@ from devhost.model.hardware import USB_NODE, NodeChoice, Usb, UsbSelector
 _ROOT = SubsystemRoot("usb")
 _NUMBERS = NumbersRoot()
 _HUB = "09"
+# By the vendor, or the class of an interface: the usual drivers of serial adapters.
+_DRIVERS = {
+    "0403": "ftdi_sio",
+    "10c4": "cp210x",
+    "1a86": "ch341",
+    "067b": "pl2303",
+    "02": "cdc_acm",
+}
 _HEX = re.compile(r"[0-9a-fA-F]{1,2}")
 
 
@@ -287,6 +295,18 @@ class UsbFinder:
             reasons = tuple(device.mismatches(self.options))
             if reasons and not reasons[0].startswith(("device is ", "a hub")):
                 yield device.name, reasons
+
+    def hint(self, name: str, readings: Readings) -> str | None:
+        """Say which driver is missing of a device that lacks a tty, if that is known."""
+        device = next((one for one in self.devices(readings) if one.name == name), None)
+        if device is None or all(one.subsystem != "tty" for one in self.options.node):
+            return None
+        idle = [one for one in device.interfaces() if one.driver is None]
+        keys = (device.number[:4], *(one.code[:2] for one in idle))
+        driver = next((_DRIVERS[key] for key in keys if key in _DRIVERS), None)
+        if not idle or driver is None or device.text("authorized") == "0":
+            return None
+        return f"on this kind of host it would be {driver}: is the module there, and loaded?"
 
     def unmatched(self, readings: Readings) -> str:
         """Say how many devices there are, and what comes nearest."""

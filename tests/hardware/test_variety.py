@@ -1,5 +1,6 @@
 """Hardware that the examples do not have: what is found of it, and what a template gets."""
 
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -441,3 +442,34 @@ def test_a_plan_knows_what_the_usb_node_claims(tree: HostTree) -> None:
 def test_names_that_are_counted_up(source: str, warns: bool) -> None:
     assert any("order of discovery" in one for one in load(source)) == warns
     assert load(source, ", id: '${place}'") == []
+
+
+def explained(tree: HostTree, source: str) -> list[str]:
+    """Return what `plan --explain` says of each candidate."""
+    text = f"version: v1\nresources: [{{name: example.com/a, sources: [{source}]}}]"
+    config, files = loads(text).require(), HostFiles(str(tree.root))
+    (found,) = report(config, files, Policy(), "node", explained="")
+    (one,) = found.explained or ()
+    return [
+        f"{candidate.candidate}: {', '.join(candidate.nodes)}; {'; '.join(candidate.reasons)}"
+        for candidate in one.candidates
+    ]
+
+
+def test_why_there_is_no_tty(tree: HostTree) -> None:
+    tree.hardware((HERE / "trees/not-found.tree").read_text())
+    first, second, *_ = explained(tree, "{usb: {device: 10c4:ea60, product: CP2102*, node: tty}}")
+    assert "it would be cp210x" in first
+    assert "it is not authorized" in second
+    assert "it would be" not in second
+
+
+def test_who_may_open_a_node_and_why_it_is_unhealthy(tree: HostTree) -> None:
+    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    tree.file("/etc/group", "dialout:x:20:\n")
+    os.chown(tree.root / "dev/ttyUSB1", 0, 20)
+    tree.remove("/dev/ttyUSB0")
+    first, second = sorted(explained(tree, "{usb: {device: 0403:6001, node: tty}}"))
+    assert "/dev/ttyUSB1 (188:1, root dialout (20) 0660)" in first
+    assert "supplementalGroups: [20], or inject: cdi" in first
+    assert "is not there, but the kernel has it" in second
