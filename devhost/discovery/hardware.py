@@ -16,6 +16,7 @@ from devhost.discovery.sysfs import (
     SubsystemRoot,
     SysfsTree,
 )
+from devhost.hostfs.mounts import number_of
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import Hardware, Skipped
@@ -111,15 +112,17 @@ class KernelNode:
     def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
         """Return what a directory in sysfs is; ``None`` where it is no node. Blocks."""
         name = posixpath.basename(syspath)
-        keys = sysfs.uevent(syspath)
-        file = keys.get("DEVNAME")
-        if file is None:
+        number = sysfs.text(f"{syspath}/dev")
+        if number is None:  # whatever its uevent says: a device chooses some of that
             return cls(name, subsystem, syspath, None, None) if subsystem == _NO_FILE else None
-        try:
-            number = int(keys["MAJOR"]), int(keys["MINOR"])
-        except (KeyError, ValueError):
+        file = sysfs.uevent(syspath).get("DEVNAME")
+        if file is None:
             return None
-        return cls(name, subsystem, syspath, file, number)
+        try:
+            found = number_of(number)
+        except ValueError:
+            return None
+        return cls(name, subsystem, syspath, file, found)
 
 
 @immutable

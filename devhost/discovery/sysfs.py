@@ -10,10 +10,19 @@ import errno
 import os
 import posixpath
 import re
+import stat
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from devhost.discovery.roots import Reading, Root, UnwatchedRoot, WatchRoot, unusable
+from devhost.discovery.roots import (
+    NOT_DEVICES,
+    Reading,
+    Root,
+    UnwatchedRoot,
+    WatchRoot,
+    unusable,
+)
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
@@ -61,6 +70,9 @@ class SysfsTree:
         except (OSError, ValueError):
             return None
         try:
+            # A configuration chooses attributes, and may learn what every user may read.
+            if not os.fstat(descriptor).st_mode & stat.S_IROTH:
+                return None
             raw = os.read(descriptor, VALUE_MAX + 1)
         except OSError:
             return None
@@ -86,11 +98,15 @@ class SysfsTree:
         return None if target is None else posixpath.basename(target)
 
     def uevent(self, device: str) -> Mapping[str, str]:
-        """Return the keys of a device's ``uevent``."""
+        """Return the keys of a device's ``uevent``, but for those that are there twice.
+
+        The name that a device gives itself may have line feeds, and after them other keys.
+        """
         if device not in self._uevents:
             lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
-            pairs = (line.partition("=") for line in lines if line)
-            self._uevents[device] = {key: value for key, equals, value in pairs if equals}
+            pairs = [line.partition("=")[::2] for line in lines if line and "=" in line]
+            count = Counter(key for key, _ in pairs)
+            self._uevents[device] = {key: value for key, value in pairs if count[key] == 1}
         return self._uevents[device]
 
     def list(self, directory: str) -> list[str] | None:
@@ -306,13 +322,15 @@ class NodesRoot(UnwatchedRoot):
         """All of it for the links; what else is there follows from sysfs."""
         return WatchRoot("/dev", recursive=True) if self.links else None
 
-    def read(self, files: HostFiles, _tally: Tally | None = None) -> "NodesReading":
+    def read(self, files: HostFiles, tally: Tally | None = None) -> "NodesReading":
         """Read udev's links; nodes are read when a source asks for them."""
         found: dict[str, dict[str, str]] = {by: {} for by in _BY}
-        for directory in (files.entries("/dev") or ()) if self.links else ():
-            for by in _BY if directory.is_directory else ():
-                where = f"/dev/{directory.name}/{by}"
-                for link in names.natural(_names(files.entries(where) or ())):
+        looks = files.cached()
+        for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
+            above = f"/dev/{directory.name}"
+            for by in _BY if directory.is_directory and above not in NOT_DEVICES else ():
+                where = f"{above}/{by}"
+                for link in names.natural(_names(looks.entries(where, tally=tally) or ())):
                     target = files.resolve(f"{where}/{link}")
                     before = found[by].get(target)
                     if before is None or ("-usbv" in before and "-usbv" not in link):

@@ -28,7 +28,10 @@ def in_use(files: HostFiles) -> frozenset[Number]:
 
 
 def use_of(number: Number, used: frozenset[Number], files: HostFiles) -> str | None:
-    """Return why a block device is in use, itself or by a partition; ``None`` if it is not."""
+    """Return why a block device is in use: itself, by a partition, or by its disk as a whole.
+
+    ``None`` if it is not.
+    """
     if number in used:
         return "mounted or swapped on"
     sysfs = _sysfs(files, "dev/block") / f"{number[0]}:{number[1]}"
@@ -39,6 +42,12 @@ def use_of(number: Number, used: frozenset[Number], files: HostFiles) -> str | N
             return f"its partition {partition.parent.name} is mounted or swapped on"
         if _held(partition.parent):
             return f"its partition {partition.parent.name} is held by another block device"
+    if (sysfs / "partition").exists():
+        disk = sysfs.resolve().parent
+        if _number(disk) in used:
+            return f"its disk {disk.name} is mounted or swapped on"
+        if _held(disk):
+            return f"its disk {disk.name} is held by another block device"
     return None
 
 

@@ -97,3 +97,22 @@ async def test_its_mode_is_not_changed(disk: Victim) -> None:
     disk.file("/proc/1/mountinfo", ROOT_DISK)
     with pytest.raises(PreStartError, match="is in use by the host"):
         await stepped(disk, snapshot, {"mode": "0666"}, "/dev/*")
+
+
+@pytest.mark.parametrize("use", ["mounted", "held"])
+def test_a_partition_of_a_disk_that_is_used_as_a_whole_is_not_handed_out(
+    disk: Victim, use: str
+) -> None:
+    """As of a RAID's: the kernel shows the partitions of its disks as well."""
+    disk.node("/dev/vda1", PARTITION, stat.S_IFBLK)
+    disk.link("/sys/dev/block/240:1", "240:0/vda1")
+    disk.file("/sys/dev/block/240:0/dev", "240:0\n")
+    partition = {"sources": [{"static": 1}], "allocate": {"devices": ["/dev/vda1"]}}
+    for outcome in disk.by_both_ways(partition, "/dev/vd*"):
+        assert not outcome.refusals
+    if use == "mounted":
+        disk.file("/proc/1/mountinfo", ROOT_DISK.replace("240:1", "240:0").replace("vda1", "vda"))
+    else:
+        disk.directory("/sys/dev/block/240:0/holders/md127")
+    for outcome in disk.by_both_ways(partition, "/dev/vd*"):
+        outcome.nothing("its disk 240:0 is ")

@@ -1,0 +1,132 @@
+"""What devices say of themselves, and links that others make, bring no node and tell nothing."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.scan import Scanner
+from devhost.discovery.selection import read_all
+from devhost.hostfs.files import HostFiles
+from devhost.limits import ENTRIES_MAX
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
+from devhost.testing import HostTree
+from tests.trust.attack import as_root
+
+pytestmark = as_root
+
+SCANNER: Final = "/sys/devices/pci0000:00/0000:00:14.0/usb1/1-2"
+NAMED: Final = f"{SCANNER}/1-2:1.0/0003:05E0:1200.0002/input/input7"
+TREE: Final = """
+pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-1 046d:c31c bus=1 dev=2
+      if 1-1:1.0 030101 usbhid
+        hid 0003:046D:C31C.0001 driver=hid-generic
+          input input1
+            input event0 13:64
+    usb 1-2 05e0:1200 bus=1 dev=5 product=Scanner serial=S1
+      if 1-2:1.0 030101 usbhid
+        hid 0003:05E0:1200.0002 driver=hid-generic
+          input input7
+            input event1 13:65
+link input/by-id/usb-Scanner-event-kbd input/event1
+"""
+USB: Final = "usb: {device: 05e0:1200, node: input}"
+ID: Final = ", id: ['${byId}', '${name}']"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(TREE)
+    return tree
+
+
+def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:
+    text = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{source}}}]{more}}}]"
+    policy = Policy(enforced=True, allow_devices=("input",))
+    (resource,) = loads(text, policy=policy).require().resources
+    files = HostFiles(str(tree.root))
+    scanner = Scanner.of(resource, files, policy, "node", hold_s=0.0)
+    found = scanner.select(read_all(scanner.roots, files))
+    return scanner.snapshot(found, Snapshot(), lambda _: None, 1.0)
+
+
+def paths(snapshot: Snapshot) -> list[str]:
+    return [path for one in snapshot.devices.values() for path in one.paths]
+
+
+@pytest.mark.parametrize("source", [USB, "sysfs: {subsystem: input, name: input7}"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\x1c", "\x85", "\u2028"])
+def test_a_devices_name_brings_no_node(tree: HostTree, source: str, end: str) -> None:
+    """The kernel writes it into ``uevent`` as it is, beside the keys of its own."""
+    name = end.join(('Scanner"', "MAJOR=13", "MINOR=64", "DEVNAME=input/event0", "X="))
+    tree.file(f"{NAMED}/uevent", f'PRODUCT=3/5e0/1200/110\nNAME="{name}"\n')
+    assert "/dev/input/event0" not in paths(scan(tree, source))
+
+
+def test_a_devices_name_does_not_stand_for_what_the_kernel_says(tree: HostTree) -> None:
+    source = "sysfs: {subsystem: input, name: event1, parent: {uevent: {PHYS: '*-7/input0*'}}}"
+    own = 'PHYS="usb-0000:00:14.0-{}/input0"\n'
+    tree.file(f"{NAMED}/uevent", own.format(7))
+    assert paths(scan(tree, source)) == ["/dev/input/event1"]
+    for text in (f'NAME="x\n{own.format(7)}"\n{own.format(2)}', own.format(2) + own.format(7)):
+        tree.file(f"{NAMED}/uevent", text)
+        assert not scan(tree, source).devices
+
+
+@pytest.mark.parametrize("by", ["by-id", "by-path"])
+def test_only_udevs_links_name_a_node(tree: HostTree, by: str) -> None:
+    """Everybody may make links below /dev/shm."""
+    tree.link(f"/dev/shm/{by}/a", "../../input/event1")
+    variable = {"by-id": "byId", "by-path": "byPath"}[by]
+    more = f", allocate: {{env: {{LINK: {{value: '${{{variable}}}', optional: true}}}}}}"
+    (device,) = scan(tree, USB, f"{more}{ID}").devices.values()
+    assert device.id == "/dev/input/by-id/usb-Scanner-event-kbd"
+    assert "/dev/shm" not in str(device)
+
+
+def test_there_may_be_only_so_many_links(tree: HostTree) -> None:
+    directory = tree.at("/dev/shm/by-id")
+    directory.mkdir(parents=True)
+    for number in range(ENTRIES_MAX + 1):
+        (directory / str(number)).symlink_to("../../input/event1")
+    assert list(scan(tree, USB, ID).devices) == ["/dev/input/by-id/usb-Scanner-event-kbd"]
+    directory.rename(tree.at("/dev/others"))
+    tree.at("/dev/serial").mkdir()
+    tree.at("/dev/others").rename(tree.at("/dev/serial/by-id"))
+    assert "more than 15,000 entries" in str(scan(tree, USB, ID).error)
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o440])
+def test_what_only_root_may_read_is_not_told(tree: HostTree, mode: int) -> None:
+    """Such as a section's address, or the board's serial number."""
+    where = tree.at(f"{NAMED}/event1/secret")
+    where.write_text("4711\n")
+    where.chmod(mode)
+    chosen = "sysfs: {subsystem: input, name: event1"
+    env = ", allocate: {env: {TOLD: '${attr.secret}'}}"
+    told = (
+        scan(tree, f"{chosen}}}", env),
+        scan(tree, f"{chosen}, attr: {{secret: 47*}}}}"),
+        scan(tree, f"{chosen}, attr: {{secret: x}}}}"),
+    )
+    assert "4711" not in str(told)
+    assert [one.reason for one in told[0].devices.values()] == [
+        "env TOLD: ${attr.secret} has no value"
+    ]
+    assert not told[1].devices
+    where.chmod(0o444)
+    assert scan(tree, f"{chosen}, attr: {{secret: 47*}}}}").devices
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2J", "a\x1b[2J\nb", "\x00\n", "a\n\x7fb"])
+def test_what_has_control_characters_is_no_value(tree: HostTree, text: str) -> None:
+    tree.file(f"{SCANNER}/product", f"{text}\n")
+    env = ", allocate: {env: {PRODUCT: {value: '${usb.product}', optional: true}}}"
+    (device,) = scan(tree, USB, env).devices.values()
+    assert device.reason is None
+    assert "usb.product" not in device.nodes[0].variables
