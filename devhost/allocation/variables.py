@@ -66,6 +66,7 @@ def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:
         real[node.path] = state.realpath
         if node.state is not None:
             real[node.state.realpath] = state.realpath
+        real |= dict.fromkeys(_links(node).values(), state.realpath)
     return lambda path: to_local(real.get(path, path))
 
 
@@ -98,7 +99,15 @@ def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
         if node.hardware is None or not node.path:
             return values
         return {**values, "path": node.path, "realpath": node.path}  # the kernel has it
-    values = {"name": node.path.rpartition("/")[2], **node.variables}
+    links = {name: to_local(link) for name, link in _links(node).items()}
+    values = {"name": node.path.rpartition("/")[2], **node.variables, **links}
     for name, value in _FILE_VALUES.items():
         values[name] = value(node, state, to_local)
     return values
+
+
+def _links(node: Node) -> dict[str, str]:
+    """Return udev's links to a node that was found in sysfs; a pattern's groups are no paths."""
+    if node.hardware is None:
+        return {}
+    return {name: node.variables[name] for name in LINK_VARIABLES if name in node.variables}

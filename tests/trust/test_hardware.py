@@ -1,5 +1,6 @@
 """What devices say of themselves, and links that others make, bring no node and tell nothing."""
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +9,8 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
+from devhost.errors import PreStartError
+from devhost.host.prestart.steps import Start, run_step
 from devhost.hostfs.files import HostFiles
 from devhost.limits import ENTRIES_MAX
 from devhost.loading.loader import loads
@@ -45,13 +48,18 @@ def tree(tmp_path: Path) -> HostTree:
     return tree
 
 
-def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:
+POLICY: Final = Policy(enforced=True, allow_exec=True, allow_devices=("input",))
+
+
+def scanner_of(tree: HostTree, source: str, more: str = "") -> Scanner:
     text = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{source}}}]{more}}}]"
-    policy = Policy(enforced=True, allow_devices=("input",))
-    (resource,) = loads(text, policy=policy).require().resources
-    files = HostFiles(str(tree.root))
-    scanner = Scanner.of(resource, files, policy, "node", hold_s=0.0)
-    found = scanner.select(read_all(scanner.roots, files))
+    (resource,) = loads(text, policy=POLICY).require().resources
+    return Scanner.of(resource, HostFiles(str(tree.root)), POLICY, "node", hold_s=0.0)
+
+
+def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:
+    scanner = scanner_of(tree, source, more)
+    found = scanner.select(read_all(scanner.roots, scanner.files))
     return scanner.snapshot(found, Snapshot(), lambda _: None, 1.0)
 
 
@@ -130,3 +138,14 @@ def test_what_has_control_characters_is_no_value(tree: HostTree, text: str) -> N
     (device,) = scan(tree, USB, env).devices.values()
     assert device.reason is None
     assert "usb.product" not in device.nodes[0].variables
+
+
+@pytest.mark.parametrize("variable", ["byId", "input.byId"])
+async def test_a_command_is_given_what_a_link_led_to(tree: HostTree, variable: str) -> None:
+    more = f", preStart: [{{run: [sh, -c, 'echo $$0; exit 1', '${{{variable}}}']}}]"
+    (device,) = scan(tree, USB, more).devices.values()
+    scanner = scanner_of(tree, USB, more)
+    deadline = asyncio.get_running_loop().time() + 10
+    start = Start("example.com/a", device, scanner.constants, scanner.files, POLICY, deadline)
+    with pytest.raises(PreStartError, match=f": {tree.root}/dev/input/event1$"):
+        await run_step(0, scanner.resource.pre_start[0], start)
