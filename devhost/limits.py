@@ -32,6 +32,10 @@ WATCHES_MAX: Final = 1000
 WATCHES_TOTAL_MAX: Final = 4000
 WATCHES_FEW: Final = 8
 
+# The list of devices that a command of a source prints (devhost.discovery.commanded); one that
+# prints more is killed. 5,000 devices with two paths and an attribute each fit in.
+LISTING_BYTES_MAX: Final = 1024 * 1024
+
 # ── what they may have devhost do ──
 
 # Lists on one ListAndWatch stream (devhost.kubelet.device_list): kubelet writes its checkpoint to

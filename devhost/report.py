@@ -211,7 +211,8 @@ def report(
         request = (requests or {}).get(resource.name)
         found = _report(scanner, snapshot, request)
         if explained in ("", resource.name):
-            why = explain(resource, readings, snapshot, FileOwners(files))
+            owners = FileOwners(files)
+            why = explain(resource, readings, snapshot, owners, scanner.terms)
             found = replace(found, explained=tuple(why))
         reports.append(found)
     return tuple(reports)

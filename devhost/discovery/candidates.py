@@ -156,8 +156,8 @@ def _single(resource: Resource, selection: Selection, moment: Moment) -> Candida
     units: dict[str, list[Node]] = {}
     for key, nodes in _same_nodes(selection).items():
         first = nodes[0]
-        if first.hardware is not None:
-            units.setdefault(first.hardware.unit, []).append(first)
+        if first.of is not None:
+            units.setdefault(first.of.unit, []).append(first)
             continue
         if (other := moment.owner_of(key)) is not None:
             result.skip(label(first), f"{other} offers it already")
@@ -191,9 +191,9 @@ def _unit(
     moment: Moment,
     result: Candidates,
 ) -> None:
-    """Join the nodes of what the kernel calls one device."""
-    first = nodes[0].hardware
-    assert first is not None, "of a source that finds devices in sysfs"  # noqa: S101
+    """Join the nodes of what the kernel, or a command, calls one device."""
+    first = nodes[0].of
+    assert first is not None, "of a source that says so"  # noqa: S101
     owners = (moment.owner_of(key) for node in nodes for key in keys_of_node(node))
     if (other := next(filter(None, owners), None)) is not None:
         result.skip(first.label, f"{other} offers nodes of it already")

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import IO, Final
 
 from devhost.discovery.process_groups import GROUPS, EndingError
 from devhost.immutable import immutable
@@ -31,11 +31,14 @@ class Ended:
     Attributes:
         status: The exit status; negative: the signal that killed it; ``None``: it was killed
             because it had not ended in time.
-        lines: The last non-empty lines of its output, printable.
+        lines: The last non-empty lines of its output, printable; of its standard error alone
+            where the standard output is kept apart.
+        output: Its standard output, if that is kept apart.
     """
 
     status: int | None
     lines: tuple[str, ...] = ()
+    output: bytes = b""
 
     @property
     def last_line(self) -> str:
@@ -57,6 +60,7 @@ def run(
     timeout: float,
     stop: threading.Event | None = None,
     locks: Sequence[int] = (),
+    output_max: int | None = None,
 ) -> Ended:
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
@@ -70,6 +74,8 @@ def run(
         stop: Ends it early.
         locks: Descriptors of files that are locked by `flock`. The command inherits them; they
             are unlocked when its process group has ended.
+        output_max: Keep its standard output apart, of up to so many bytes. A command that writes
+            more is killed, and one byte more is returned.
 
     Raises:
         OSError, ValueError: It cannot be started.
@@ -91,7 +97,7 @@ def run(
                 executable=program,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if output_max is None else subprocess.PIPE,
                 cwd="/",
                 env=environment,
                 start_new_session=True,
@@ -100,36 +106,73 @@ def run(
         )
     except EndingError:
         return Ended(None)
-    assert process.stdout is not None  # noqa: S101 (a pipe)
-    with process.stdout as pipe:
-        os.set_blocking(pipe.fileno(), False)
-        kept, in_time = _follow(process.pid, pipe.fileno(), until, stop)
+    output = _Pipe(process.stdout, output_max)
+    errors = output if process.stderr is None else _Pipe(process.stderr)
+    pipes = {pipe.number: pipe for pipe in (output, errors)}
+    with contextlib.ExitStack() as closing:
+        for pipe in pipes.values():
+            closing.callback(pipe.close)
+        in_time = _follow(process.pid, pipes, until, stop)
         status = _kill(process)
         if _is_gone(process.pid):  # a process that has left the group is not waited for
             for lock in locks:
                 fcntl.flock(lock, fcntl.LOCK_UN)
-        kept = (kept + _available(pipe.fileno()))[-_KEPT:]
-    return Ended(status if in_time else None, _last_lines(kept))
+        for pipe in pipes.values():
+            pipe.read()
+    apart = b"" if output is errors else bytes(output.kept)
+    return Ended(status if in_time else None, _last_lines(errors.kept), apart)
 
 
-def _follow(child: int, pipe: int, until: float, stop: threading.Event) -> tuple[bytes, bool]:
-    """Read the output until the command ends; return its end, and whether that was in time.
+class _Pipe:
+    """What a command writes: the end of it, or all of it up to a limit.
 
-    It does not wait for the end of the pipe: children of the command may keep it open.
+    Attributes:
+        number: Its descriptor.
+        kept: What was read.
     """
-    kept = b""
+
+    def __init__(self, file: IO[bytes] | None, most: int | None = None) -> None:
+        assert file is not None, "a pipe"  # noqa: S101
+        self._file, self._most = file, most
+        self.number, self.kept = file.fileno(), bytearray()
+        os.set_blocking(self.number, False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is more than the limit."""
+        return self._most is not None and len(self.kept) > self._most
+
+    def read(self) -> bool:
+        """Read what is there; return whether there was anything."""
+        found = _available(self.number)
+        self.kept += found
+        if self._most is None:
+            del self.kept[:-_KEPT]
+        else:
+            del self.kept[self._most + 1 :]
+        return bool(found)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
+
+
+def _follow(child: int, pipes: Mapping[int, _Pipe], until: float, stop: threading.Event) -> bool:
+    """Read the output until the command ends; return whether that was in time.
+
+    It does not wait for the end of the pipes: children of the command may keep them open.
+    """
     poll = select.poll()
-    poll.register(pipe, select.POLLIN)
+    for number in pipes:
+        poll.register(number, select.POLLIN)
     while not _has_ended(child):
         left = until - time.monotonic()
-        if left <= 0 or stop.is_set():
-            return kept, False
-        if poll.poll(min(left, _STEP_S) * 1000):
-            output = _available(pipe)
-            kept = (kept + output)[-_KEPT:]
-            if not output:
-                poll.unregister(pipe)
-    return kept, True
+        if left <= 0 or stop.is_set() or any(pipe.is_over for pipe in pipes.values()):
+            return False
+        for number, _ in poll.poll(min(left, _STEP_S) * 1000):
+            if not pipes[number].read():
+                poll.unregister(number)
+    return True
 
 
 def _has_ended(child: int) -> bool:
@@ -168,6 +211,6 @@ def _is_gone(group: int) -> bool:
     return False
 
 
-def _last_lines(output: bytes) -> tuple[str, ...]:
+def _last_lines(output: bytes | bytearray) -> tuple[str, ...]:
     lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
     return tuple(names.printable(line)[:_LINE_MAX] for line in lines if line)[-_LINES:]

@@ -45,6 +45,11 @@ class PatternRoot:
         """None: its own events suffice."""
         return frozenset()
 
+    @property
+    def interval(self) -> float | None:
+        """It is read whenever a source asks."""
+        return None
+
     def has(self, name: str) -> bool:
         """Whether a name is the one, where there are no wildcards."""
         return f"{self.base}/{name}" == self.text

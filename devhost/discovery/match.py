@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
-from devhost.model.device import Hardware, Skipped
+from devhost.model.device import Hardware, Listed, Skipped
 
 LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
 _NAMES_MAX: Final = 500  # that are compared with what was written: it takes time
@@ -26,6 +26,7 @@ class Match:
         excluded: Why it is not to be offered, by the source's own options.
         at: What was read, and its name there; ``None`` for a token.
         hardware: What the kernel says of it, where it was found there.
+        listed: What a command says of it, where it was found there.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Match:
     excluded: str | None = None
     at: tuple[Reading, str] | None = None
     hardware: Hardware | None = None
+    listed: Listed | None = None
 
 
 Readings = Mapping[Root, Reading]

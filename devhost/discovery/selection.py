@@ -1,9 +1,10 @@
 """What of all that was read is a resource's: candidates, and what is not offered and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final
 
+from devhost.discovery.commanded import NOT_ALLOWED, CommandFinder, CommandTerms
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
@@ -24,11 +25,13 @@ from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, Hardware, Node, Skipped
+from devhost.model.device import FileKind, FileState, Hardware, Listed, Node, Skipped
 from devhost.model.hardware import Pci, Sysfs, Usb
-from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
+from devhost.model.sources import Dev, Directory, Exec, Glob, Kind, Source, Static
 
 DANGLING: Final = "dangling link"
+ABSENT: Final = "not there"
+_DIRECTORY: Final = "a directory: name it in `types` to offer it"
 IN_USE: Final = "in use: "
 UNREADABLE: Final = "cannot be read: "
 # Neither what happens in a directory nor what uses a block device shows at their own entries.
@@ -44,6 +47,7 @@ class Selection:
         nodes: Candidates in the order of the sources, then in natural order of their names.
         skipped: What is not to be offered.
         failed: By source, why it could not be read.
+        stale: By source, why what it finds is what was there before.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything.
@@ -54,6 +58,7 @@ class Selection:
     nodes: tuple[Node, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
+    stale: Mapping[int, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
@@ -65,12 +70,13 @@ class Selection:
         return frozenset(node.key for node in self.nodes if node.state)
 
 
-def finder(kind: Kind, resource: Resource) -> Finder:
+def finder(kind: Kind, resource: Resource, terms: CommandTerms) -> Finder:
     """Return what finds the devices of a kind of source.
 
     Args:
         kind: The source.
         resource: Its resource: some variables are read only if templates mention them.
+        terms: Those of commands.
     """
     match kind:
         case Directory():
@@ -87,15 +93,14 @@ def finder(kind: Kind, resource: Resource) -> Finder:
             return PciFinder(kind, resource.mentioned)
         case Sysfs():
             return SysfsFinder(kind, resource.mentioned)
+        case Exec():
+            return CommandFinder(kind, resource.name, terms)
 
 
-def roots_of(resource: Resource) -> tuple[Root, ...]:
+def roots_of(resource: Resource, terms: CommandTerms = NOT_ALLOWED) -> tuple[Root, ...]:
     """Return what has to be read for a resource."""
-    return tuple(
-        dict.fromkeys(
-            root for source in resource.sources for root in finder(source.kind, resource).roots
-        )
-    )
+    finders = (finder(source.kind, resource, terms) for source in resource.sources)
+    return tuple(dict.fromkeys(root for one in finders for root in one.roots))
 
 
 def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
@@ -103,7 +108,13 @@ def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
     return {root: read(root, files) for root in roots}
 
 
-def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Selection:
+def select(
+    resource: Resource,
+    readings: Readings,
+    terms: CommandTerms = NOT_ALLOWED,
+    *,
+    tokens: bool = True,
+) -> Selection:
     """Return what a resource's sources find among what was read.
 
     Blocks: it reads what is at the names. Never raises for what the host does.
@@ -111,23 +122,27 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
     Args:
         resource: The declaration.
         readings: Of all roots of the resource.
+        terms: Those of commands.
         tokens: Whether what is not on the host counts too.
     """
     nodes: list[Node] = []
     skipped: list[Skipped] = []
     failed: dict[int, str] = {}
+    stale: dict[int, str] = {}
     unreadable: dict[str, str] = {}
     notes: list[str] = []
     unmatched: list[str] = []
     direct = True
     for index, source in enumerate(resource.sources):
-        found = finder(source.kind, resource)
+        found = finder(source.kind, resource, terms)
         some = [readings[root] for root in found.roots]
         if not some and not tokens:
             continue
         if reason := next((reading.failure for reading in some if reading.failure), None):
             failed[index] = reason
             continue
+        if reason := next((reading.stale for reading in some if reading.stale), None):
+            stale[index] = reason
         one = _Source(index, source)
         one.judge(found, some, readings)
         nodes += one.nodes
@@ -145,10 +160,11 @@ def select(resource: Resource, readings: Readings, *, tokens: bool = True) -> Se
         tuple(nodes),
         tuple(skipped),
         failed,
+        stale,
         unreadable,
         tuple(notes),
         () if nodes or skipped else tuple(unmatched),
-        direct=direct and not failed,
+        direct=direct and not (failed or stale),
     )
 
 
@@ -166,12 +182,15 @@ class _Source:
         kind = source.kind
         self._index, self._role = index, source.role
         self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
-        self._in_use = isinstance(kind, Static) or kind.in_use
+        self._listed = isinstance(kind, Exec)
+        self._in_use = isinstance(kind, Static) or (not isinstance(kind, Exec) and kind.in_use)
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
         self.direct = True
         self._in_use_units: set[str] = set()
+        self._lacking: dict[str, str] = {}  # by unit of what a command lists
+        self._units: dict[str, Listed] = {}  # by resolved path
 
     def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
         """Judge all matches."""
@@ -190,32 +209,55 @@ class _Source:
                 for node in self.nodes
                 if node.hardware is None or node.hardware.unit not in self._in_use_units
             ]
+        if self._lacking:
+            self.nodes = list(map(self._completed, self.nodes))
+
+    def _completed(self, node: Node) -> Node:
+        """Return a node of a listed device with what the device lacks."""
+        lacking = self._lacking.get(node.listed.unit) if node.listed else None
+        if node.listed is None or lacking is None:
+            return node
+        return replace(node, listed=replace(node.listed, incomplete=lacking))
 
     def _judge(self, match: Match) -> None:
         if match.hardware is not None:
             self._judge_hardware(match, match.hardware)
             return
-        problem, state = unusable(match.path, match.name) or match.excluded, None
-        if match.at is not None and problem is None:
-            try:
-                problem, state = self._state(*match.at)
-            except OSError as error:
-                if not is_too_long(error):
-                    self._unreadable(match.path, failure(error))
-                    return
-                problem = _TOO_LONG
+        problem, state = self._seen(match)
         if problem is not None:
             if match.path not in self.unreadable:
                 self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
+            if match.listed is not None:
+                self._lacking[match.listed.unit] = f"incomplete: {match.path}: {problem}"
             self.direct &= not (match.at and match.at[1] in match.at[0].links)
             return
         if state is not None and match.at is not None:
             reading, name = match.at
             own = state.realpath == f"{reading.real}/{name}"
             self.direct &= own and state.kind not in _INDIRECT
-        variables = match.variables
+        variables, listed = match.variables, match.listed
         node = Node(match.path, state, self._index, match.name, variables, self._role)
+        if listed is not None:
+            node = replace(node, listed=listed, problem=listed.problem)
         self.nodes.append(node)
+
+    def _seen(self, match: Match) -> tuple[str | None, FileState | None]:
+        """Return why a match is no candidate, and what it is."""
+        problem, state = unusable(match.path, match.name) or match.excluded, None
+        if match.at is None or problem is not None:
+            return problem, None
+        try:
+            problem, state = self._state(*match.at)
+        except OSError as error:
+            if is_too_long(error):
+                return _TOO_LONG, None
+            self._unreadable(match.path, failure(error))
+            return f"{UNREADABLE}{failure(error)}", None
+        if problem is None and state is not None and match.listed is not None:
+            other = self._units.setdefault(state.realpath, match.listed)
+            if other.unit != match.listed.unit:
+                problem = f"it is a node of {other.label} as well"
+        return problem, state
 
     def _unreadable(self, path: str, reason: str) -> None:
         self.unreadable[path] = reason
@@ -255,7 +297,7 @@ class _Source:
         state = reading.state(name)
         if state is None:
             self.direct = False
-            return DANGLING, None
+            return ABSENT if self._listed else DANGLING, None
         problem = self._wrong_type(state, is_link=name in reading.links)
         if problem is None and (problem := self._busy(reading, state)):
             self.direct = False
@@ -263,8 +305,8 @@ class _Source:
 
     def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
         if self._types is None:
-            directory = state.kind is FileKind.DIRECTORY
-            return "a directory: name it in `types` to offer it" if directory else None
+            directory = "a directory" if self._listed else _DIRECTORY
+            return directory if state.kind is FileKind.DIRECTORY else None
         if state.kind.value in self._types or ("symlink" in self._types and is_link):
             return None
         return f"a {state.kind.value}, not {' or '.join(self._types)}"

@@ -13,7 +13,7 @@ from devhost.host.looking import around_hung
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
-from devhost.threads import in_thread
+from devhost.threads import in_own_thread, in_thread
 from devhost.watch.targets import WatchTarget
 from devhost.watch.uevents import Interest, Uevents
 from devhost.watch.watcher import Watcher
@@ -63,6 +63,8 @@ class InventoryRoot:
         self._job: asyncio.Task[None] | None = None
         self._patience = ANSWER_S
         self._given_up = False  # a read has timed out
+        self._unasked = False  # nobody waits for the reading under way
+        self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._in_doubt = True
         self.shown: str | None = None
@@ -79,6 +81,8 @@ class InventoryRoot:
 
     def close(self) -> None:
         """Watch it no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in (self._job, self._watching):
             if task is not None:
                 task.cancel()
@@ -92,16 +96,28 @@ class InventoryRoot:
     async def read(self, since: float) -> Reading:
         """Return a reading that began at a time of the event loop's clock or later.
 
-        If the host does not answer, that is the failure; the users are called when it does.
+        Where readings count for a time, it is the last one. If the host does not answer, that is
+        the failure; the users are called when it does.
         """
-        while self._reading is None or self._began < since:
-            if self._job is None:
-                self._job = asyncio.create_task(self._read(), name=f"read {self.root.base}")
-            done, _ = await asyncio.wait({self._job}, timeout=self._patience)
+        lasts = self.root.interval is not None
+        while self._reading is None or (self._began < since and not lasts):
+            done, _ = await asyncio.wait({self._begun()}, timeout=self._patience)
             if not done:
                 self._given_up = True
-                return Reading(self.root, self._files, failure=unanswered())
-        return self._reading
+                reason = f"no list in {ANSWER_S:.0f} s" if lasts else unanswered()
+                return Reading(self.root, self._files, failure=reason)
+        return self._reading.renewed()
+
+    def again(self) -> None:
+        """Read it once more, and call its users then, if its readings count for a time."""
+        if self.root.interval is not None:
+            self._unasked = self._reading is not None
+            self._begun()
+
+    def _begun(self) -> "asyncio.Task[None]":
+        if self._job is None:
+            self._job = asyncio.create_task(self._read(), name=f"read {self.root.base}")
+        return self._job
 
     async def _read(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -122,18 +138,31 @@ class InventoryRoot:
 
             try:
                 name = f"read {self.root.base}"
-                reading = await around_hung(name, work, self._own, ANSWER_S / 2)
+                if self.root.interval is None:
+                    reading = await around_hung(name, work, self._own, ANSWER_S / 2)
+                else:
+                    reading = await in_own_thread(name, work)
             except Exception as error:  # noqa: BLE001 (logged, and tried again)
                 _LOG.exception("reading failed", extra={"fields": {"root": self.root.base}})
                 reason = f"reading failed: {error!r}"
                 reading = Reading(self.root, self._files, failure=reason)
-            self._reading, self._began = reading, reads
+            self._reading, self._began = reading.after(self._reading), reads
+            if self.root.interval is not None:
+                self._set_timer(self.root.interval)
         finally:
             self._job = None
+        awaited = self._given_up or self._unasked
         if self._given_up:
             self._given_up = False
             self._patience = longer(self._patience, clock() - began)
+        self._unasked = False
+        if awaited:
             self._tell(None)
+
+    def _set_timer(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.again)
 
     def _own(self) -> tuple[str] | None:
         return None if self.shown is None else (self.shown or "/",)

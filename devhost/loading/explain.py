@@ -39,6 +39,7 @@ _BELOW: Final[dict[str, type[Model]]] = {
     "devices": allocate.DeviceNode,
     "mounts": allocate.Mount,
     "health": config.HealthChecks,
+    "exec": sources.Exec,
     "checks": config.Probe,
     "file": config.FileCheck,
     "preStart": config.Step,
@@ -61,7 +62,6 @@ _SYNONYMS: Final = {
     "resource": ("name",),
     "resourceName": ("name",),
 }
-_PLANNED_KINDS: Final = ("exec",)
 # Mappings whose keys nobody means elsewhere.
 _OWN: Final = frozenset({"usb", "pci", "sysfs", "node", "parent"})
 _HARDWARE: Final = (hardware.Usb, hardware.Pci, hardware.Sysfs, hardware.ParentSelector)
@@ -215,9 +215,7 @@ def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]
     model, present = _model_at(full), tree.value(path[:-1])
     keys = _keys(model)
     absent = [other for other in keys if other not in present]
-    if model is sources.Source and key in _PLANNED_KINDS:
-        hint = ": this kind of source is not supported in this version"
-    elif model in _HARDWARE and (hint := _hardware_key(model, key, present)):
+    if model in _HARDWARE and (hint := _hardware_key(model, key, present)):
         pass
     elif synonym := next((one for one in _SYNONYMS.get(key, ()) if one in absent), None):
         hint = f"; did you mean '{synonym}'?"
@@ -322,7 +320,7 @@ def _what_to_write(kind: str, given: Any, path: Path) -> str:
 
 def _as_list(path: Path, text: str) -> str:
     """Return a string as the list to write instead; a command is split into its arguments."""
-    command = path[-1:] in (("run",), ("exec",))
+    command = path[-1:] in (("run",), ("exec",), ("command",))
     return f"[{', '.join(text.split()) if command else text}]"
 
 

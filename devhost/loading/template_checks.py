@@ -22,7 +22,7 @@ from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Static
+from devhost.model.sources import Dev, Exec, Static
 from devhost.model.template import Template, TemplateError
 
 PathTemplate = tuple[Path, Template]
@@ -107,10 +107,6 @@ def _of_each(resource: Resource, given: Sequence[frozenset[str]]) -> frozenset[s
     return frozenset(name for name in common if "." not in name or name in kernel)
 
 
-def _attributes(resource: Resource) -> frozenset[str]:
-    return frozenset(name for name in resource.mentioned if name.startswith("attr."))
-
-
 def _by_source(resource: Resource) -> list[frozenset[str]] | None:
     """Return the variables of each source; ``None`` if a pattern is invalid."""
     known: list[frozenset[str]] = []
@@ -130,10 +126,17 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
                 given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES
             case Sysfs():
                 given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
+            case Exec():
+                given |= _attributes(resource)
         plain = {name for name in given - {"id", "index"} if "." not in name}
         own = {f"{role}.{name}" for name in plain for role in source.roles}
         known.append(given | own | CONTAINER_VARIABLES)
     return known
+
+
+def _attributes(resource: Resource) -> frozenset[str]:
+    """Return the attributes that templates mention: what a device has is not known before."""
+    return frozenset(name for name in resource.mentioned if name.startswith("attr."))
 
 
 def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:

@@ -10,8 +10,10 @@ from devhost.model.values import (
     SHARES_MAX,
     AsTuple,
     Count,
+    Duration,
     FileTypes,
     HostPath,
+    NotEmpty,
     PathList,
     Paths,
     Strings,
@@ -83,8 +85,19 @@ class Static(Model):
         return self
 
 
-Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
-KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
+class Exec(Model):
+    """Each device that a command lists is a device."""
+
+    command: Annotated[tuple[StrictStr, ...], NotEmpty]
+    """The command, as a list of arguments."""
+    interval: Duration = 60.0
+    """The time between its end and its next start."""
+    timeout: Duration = 10.0
+    """The time limit for it."""
+
+
+Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Exec
+KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs", "exec")
 
 
 class Source(Model):
@@ -146,6 +159,14 @@ class Source(Model):
         Annotated[Sysfs, BeforeValidator(sysfs_option, json_schema_input_type=str | Sysfs)] | None
     ) = None
     """The devices of a subsystem that match."""
+    exec: (
+        Annotated[
+            Exec,
+            BeforeValidator(main_option("command"), json_schema_input_type=list[str] | Exec),
+        ]
+        | None
+    ) = None
+    """The devices that a command lists."""
     role: StrictStr | None = Field(default=None, alias="as")
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
@@ -180,8 +201,8 @@ class Source(Model):
     @property
     def kind(self) -> Kind:
         """The kind of the source."""
-        kinds = (self.directory, self.glob, self.dev, self.static, self.usb, self.pci, self.sysfs)
-        kind = next((one for one in kinds if one is not None), None)
+        named = (getattr(self, name) for name in KINDS)
+        kind: Kind | None = next((one for one in named if one is not None), None)
         assert kind is not None, "validated"  # noqa: S101
         return kind
 

@@ -126,7 +126,7 @@ class Scans:
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("scan failed", extra={"fields": {"resource": name}})
             found = scanner.failed(f"scan failed: {error!r}")
-        self._recorder.scanned(name, clock() - began, failed=bool(found.failed))
+        self._recorder.scanned(name, clock() - began, failed=bool(found.failed or found.stale))
         memory.gc_freeze_many(len(found.nodes))
         if not unanswered:
             try:
