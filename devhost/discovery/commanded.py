@@ -85,7 +85,9 @@ class CommandRoot(UnwatchedRoot):
             "DEVHOST_NODE_NAME": self.terms.node_name,
             "DEVHOST_RESOURCE": self.resource,
         }
-        ended = command.run(self.argv, environment, self.timeout, output_max=LISTING_BYTES_MAX)
+        ended = command.run(
+            self.argv, environment, self.timeout, tally.stop, output_max=LISTING_BYTES_MAX
+        )
         if len(ended.output) > LISTING_BYTES_MAX:
             raise ListingError(f"its output is longer than {LISTING_BYTES_MAX // 1024} KiB")
         if ended.status != 0:

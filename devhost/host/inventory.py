@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
@@ -65,6 +66,7 @@ class InventoryRoot:
         self._given_up = False  # a read has timed out
         self._unasked = False  # nobody waits for the reading under way
         self._timer: asyncio.TimerHandle | None = None
+        self._stop = threading.Event()  # ends a command
         self._watching: asyncio.Task[None] | None = None
         self._in_doubt = True
         self.shown: str | None = None
@@ -81,6 +83,7 @@ class InventoryRoot:
 
     def close(self) -> None:
         """Watch it no longer."""
+        self._stop.set()
         if self._timer is not None:
             self._timer.cancel()
         for task in (self._job, self._watching):
@@ -129,7 +132,7 @@ class InventoryRoot:
 
             def work() -> Reading:
                 before = None if directories is None else baseline(directories)
-                entries, tally = self._entries.used, Tally(self._entries.refusal)
+                entries, tally = self._entries.used, Tally(self._entries.refusal, self._stop)
                 reading = read(self.root, self._files, tally)
                 # Where it has failed, the devices of the former reading are still known.
                 self._entries.settle(entries if reading.failure else tally.count)
