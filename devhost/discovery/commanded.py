@@ -133,14 +133,14 @@ class CommandReading(Reading):
         before = former if isinstance(former, CommandReading) else None
         devices = before.devices if before else None
         failures = min(before.failures + 1 if before else 1, _FAILURES)
-        reason = self.failure if devices is not None else f"{self.failure}; it never succeeded yet"
+        reason = self.failure if devices is not None else f"{self.failure}; it has never succeeded"
         kept = devices is not None and failures < _FAILURES
         return CommandReading(
             self.root,
             self._files,
             devices,
             failure=None if kept else reason,
-            stale=reason if kept else None,
+            stale=f"{reason}; its last list stays" if kept else None,
             failures=failures,
         )
 

@@ -116,10 +116,11 @@ def test_a_command_is_ended_early() -> None:
 def test_the_last_good_list_stays_until_the_third_failure() -> None:
     first = ran("echo", '{"devices": [{"id": "a"}]}').after(None)
     assert (ids(first), first.failure, first.stale) == (["a"], None, None)
+    stale = "false: exited with 1; its last list stays"
     second = ran("false").after(first)
     third = ran("false").after(second)
     for one in (second, third):
-        assert (ids(one), one.failure, one.stale) == (["a"], None, "false: exited with 1")
+        assert (ids(one), one.failure, one.stale) == (["a"], None, stale)
     for _ in range(3):
         third = ran("false").after(third)
         assert (third.failure, third.stale) == ("false: exited with 1", None)
@@ -129,7 +130,7 @@ def test_the_last_good_list_stays_until_the_third_failure() -> None:
 
 def test_one_that_never_succeeded_says_so() -> None:
     one = ran("false").after(None)
-    assert one.failure == "false: exited with 1; it never succeeded yet"
+    assert one.failure == "false: exited with 1; it has never succeeded"
     assert ran("false").after(one).failure == one.failure
 
 

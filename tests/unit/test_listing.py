@@ -1,5 +1,6 @@
 """The list that a command prints: devices, or what is wrong with it, whatever it is."""
 
+import functools
 import json
 from typing import Any
 
@@ -107,7 +108,10 @@ def test_what_is_wrong_is_said(output: bytes, message: str) -> None:
 @given(value=_VALUES | st.fixed_dictionaries({"devices": st.lists(_NEARLY, max_size=3)}))
 def test_any_value_is_devices_or_an_error(value: Any) -> None:
     """As a value and as text; devices have distinct IDs and absolute paths."""
-    for read in (lambda: devices(value), lambda: parsed(json.dumps(value).encode())):
+    for read in (
+        functools.partial(devices, value),
+        functools.partial(parsed, json.dumps(value).encode()),
+    ):
         try:
             found = read()
         except ListingError as error:
