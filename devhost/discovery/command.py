@@ -106,19 +106,30 @@ def run(
         )
     except EndingError:
         return Ended(None)
+    with contextlib.ExitStack() as closing:
+        for pipe in filter(None, (process.stdout, process.stderr)):
+            closing.callback(pipe.close)
+        return _ended(process, until, stop, locks, output_max)
+
+
+def _ended(
+    process: "subprocess.Popen[bytes]",
+    until: float,
+    stop: threading.Event,
+    locks: Sequence[int],
+    output_max: int | None,
+) -> Ended:
+    """Follow a command until it has ended, or has to."""
     output = _Pipe(process.stdout, output_max)
     errors = output if process.stderr is None else _Pipe(process.stderr)
     pipes = {pipe.number: pipe for pipe in (output, errors)}
-    with contextlib.ExitStack() as closing:
-        for pipe in pipes.values():
-            closing.callback(pipe.close)
-        in_time = _follow(process.pid, pipes, until, stop)
-        status = _kill(process)
-        if _is_gone(process.pid):  # a process that has left the group is not waited for
-            for lock in locks:
-                fcntl.flock(lock, fcntl.LOCK_UN)
-        for pipe in pipes.values():
-            pipe.read()
+    in_time = _follow(process.pid, pipes, until, stop)
+    status = _kill(process)
+    if _is_gone(process.pid):  # a process that has left the group is not waited for
+        for lock in locks:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    for pipe in pipes.values():
+        pipe.read()
     apart = b"" if output is errors else bytes(output.kept)
     return Ended(status if in_time else None, _last_lines(errors.kept), apart)
 
@@ -133,7 +144,7 @@ class _Pipe:
 
     def __init__(self, file: IO[bytes] | None, most: int | None = None) -> None:
         assert file is not None, "a pipe"  # noqa: S101
-        self._file, self._most = file, most
+        self._most = most
         self.number, self.kept = file.fileno(), bytearray()
         os.set_blocking(self.number, False)
 
@@ -151,10 +162,6 @@ class _Pipe:
         else:
             del self.kept[self._most + 1 :]
         return bool(found)
-
-    def close(self) -> None:
-        """Read no more."""
-        self._file.close()
 
 
 def _follow(child: int, pipes: Mapping[int, _Pipe], until: float, stop: threading.Event) -> bool:

@@ -26,7 +26,7 @@ class CommandTerms:
 
     Attributes:
         allowed: Whether they may.
-        node_name: The name of the node, which they are told.
+        node_name: The name of the node, for their environment.
     """
 
     allowed: bool
@@ -42,10 +42,10 @@ class CommandRoot(UnwatchedRoot):
 
     Attributes:
         argv: The command.
-        resource: The resource's name, which the command is told.
+        resource: The resource's name, for its environment.
         timeout: Its time limit in seconds.
         every: Seconds between its end and its next start.
-        terms: Whether it may run, and what else it is told.
+        terms: Whether it may run, and what else its environment has.
     """
 
     argv: tuple[str, ...]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -60,10 +60,10 @@ async def test_a_source_that_hangs_holds_up_nobody_else(
     """While one resource's scan never answers, another registers and allocates."""
     release = threading.Event()
 
-    def hanging(resource: Resource, readings: Readings) -> Selection:
+    def hanging(resource: Resource, readings: Readings, *more: Any) -> Selection:
         if resource.name.endswith("stuck"):
             release.wait(60)
-        return select(resource, readings)
+        return select(resource, readings, *more)
 
     monkeypatch.setattr("devhost.discovery.scan.select", hanging)
     config = """
@@ -101,10 +101,10 @@ async def test_a_source_that_raises_is_that_resources_alone(
     """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
     broken = threading.Event()
 
-    def breaking(resource: Resource, readings: Readings) -> Selection:
+    def breaking(resource: Resource, readings: Readings, *more: Any) -> Selection:
         if broken.is_set() and resource.name.endswith("bad"):
             raise ZeroDivisionError("oops")
-        return select(resource, readings)
+        return select(resource, readings, *more)
 
     monkeypatch.setattr("devhost.discovery.scan.select", breaking)
     config = """

@@ -75,8 +75,8 @@ async def test_a_look_that_is_out_of_date_takes_nothing_over(
     """A node vanished while the second resource looked: it was never the second's."""
     looked, go_on = threading.Event(), threading.Event()
 
-    def slow(resource: Resource, readings: Readings) -> Selection:
-        found = select(resource, readings)
+    def slow(resource: Resource, readings: Readings, *more: Any) -> Selection:
+        found = select(resource, readings, *more)
         if resource.name == B:
             looked.set()
             go_on.wait(60)
