@@ -216,9 +216,7 @@ def _unit(
 
 def _lack(nodes: Sequence[Node]) -> str | None:
     """Return what the devices of some nodes lack at the moment."""
-    return next(
-        (one.hardware.incomplete for one in nodes if one.hardware and one.hardware.incomplete), None
-    )
+    return next((one.of.incomplete for one in nodes if one.of and one.of.incomplete), None)
 
 
 def keys_of_node(node: Node) -> tuple[str, ...]:

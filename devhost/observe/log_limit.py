@@ -9,6 +9,7 @@ from devhost.token_bucket import TokenBucket
 
 _EXEMPT: Final = "devhost.kubelet.call_log"  # who was given what; requests have bounds of their own
 _KEYS_MAX: Final = 10_000
+_SAID_S: Final = 10.0  # between the beginning of a flood and how much of it was suppressed
 
 
 class LogLimit(logging.Filter):
@@ -23,6 +24,7 @@ class LogLimit(logging.Filter):
         self._handler = handler
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._missing: dict[tuple[str, str], int] = {}
+        self._said: dict[tuple[str, str], float] = {}
         self.suppressed = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -35,15 +37,19 @@ class LogLimit(logging.Filter):
         if bucket is None:
             if len(self._buckets) >= _KEYS_MAX:  # of resources that were removed, mostly
                 self._buckets.clear()
+                self._missing.clear()
+                self._said.clear()
             bucket = self._buckets[key] = TokenBucket(LOG_LINES_BURST, LOG_LINES_PER_S)
-        if bucket.take(time.monotonic()):
+        now = time.monotonic()
+        if bucket.take(now):
             if key not in self._missing:
                 self._say("too many messages of a resource: suppressing more", record)
+                self._said[key] = now
             self._missing[key] = self._missing.get(key, 0) + 1
             self.suppressed += 1
             return False
-        if missing := self._missing.pop(key, 0):
-            self._say(f"suppressed {missing} messages", record)
+        if key in self._missing and now - self._said[key] >= _SAID_S:
+            self._say(f"suppressed {self._missing.pop(key)} messages", record)
         return True
 
     def _say(self, text: str, of: logging.LogRecord) -> None:

@@ -353,6 +353,7 @@ def test_rubbish_in_numbers_is_no_failure(tree: HostTree) -> None:
     (below / "bInterfaceNumber").write_text("what\n")
     tty = next((tree.root / "sys/devices").rglob("ttyACM0"))
     (tty / "uevent").write_text("MAJOR=x\nMINOR=\nDEVNAME=ttyACM0\n")
+    (tty / "dev").write_text("x:\n")
     snapshot = scanned(tree, "{usb: {device: 1209:0001, node: tty}}")
     assert (snapshot.error, snapshot.devices) == (None, {})
 

@@ -280,5 +280,9 @@ def test_log_lines_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     now[0] += 1.0
     log("later")
-    assert kept.lines[-2:] == ["suppressed 7 messages", "later"]
-    assert limit.suppressed == 7
+    log("too early")
+    assert kept.lines[-2:] == ["error", "later"]
+    now[0] += 10.0
+    log("at last")
+    assert kept.lines[-2:] == ["suppressed 8 messages", "at last"]
+    assert limit.suppressed == 8
