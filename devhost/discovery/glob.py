@@ -123,8 +123,7 @@ class GlobFinder:
 
     def looked(self, readings: Readings) -> str:
         """Say what is in the directories in front of the wildcards."""
-        some = {_literal_prefix(text) or "/": readings[_root(text)] for text in self.options.paths}
-        return "; ".join(contents(reading, prefix) for prefix, reading in some.items())
+        return "; ".join(dict.fromkeys(_looked(text, readings) for text in self.options.paths))
 
     def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the other entries of these directories."""
@@ -148,6 +147,13 @@ class GlobFinder:
             found.append(f"{contents(reading, prefix or '/')}, none matches {rest}{near}")
         more = len(self.options.paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")
+
+
+def _looked(text: str, readings: Readings) -> str:
+    reading = readings[_root(text)]
+    if isinstance(reading.root, PatternRoot) and reading.names:  # nothing else was counted
+        return f"{len(reading.names)} of {text}"
+    return contents(reading, _literal_prefix(text) or "/")
 
 
 def _root(text: str) -> Root:
