@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from devhost.host.shared import CodeResource
     from devhost.model.config import Config
     from devhost.observe.address import Address
+    from devhost.standin.trial import Trial
 
 
 @click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
@@ -87,10 +88,15 @@ def run(
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
-        if not trial.names:
-            output.print_nothing(node_name)
-        work = endpoint.serve_during(trial.host, trial.live(output.echo))
+        work = endpoint.serve_during(trial.host, _live(trial, node_name))
         asyncio.run(until_signal(work, source.reload_soon if source else None))
+
+
+async def _live(trial: "Trial", node_name: str) -> None:
+    """Show what happens until cancelled; signals are handled by now."""
+    if not trial.names:
+        output.print_nothing(node_name)
+    await trial.live(output.echo)
 
 
 def _first(source: "ConfigSource | None") -> "Config":

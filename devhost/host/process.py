@@ -50,8 +50,13 @@ async def until_signal(
     }
     with _signals(loop, callbacks):
         loop.call_later(_STARTED_AFTER_S, gc_freeze_started)
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:  # by SIGINT, before it was handled here
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()  # raises its exception
 
 
 def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -26,12 +26,16 @@ async def serve(server: grpc.aio.Server, socket: Path) -> None:
     Raises:
         OSError: The file cannot be made; the server is stopped.
     """
+    starting: asyncio.Future[None] | None = None
     try:
         bound = socket.with_name(".kubelet.new")
         server.add_insecure_port(f"unix:{quote(str(bound))}")
-        await server.start()
+        starting = asyncio.ensure_future(server.start())
+        await asyncio.shield(starting)
         _publish(bound, socket)
     except BaseException:
+        if starting is not None:
+            await asyncio.wait({starting})  # a start that is interrupted cannot be stopped
         await server.stop(None)
         raise
 

@@ -1,0 +1,22 @@
+"""The sockets of the stand-in kubelet."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from devhost.standin.sockets import serve
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_start_that_is_cancelled_ends_stopped(directory: Path, turns: int) -> None:
+    """As by Ctrl-C: gRPC cannot stop a server whose start was interrupted."""
+    server = grpc.aio.server()
+    starting = asyncio.create_task(serve(server, directory / "kubelet.sock"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(60):
+            await starting
