@@ -136,6 +136,7 @@ class Host:
             recorder=settings.recorder,
         )
         self._tasks: asyncio.TaskGroup | None = None
+        self._main: asyncio.Task[None] | None = None
 
     @property
     def settings(self) -> Settings:
@@ -167,6 +168,7 @@ class Host:
         """
         shared = self._shared
         directory = shared.directory
+        self._main = asyncio.current_task()
         try:
             async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
                 targets = frozenset({WatchTarget(str(directory.path))})
@@ -208,6 +210,8 @@ class Host:
 
     def _apply_some(self, most: float) -> None:
         done = 0
+        if self._main is not None and self._main.cancelling():
+            return  # it is ending: nothing more can be started
         while done < most:
             if next(self._applying, None) is None:
                 return

@@ -32,6 +32,7 @@ async def test_a_restarted_kubelet_forgets_too(started: RealKubelet, hosting: Ho
     hosting.start(CONFIG)
     await started.wait(SLOT, 1, 1)
     await hosting.stop()
+    await started.wait(SLOT, 1, 0)  # by then the checkpoint has the resource
     await started.restart()
     await started.wait(SLOT, 0, 0)
     await started.expire(SLOT)
