@@ -7,7 +7,7 @@ from typing import Final
 from devhost.discovery import command
 from devhost.discovery.listing import ListedDevice, ListingError, parsed
 from devhost.discovery.match import Match, Readings
-from devhost.discovery.roots import Reading, Root, UnwatchedRoot, failure
+from devhost.discovery.roots import BaseRoot, Reading, Root, failure
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
@@ -37,7 +37,7 @@ NOT_ALLOWED: Final = CommandTerms(allowed=False, node_name="")
 
 
 @immutable
-class CommandRoot(UnwatchedRoot):
+class CommandRoot(BaseRoot):
     """What a command lists for a resource.
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import Final
 from devhost.discovery.match import Match, Readings, nearest
 from devhost.discovery.roots import (
     NOT_DEVICES,
+    BaseRoot,
     DirectoryRoot,
     Reading,
     Root,
@@ -25,7 +26,7 @@ _SHOWN_MAX: Final = 3
 
 
 @immutable
-class PatternRoot:
+class PatternRoot(BaseRoot):
     """The paths that match a glob pattern with wildcards between its slashes, or with none."""
 
     text: str
@@ -39,16 +40,6 @@ class PatternRoot:
     def watched(self) -> WatchRoot:
         """The directory in front of the wildcards, and all below it."""
         return WatchRoot(self.base or "/", "/" in self.text[len(self.base) + 1 :])
-
-    @property
-    def subsystems(self) -> frozenset[str]:
-        """None: its own events suffice."""
-        return frozenset()
-
-    @property
-    def interval(self) -> float | None:
-        """It is read whenever a source asks."""
-        return None
 
     def has(self, name: str) -> bool:
         """Whether a name is the one, where there are no wildcards."""

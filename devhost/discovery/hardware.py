@@ -178,6 +178,13 @@ class MatchedDevice:
         return frozenset()
 
 
+def members(readings: Readings, root: Root) -> SubsystemReading:
+    """Return the reading of a root that has the kernel's devices."""
+    reading = readings[root]
+    assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+    return reading
+
+
 def nodes_root(mentioned: frozenset[str]) -> NodesRoot:
     """Return what has to be read below /dev, by the variables that templates mention."""
     return NodesRoot(links=any(name.rpartition(".")[2] in LINK_VARIABLES for name in mentioned))
@@ -239,8 +246,7 @@ class Nodes:
         return (one for one in self._members(choice, owner.unit) if owner.counts(one.syspath))
 
     def _members(self, choice: NodeChoice, unit: Unit) -> Iterator[KernelNode]:
-        reading = self._readings[SubsystemRoot(choice.subsystem)]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        reading = members(self._readings, SubsystemRoot(choice.subsystem))
         for name, syspath in reading.below(unit.syspath):
             if choice.name is not None and not any_matches(choice.name, name):
                 continue
@@ -268,9 +274,7 @@ class Nodes:
         return ids
 
     def _sysfs(self, node: KernelNode) -> SysfsTree:
-        reading = self._readings.get(SubsystemRoot(node.subsystem))
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
-        return reading.sysfs
+        return members(self._readings, SubsystemRoot(node.subsystem)).sysfs
 
     def match(
         self,

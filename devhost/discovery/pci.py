@@ -11,6 +11,7 @@ from devhost.discovery.hardware import (
     Unit,
     any_matches,
     driver_matches,
+    members,
     numbers_match,
 )
 from devhost.discovery.match import Match, Readings
@@ -179,8 +180,7 @@ class PciFinder:
 
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield the nodes of each function, or group, that matches."""
-        net = readings.get(_NET)
-        assert net is None or isinstance(net, SubsystemReading), "of that root"  # noqa: S101
+        net = members(readings, _NET) if _NET in readings else None
         nodes = Nodes(self._choices, self.mentioned, readings, split=self.options.split)
         groups: set[str] = set()
         for function in self.functions(readings):
@@ -190,7 +190,7 @@ class PciFinder:
                 yield Skipped(function.address, "excluded")
             elif self._choices[0].subsystem != VFIO_NODE:
                 yield from nodes.of(
-                    _MatchedFunction(function, function.syspath, self._sysfs(readings))
+                    _MatchedFunction(function, function.syspath, members(readings, _ROOT).sysfs)
                 )
             elif (group := function.group) is None:
                 reason = "has no IOMMU group: the IOMMU is off"
@@ -201,16 +201,10 @@ class PciFinder:
 
     def functions(self, readings: Readings) -> Iterator[PciFunction]:
         """Yield all PCI functions."""
-        reading = readings[_ROOT]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        reading = members(readings, _ROOT)
         for syspath in reading.members.values():
             if reading.sysfs.is_pci_function(syspath):
                 yield PciFunction(syspath, reading.sysfs)
-
-    def _sysfs(self, readings: Readings) -> SysfsTree:
-        reading = readings[_ROOT]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
-        return reading.sysfs
 
     def _group(
         self, function: PciFunction, group: str, nodes: Nodes, readings: Readings
@@ -220,7 +214,7 @@ class PciFinder:
         Userspace gets a group only if no function of it is used by the kernel (Linux's
         Documentation/driver-api/vfio.rst).
         """
-        sysfs = self._sysfs(readings)
+        sysfs = members(readings, _ROOT).sysfs
         directory = f"/sys/kernel/iommu_groups/{group}"
         for address in names.natural(sysfs.list(f"{directory}/devices") or ()):
             path = sysfs.link(f"{directory}/devices/{address}")
@@ -231,8 +225,7 @@ class PciFinder:
             if driver is not None and driver != _UNUSED and not driver.startswith("vfio"):
                 reason = f"group {group} holds {address} (driver {driver})"
                 return Skipped(function.address, f"{reason}: bind all of it to vfio-pci")
-        reading = readings[SubsystemRoot("vfio")]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        reading = members(readings, SubsystemRoot("vfio"))
         for name in (group, f"noiommu-{group}"):
             if (syspath := reading.members.get(name)) is None:
                 continue
@@ -259,8 +252,7 @@ class PciFinder:
 
     def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the functions that match the main option and differ in another."""
-        net = readings.get(_NET)
-        assert net is None or isinstance(net, SubsystemReading), "of that root"  # noqa: S101
+        net = members(readings, _NET) if _NET in readings else None
         for function in self.functions(readings):
             reasons = tuple(function.mismatches(self.options, net))
             if reasons and not reasons[0].startswith(("device is ", "class is ", "a bridge")):

@@ -70,8 +70,8 @@ class Root(Protocol):
         ...
 
 
-class UnwatchedRoot:
-    """What has no files whose events report changes; it is read as a whole."""
+class BaseRoot:
+    """What most roots have in common: nothing is watched, and all is read when a source asks."""
 
     __slots__ = ()
 
@@ -216,7 +216,7 @@ class Reading:
 
 
 @immutable
-class DirectoryRoot:
+class DirectoryRoot(BaseRoot):
     """The entries of a directory, or all that is below it; links below it are not followed.
 
     Attributes:
@@ -238,16 +238,6 @@ class DirectoryRoot:
     def watched(self) -> WatchRoot:
         """The directory."""
         return WatchRoot(self.path, self.recursive)
-
-    @property
-    def subsystems(self) -> frozenset[str]:
-        """None: its own events suffice."""
-        return frozenset()
-
-    @property
-    def interval(self) -> float | None:
-        """It is read whenever a source asks."""
-        return None
 
     def has(self, name: str) -> bool:
         """Whether a name is one of those that are read, if something is there."""

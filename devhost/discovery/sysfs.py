@@ -17,9 +17,9 @@ from typing import Final
 
 from devhost.discovery.roots import (
     NOT_DEVICES,
+    BaseRoot,
     Reading,
     Root,
-    UnwatchedRoot,
     WatchRoot,
     unusable,
 )
@@ -206,7 +206,7 @@ def _above(path: str, name: re.Pattern[str]) -> str | None:
 
 
 @immutable
-class SubsystemRoot(UnwatchedRoot):
+class SubsystemRoot(BaseRoot):
     """The devices of a class or a bus."""
 
     subsystem: str
@@ -239,7 +239,7 @@ class SubsystemRoot(UnwatchedRoot):
 
 
 @immutable
-class NumbersRoot(UnwatchedRoot):
+class NumbersRoot(BaseRoot):
     """All devices that have a number, of all subsystems."""
 
     @property
@@ -302,7 +302,7 @@ def _absent(subsystem: str, files: HostFiles) -> str:
 
 
 @immutable
-class NodesRoot(UnwatchedRoot):
+class NodesRoot(BaseRoot):
     """The nodes of devices below /dev.
 
     Attributes:

@@ -56,9 +56,7 @@ class SysfsFinder:
         return False
 
     def _reading(self, readings: Readings) -> SubsystemReading:
-        reading = readings[SubsystemRoot(self.options.subsystem)]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
-        return reading
+        return hardware.members(readings, SubsystemRoot(self.options.subsystem))
 
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield each device that matches."""

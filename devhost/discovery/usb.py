@@ -11,11 +11,12 @@ from devhost.discovery.hardware import (
     Nodes,
     Unit,
     any_matches,
+    members,
     numbers_match,
 )
 from devhost.discovery.match import LETTERS, Match, Readings
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import NumbersRoot, SubsystemReading, SubsystemRoot, SysfsTree
+from devhost.discovery.sysfs import NumbersRoot, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
 from devhost.model.hardware import USB_NODE, NodeChoice, Usb, UsbSelector
@@ -104,7 +105,7 @@ class UsbDevice:
         ]
 
     def is_of_class(self, selector: UsbSelector) -> bool:
-        """Whether its own class satisfies a selector that says no more of interfaces."""
+        """Whether its own class satisfies a selector that says nothing else of interfaces."""
         alone = selector.interface is None and selector.driver is None
         return alone and selector.class_ is not None and self.code.startswith(selector.class_)
 
@@ -182,7 +183,7 @@ class _MatchedUsb(MatchedDevice):
 
     def __init__(self, device: UsbDevice, port: str, options: Usb, readings: Readings) -> None:
         unit = Unit(device.syspath, device.name, port, port, device.variables(), device.syspath)
-        super().__init__(unit, _sysfs(readings))
+        super().__init__(unit, members(readings, _ROOT).sysfs)
         self._device, self._readings = device, readings
         self._selected = {one.syspath: one for one in device.selected(options)}
         # Its own class selects it as a whole, unless some of its interfaces are of that class.
@@ -216,8 +217,7 @@ class _MatchedUsb(MatchedDevice):
         """Libusb detaches drivers: who has the device's own node has all of its nodes."""
         if node.subsystem != USB_NODE:
             return frozenset()
-        numbers = self._readings[_NUMBERS]
-        assert isinstance(numbers, SubsystemReading), "of that root"  # noqa: S101
+        numbers = members(self._readings, _NUMBERS)
         path = self._device.syspath
         below = (one for _, one in numbers.below(path) if one != path)
         files = (numbers.sysfs.uevent(one).get("DEVNAME") for one in below)
@@ -263,8 +263,7 @@ class UsbFinder:
 
     def devices(self, readings: Readings) -> Iterator[UsbDevice]:
         """Yield all USB devices."""
-        reading = readings[_ROOT]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        reading = members(readings, _ROOT)
         for name, syspath in reading.members.items():
             if ":" not in name and reading.sysfs.text(f"{syspath}/idVendor") is not None:
                 yield UsbDevice(syspath, reading.sysfs, reading.members)
@@ -311,9 +310,3 @@ class UsbFinder:
     def unmatched(self, readings: Readings) -> str:
         """Say how many devices there are, and what comes nearest."""
         return hardware.unmatched(self, readings)
-
-
-def _sysfs(readings: Readings) -> SysfsTree:
-    reading = readings[_ROOT]
-    assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
-    return reading.sysfs

@@ -7,7 +7,7 @@ from devhost.discovery import topology
 from devhost.discovery.candidates import OwnerOf
 from devhost.discovery.identity import Identified
 from devhost.discovery.match import Readings
-from devhost.discovery.roots import Reading, Root, UnwatchedRoot
+from devhost.discovery.roots import BaseRoot, Reading, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError
@@ -37,7 +37,7 @@ class DeclaredNode(Node):
 
 
 @immutable
-class PluginRoot(UnwatchedRoot):
+class PluginRoot(BaseRoot):
     """The devices of a plugin, in the place of a part of the host."""
 
     methods: PluginMethods
