@@ -5,7 +5,7 @@ from typing import Final
 
 from devhost import limits
 
-# Of what the declared IDs leave: the part that is divided evenly, which a directory that fills up
+# The part of the IDs left by declarations that is divided evenly, which a directory that fills up
 # cannot take from others. The rest goes to the first that need it.
 _SHARE: Final = 0.5
 

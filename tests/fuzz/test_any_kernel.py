@@ -60,7 +60,7 @@ def test_any_buffer(buffer: bytes) -> None:
 
 
 class _Said:
-    """An inotify that reports what it is told."""
+    """An inotify that reports what a test sets."""
 
     def __init__(self, events: list[Event]) -> None:
         self.read = lambda: events

@@ -103,7 +103,7 @@ def test_what_the_image_installs_is_what_is_tested() -> None:
 
 
 def test_the_bill_of_materials(image: Image, packages: Path) -> None:
-    """It is valid, and has what the image has: no more, no less."""
+    """It is valid, and has exactly what the image has."""
     text = (image.rootfs / "usr/share/sbom/devhost.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     bom = json.loads(text)

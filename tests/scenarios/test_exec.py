@@ -156,7 +156,7 @@ async def test_one_that_takes_long_holds_up_nothing(
 async def test_two_resources_have_it_run_for_each(
     tool: Tool, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
-    """It is told for which; of a resource with the same command twice it runs once."""
+    """It gets the name of the resource; of a resource with the same command twice it runs once."""
     tool.lists("a")
     other = (
         f"- name: example.com/b\n  sources: [{{exec: [{tool.path}]}}, {{exec: [{tool.path}]}}]\n"

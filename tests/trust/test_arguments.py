@@ -1,4 +1,4 @@
-"""Attacks on a command by the names of devices, which whoever writes to a directory chooses."""
+"""Attacks on a command by the names of devices, which anybody who writes to a directory chooses."""
 
 import asyncio
 import json

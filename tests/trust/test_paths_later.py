@@ -100,7 +100,7 @@ def test_a_link_of_another_user_is_not_handed_out(watched: Victim) -> None:
 
 @others_may_write
 def test_every_link_on_the_way_counts(watched: Victim, given_away: Callable[[Path], None]) -> None:
-    """A link of root's is worth no more than the one that it leads to."""
+    """A link of root's is worth only as much as the one that it leads to."""
     watched.link("/dev/by-name/x", "../../watched/x")
     watched.link("/opt/names", "/dev/by-name")
     given_away(watched.at("/watched"))

@@ -226,6 +226,6 @@ def test_what_is_explained(planned: Planned) -> None:
 
 
 def test_a_command_of_one_resource_is_another_of_the_next() -> None:
-    """It is told the resource's name."""
+    """It gets the resource's name."""
     other = CommandRoot(("true",), "e.com/b", 30.0, 60.0, TERMS)
     assert root("true") == root("true") != other

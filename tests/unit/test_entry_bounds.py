@@ -80,7 +80,7 @@ def test_long_paths_count_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_many_wildcards_count_a_directory_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pattern that leads to the same place in many ways is no more work than it finds."""
+    """A pattern that leads to the same place in many ways takes no longer than what it finds."""
     monkeypatch.setattr("devhost.hostfs.tally.ENTRIES_MAX", 500)
     path = tmp_path / "d"
     for _ in range(12):

@@ -72,7 +72,7 @@ def active_older(instances: Instances, resource: str) -> set[str]:
 
 
 def test_an_instance_of_the_future_is_none(sockets: Sockets) -> None:
-    """Whoever writes into the directory does not silence a resource by a name."""
+    """A writer to the directory does not silence a resource by a name."""
     one = Instances(Path())
     others = Instances(Path())
     others.own = "f" * 20

@@ -361,7 +361,7 @@ found = st.sets(st.sampled_from("nmop"))
 async def test_no_scan_moves_a_node(
     scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
 ) -> None:
-    """Whoever finds it, and in which order: it stays as long as its resource finds it."""
+    """Whatever finds it, and in which order: it stays as long as its resource finds it."""
     at = Entered()
     at.ownership.expect(before)
     has: dict[str, str] = {}
