@@ -85,13 +85,19 @@ def unplug(tree: HostTree, name: str, tty: str) -> None:
     shutil.rmtree(below)
 
 
-async def test_unplug_and_plug(
-    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
-) -> None:
-    tree = HostTree(tmp_path / "host")
+async def with_two_sticks(directory: Path, hosting: Hosting, standin: SimulatedKubelet) -> HostTree:
+    """Start devhost on a host with two sticks; return the host when both are offered."""
+    tree = HostTree(directory / "host")
     tree.hardware((HERE / "trees/ftdi.tree").read_text())
     hosting.start(USB, root=tree.root)
     await standin.wait(NAME, 2, 2)
+    return tree
+
+
+async def test_unplug_and_plug(
+    tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
+) -> None:
+    tree = await with_two_sticks(tmp_path, hosting, standin)
     unplug(tree, "1-2", "ttyUSB0")
     kernel.send("remove", "tty")
     await standin.wait(NAME, 2, 1)
@@ -117,10 +123,7 @@ async def test_unplug_and_plug(
 async def test_an_event_of_another_subsystem_is_no_reason_to_scan(
     tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
-    tree = HostTree(tmp_path / "host")
-    tree.hardware((HERE / "trees/ftdi.tree").read_text())
-    hosting.start(USB, root=tree.root)
-    await standin.wait(NAME, 2, 2)
+    tree = await with_two_sticks(tmp_path, hosting, standin)
     unplug(tree, "1-2", "ttyUSB0")
     kernel.send("add", "net")
     unplug(tree, "1-1.4", "ttyUSB1")
