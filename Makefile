@@ -9,6 +9,8 @@ BENCH_ARGS ?=
 SECONDS ?= 3600
 # How long the fuzzing takes that is part of the tests.
 FUZZ_SECONDS ?= 60
+# Of generated inputs: the same ones in each test run, so that a failure is due to the change.
+SEED ?= 1
 
 BIN := .venv/bin
 PROTO_BIN := .tools/proto-venv/bin
@@ -51,8 +53,8 @@ test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds t
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
-		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
-		$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) DEVHOST_FUZZ_SEED=$(SEED) \
+		$(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal $(PYTEST_ARGS)
 
 test-kubelets: setup ## Run the tests that take any kubelet on all real ones, old ones too
 	@kubelets="$$($(BUILD_KUBELETS) $(OLD_KUBELETS) $(KUBELETS))" && \

@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from devhost.discovery.candidates import DEFERRED
 from devhost.host.resource.publisher import Publisher
@@ -28,6 +28,8 @@ ACCEPTED_AFTER_S: Final = 24 * 3600.0
 _FINDING: Final = ("sources", "id", "group", "max_devices", "overlap")
 _BURST_S: Final = 0.5  # many changes are one count
 _LOG: Final = logging.getLogger(__name__)
+
+Count = Annotated[int, Field(ge=0)]  # checked where the file is read
 
 
 @immutable
@@ -43,10 +45,10 @@ class Expectation:
     """
 
     finding: str = ""
-    found: int = 0
-    elsewhere: int = 0
-    minimum: int | None = None
-    before: Mapping[int, float] = field(default_factory=dict)
+    found: Count = 0
+    elsewhere: Count = 0
+    minimum: Count | None = None
+    before: Mapping[Count, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, resource: Resource, found: int, elsewhere: int = 0) -> "Expectation":
