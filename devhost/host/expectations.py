@@ -29,7 +29,7 @@ _FINDING: Final = ("sources", "id", "group", "max_devices", "overlap")
 _BURST_S: Final = 0.5  # many changes are one count
 _LOG: Final = logging.getLogger(__name__)
 
-Count = Annotated[int, Field(ge=0)]  # checked where the file is read
+_Count = Annotated[int, Field(ge=0)]  # checked where the file is read
 
 
 @immutable
@@ -45,10 +45,10 @@ class Expectation:
     """
 
     finding: str = ""
-    found: Count = 0
-    elsewhere: Count = 0
-    minimum: Count | None = None
-    before: Mapping[Count, float] = field(default_factory=dict)
+    found: _Count = 0
+    elsewhere: _Count = 0
+    minimum: _Count | None = None
+    before: Mapping[_Count, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, resource: Resource, found: int, elsewhere: int = 0) -> "Expectation":
