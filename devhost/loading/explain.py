@@ -195,7 +195,7 @@ def shape_problems(
         elif path not in reported and path not in around:
             position = tree.position(path)
             column = position.column + _template_offset(details, position)
-            yield path, _message(details, path, position), (position.line, column)
+            yield path, shape_message(details, path, position), (position.line, column)
 
 
 def known(path: Path, tree: Tree) -> Path:
@@ -272,7 +272,8 @@ def _template_offset(details: ErrorDetails, position: Position) -> int:
     return error.offset + (0 if position.plain else 1)
 
 
-def _message(details: ErrorDetails, path: Path, position: Position) -> str:
+def shape_message(details: ErrorDetails, path: Path, position: Position) -> str:
+    """Return what is wrong with a value, and what would be right."""
     kind, given = details["type"], details["input"]
     message = details["msg"].removeprefix("Value error, ")
     if kind == "missing":

@@ -193,6 +193,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         init: Collection[str] = (),
         sidecars: Collection[str] = (),
         start: bool = True,
+        devices: Mapping[str, Collection[str]] | None = None,
     ) -> dict[str, Answer]:
         """Admit a pod and start its containers.
 
@@ -203,6 +204,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
                 sidecars come first, in the order of `containers`.
             sidecars: The init containers that go on running.
             start: Start the containers too; else nothing is returned.
+            devices: Resource to the IDs that may be chosen of it, where not all may.
 
         Raises:
             AdmissionError: The kubelet or a plugin refused; the pod holds nothing then.
@@ -215,7 +217,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
                     active = self._ledger.activate(pod, containers, init, sidecars)
                     order = [name for name in active.containers if name in containers]
                     for name in order:
-                        await self._allocate(pod, name, containers[name], reusable)
+                        await self._allocate(pod, name, containers[name], reusable, devices or {})
             except AdmissionError as error:
                 text = f"Allocate failed due to {error}, which is unexpected"
                 raise AdmissionError(text) from error
@@ -224,7 +226,12 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         return started
 
     async def _allocate(
-        self, pod: str, name: str, requests: Mapping[str, int], reusable: dict[str, state.Ids]
+        self,
+        pod: str,
+        name: str,
+        requests: Mapping[str, int],
+        reusable: dict[str, state.Ids],
+        among: Mapping[str, Collection[str]],
     ) -> None:
         active = self._ledger.pods[pod]
         held = active.containers[name]
@@ -232,7 +239,8 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             count = requests[resource]
             if not self._ledger.needs(pod, name, resource, count):
                 continue
-            ids = await self._choose(resource, count, reusable.get(resource, state.Ids()))
+            reused = reusable.get(resource, state.Ids())
+            ids = await self._choose(resource, count, reused, among.get(resource))
             entry = pb2.ContainerAllocateRequest(devices_ids=state.shuffled(ids))
             request = pb2.AllocateRequest(container_requests=[entry])
             response = await ask(self._endpoints.stub(resource).Allocate(request))
@@ -245,13 +253,15 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             before = reusable.get(resource, state.Ids())
             reusable[resource] = before | its.ids if name in active.init else before - its.ids
 
-    async def _choose(self, resource: str, count: int, reusable: state.Ids) -> state.Ids:
+    async def _choose(
+        self, resource: str, count: int, reusable: state.Ids, among: Collection[str] | None
+    ) -> state.Ids:
         """Choose devices: first those of the pod's ordinary init containers, in whatever health."""
         reused = state.choose(reusable, state.Ids(), count)
         needed = count - len(reused)
         if not needed:
             return reused
-        free = self._ledger.free(resource, needed)
+        free = self._ledger.free(resource, needed, among)
         preferred = await self._preferred(resource, free | reused, reused, count)
         return reused | state.choose(free, preferred, needed)
 

@@ -238,9 +238,11 @@ class Ledger:
             raise AdmissionError(f"previously allocated devices are no longer healthy; {reason}")
         return not held and count > 0
 
-    def free(self, resource: str, count: int) -> Ids:
-        """Return the devices of which `count` are to be chosen."""
+    def free(self, resource: str, count: int, among: Iterable[str] | None = None) -> Ids:
+        """Return the devices of which `count` are to be chosen, of these IDs if given."""
         free = self.table(resource).healthy - self._in_use(resource)
+        if among is not None:
+            free &= frozenset(among)
         if len(free) < count:
             raise AdmissionError(
                 f"requested number of devices unavailable for {resource}. "

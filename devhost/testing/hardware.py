@@ -22,6 +22,7 @@ comment::
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,8 @@ _BUSES: Final = frozenset(
     }
 )
 _NUMBER: Final = re.compile(r"([0-9]+):([0-9]+)")
+_NODE: Final = re.compile(r"^DEVNAME=(.+)$", re.MULTILINE)
+_LINKS: Final = ("sys/bus", "sys/class", "sys/dev", "sys/kernel", "dev")
 _SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
 # Words that are no files of their own.
 _RESERVED: Final = frozenset(
@@ -69,14 +72,34 @@ class _Device:
 
 
 def build(tree: "HostTree", text: str) -> None:
-    """Create the hardware that a text describes.
+    """Create the hardware that a text describes; devices that are there stay as they are.
 
     Raises:
         ValueError: A line is invalid.
         NotPermittedError: This process may not create device nodes.
     """
     for device in _devices(tree, text):
-        _create(tree, device)
+        if not tree.at(device.path).is_dir():
+            _create(tree, device)
+
+
+def remove(tree: "HostTree", name: str) -> None:
+    """Remove a device with all that is below it, and the nodes and links of these.
+
+    Raises:
+        ValueError: There is no such device.
+    """
+    device = next((tree.root / "sys/devices").rglob(name), None)
+    if device is None:
+        raise ValueError(f"no device {name!r} in sysfs")
+    for uevent in device.rglob("uevent"):
+        if found := _NODE.search(uevent.read_text()):
+            (tree.root / "dev" / found[1]).unlink(missing_ok=True)
+    shutil.rmtree(device)
+    links = (one for top in _LINKS for one in (tree.root / top).rglob("*") if one.is_symlink())
+    for link in [*links]:
+        if not link.exists():
+            link.unlink()
 
 
 def _devices(tree: "HostTree", text: str) -> Iterator[_Device]:

@@ -103,11 +103,24 @@ class HostTree:
     def hardware(self, text: str) -> None:
         """Create devices with their files in sysfs; `devhost.testing.hardware` has the notation.
 
+        Devices that are there already stay as they are.
+
         Raises:
             ValueError: A line is invalid.
             NotPermittedError: This process may not create device nodes.
         """
         hardware.build(self, text)
+
+    def unplug(self, name: str) -> None:
+        """Remove a device of `hardware`, what is below it, and all nodes and links of these.
+
+        Args:
+            name: Its name in sysfs, such as ``1-2``.
+
+        Raises:
+            ValueError: There is no such device.
+        """
+        hardware.remove(self, name)
 
     def remove(self, path: str) -> None:
         """Remove a file, a node, a link (not its target), or a directory with its content."""

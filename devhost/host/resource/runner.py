@@ -43,6 +43,7 @@ class Runner:
         self._shared = shared
         self.draining = False
         self._due = RescanTrigger()
+        self._busy = True
         self._member = shared.ownership.add(name, self.trigger_scan)
         self._declare(scanner)
         own = functools.partial(shared.inventory.own, self._member)
@@ -52,7 +53,7 @@ class Runner:
         self.health = HealthMonitor(name, self.trigger_scan)
         self._injection = CdiInjection(shared.cdi_files, shared.holders, self.trigger_scan)
         self.device_list = DeviceList(shared.leave_after)
-        self.device_list.ids_held_by_pods = self._held
+        self.device_list.ids_held_by_pods = functools.partial(shared.holders.held, name)
         judges = [self.health.with_health, self._injection.judged]
         self._publisher = Publisher(scanner, self.device_list, shared.owners, judges)
         shared.owners.serve(name, self.device_list, self.trigger_scan)
@@ -111,6 +112,16 @@ class Runner:
     def events_suffice(self) -> bool:
         """Whether events report all that may change what was found."""
         return self._scans.events_suffice
+
+    @property
+    def idle(self) -> bool:
+        """Whether no scan is running or due."""
+        return not self._busy and not self._due
+
+    @property
+    def held(self) -> AbstractSet[str]:
+        """The IDs that pods hold, as far as that is known."""
+        return self._shared.holders.held(self.name)
 
     @property
     def _drained(self) -> bool:
@@ -212,7 +223,9 @@ class Runner:
 
     async def _discover(self) -> None:
         """Wait until there is a reason to scan, scan, publish, and rest."""
+        self._busy = False
         await self._until_due()
+        self._busy = True
         await self._shared.ownership.begin(self._member)
         changed = self._due.take()
         began = (clock := asyncio.get_running_loop().time)()
@@ -288,7 +301,7 @@ class Runner:
         while not self._due and clock() < until:
             if self._drained:
                 return
-            held = self._held()
+            held = self.held
             busy = self.device_list.leaving - held or (self.draining and not held)
             step = min(until - clock(), _STEP_S) if busy else until - clock()
             if not await self._due.wait(step) and self.device_list.prunable(clock()):
@@ -320,12 +333,8 @@ class Runner:
 
     # ── who holds what ──
 
-    def _held(self) -> AbstractSet[str]:
-        """The IDs that pods hold, as far as that is known."""
-        return self._shared.holders.held(self.name)
-
     def _held_changed(self) -> None:
-        held, self._last_held = self._last_held, self._held()
+        held, self._last_held = self._last_held, self.held
         if (
             held != self._last_held
             or self.device_list.leaving
