@@ -59,6 +59,10 @@ class Kubelet(pb_grpc.RegistrationServicer):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for _ in watch(b""):
                     self.endpoints[resource] = socket
+                    self.received(resource)
+
+    def received(self, resource: str) -> None:
+        """Is called at each list; does nothing here."""
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(START_S):

@@ -1,5 +1,6 @@
 """The tools and the base image, of Debian's packages; nothing is installed."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -33,6 +34,11 @@ def tools(programs: Mapping[str, str], cache: Path) -> Path:
             (unfinished / "usr").mkdir()
             for package in _packages(wanted, unfinished) if wanted else ():
                 run("dpkg-deb", "--extract", str(package), str(unfinished))
+            for name in ("bin", "sbin", "lib", "lib64"):  # where the machine has them
+                if (old := unfinished / name).exists():
+                    merged = unfinished / "usr" / name
+                    shutil.copytree(old, merged, True, copy_function=os.rename, dirs_exist_ok=True)
+                    shutil.rmtree(old)
     if subprocess.run(with_tools(directory, "true"), check=False, capture_output=True).returncode:
         raise Unavailable("this process may not mount")
     return directory

@@ -1,0 +1,35 @@
+"""The computer that the tests run in; elsewhere they are skipped."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.emulated.sticks import Sticks
+
+SECONDS: Final = 900  # for a test
+MONITOR: Final = os.environ.get("DEVHOST_TEST_EMULATED")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+@pytest.fixture(scope="session")
+def ports() -> Sticks:
+    """QEMU's port for commands, which takes one who commands."""
+    if MONITOR is None:
+        pytest.skip("runs in an emulated computer: make hardware")
+    return Sticks(Path(MONITOR))
+
+
+@pytest.fixture
+def sticks(ports: Sticks) -> Iterator[Sticks]:
+    """The USB ports, all free."""
+    yield ports
+    ports.unplug_all()

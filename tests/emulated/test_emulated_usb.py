@@ -1,0 +1,158 @@
+"""Sticks that come, go and change places, before kubelet's own device manager.
+
+The kernel, its drivers, sysfs, the events and the nodes are real; only the sticks are QEMU's. What
+kubelet has is told by events alone: devhost looks at nothing by itself here.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.emulated.sticks import PATIENCE, Sticks, place, stick
+from tests.support.daemon import Daemon, ids_of
+from tests.support.realkubelet import RealKubelet
+
+PORTS: Final = "example.com/port"
+SERIALS: Final = "example.com/serial"
+CONFIG: Final = f"""
+version: v1
+resources:
+  - name: {PORTS}
+    sources: [usb: {{device: "0403:6001", node: tty}}]
+    removeMissingAfter: never
+    overlap: allow
+    allocate: {{env: {{SERIAL: "${{usb.serial}}"}}}}
+  - name: {SERIALS}
+    sources: [usb: {{device: "0403:6001", node: tty}}]
+    removeMissingAfter: never
+    overlap: allow
+    id: ${{usb.serial}}
+    allocate: {{env: {{SERIAL: "${{usb.serial}}"}}}}
+"""
+
+
+@dataclass
+class Node:
+    """What kubelet has of a running devhost."""
+
+    kubelet: RealKubelet
+    daemon: Daemon
+
+    async def has(self, resource: str, healthy: set[str], unhealthy: int = 0) -> None:
+        """Wait for the counts of a resource, and check the IDs."""
+        total = len(healthy) + unhealthy
+        await self.kubelet.wait(resource, total, len(healthy), timeout=PATIENCE)
+        assert await ids_of(self.kubelet, resource) == healthy
+
+    async def given(self, resource: str, count: int) -> dict[str, str]:
+        """Give each device to a pod; return the nodes by the serial numbers the pods were told."""
+        nodes = {}
+        for number in range(count):
+            pods = await self.kubelet.admit(f"{resource[-4:]}{number}", {"c": {resource: 1}})
+            answer = pods["c"]
+            (device,) = answer["devices"]
+            nodes[answer["envs"]["SERIAL"]] = device["hostPath"]
+        for number in range(count):
+            await self.kubelet.free(f"{resource[-4:]}{number}")
+        return nodes
+
+
+@pytest.fixture
+async def node(
+    real_binary: Path, directory: Path, daemon: Daemon, sticks: Sticks
+) -> AsyncIterator[Node]:
+    """kubelet, with devhost on CONFIG; no stick is plugged in."""
+    async with RealKubelet(real_binary, directory / "plugins") as kubelet:
+        await daemon.start(CONFIG)
+        for resource in (PORTS, SERIALS):
+            await kubelet.wait(resource, 0, 0, timeout=PATIENCE)
+        yield Node(kubelet, daemon)
+
+
+def kernels_nodes(*serials: str) -> dict[str, str]:
+    """Return the nodes of sticks, as the kernel says."""
+    return {one: f"/dev/{next(stick(one).rglob('ttyUSB*')).name}" for one in serials}
+
+
+async def test_plug_unplug_and_plug_into_the_same_and_another_port(
+    node: Node, sticks: Sticks
+) -> None:
+    sticks.serial("A", "1")
+    await node.has(PORTS, {place("1")})
+    await node.has(SERIALS, {"A"})
+    assert await node.given(SERIALS, 1) == kernels_nodes("A")
+
+    sticks.unplug("A")
+    await node.has(PORTS, set(), unhealthy=1)
+    await node.has(SERIALS, set(), unhealthy=1)
+
+    sticks.serial("A", "1")
+    await node.has(PORTS, {place("1")})
+    await node.has(SERIALS, {"A"})
+
+    sticks.unplug("A")
+    await node.has(PORTS, set(), unhealthy=1)
+    sticks.serial("A", "3")
+    await node.has(PORTS, {place("3")}, unhealthy=1)
+    await node.has(SERIALS, {"A"})
+
+
+async def test_two_sticks_change_places(node: Node, sticks: Sticks) -> None:
+    sticks.serial("A", "1")
+    await node.has(SERIALS, {"A"})
+    sticks.serial("B", "2")
+    await node.has(SERIALS, {"A", "B"})
+    before = kernels_nodes("A", "B")
+    assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == before
+
+    sticks.unplug("A")
+    sticks.unplug("B")
+    await node.has(PORTS, set(), unhealthy=2)
+    await node.has(SERIALS, set(), unhealthy=2)
+    sticks.serial("B", "1")  # which has A's node then, so that A has to leave the list
+    sticks.serial("A", "2")
+    await node.has(PORTS, {place("1"), place("2")})
+    await node.has(SERIALS, {"A", "B"})
+    after = kernels_nodes("A", "B")
+    assert after == {"A": before["B"], "B": before["A"]}
+    assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == after
+
+
+async def test_a_stick_is_withdrawn_and_admitted_again(node: Node, sticks: Sticks) -> None:
+    sticks.serial("A", "1")
+    sticks.serial("B", "2")
+    await node.has(SERIALS, {"A", "B"})
+    authorized = stick("A") / "authorized"
+    authorized.write_text("0")
+    await node.has(PORTS, {place("2")}, unhealthy=1)
+    await node.has(SERIALS, {"B"}, unhealthy=1)
+    authorized.write_text("1")
+    await node.has(PORTS, {place("1"), place("2")})
+    await node.has(SERIALS, {"A", "B"})
+
+
+async def test_a_driver_lets_go_of_a_stick_and_takes_it_again(node: Node, sticks: Sticks) -> None:
+    sticks.serial("A", "1")
+    await node.has(SERIALS, {"A"})
+    interface, driver = "1-1:1.0", Path("/sys/bus/usb/drivers/ftdi_sio")
+    (driver / "unbind").write_text(interface)
+    await node.has(PORTS, set(), unhealthy=1)
+    await node.has(SERIALS, set(), unhealthy=1)
+    (driver / "bind").write_text(interface)
+    await node.has(PORTS, {place("1")})
+    await node.has(SERIALS, {"A"})
+
+
+async def test_a_loose_contact(node: Node, sticks: Sticks) -> None:
+    sticks.serial("A", "1")
+    await node.has(SERIALS, {"A"})
+    for _ in range(10):
+        sticks.unplug("A")
+        sticks.serial("A", "1")
+    sticks.serial("B", "2")  # a later event: what came of those before is known then
+    await node.has(SERIALS, {"A", "B"})
+    await node.has(PORTS, {place("1"), place("2")})
+    assert await node.given(SERIALS, 2) == kernels_nodes("A", "B")
