@@ -2,9 +2,9 @@
 
 python -m bench.uevents [event] [burst] [scan] [--turns 40]
 
-``event``: a device comes and goes, a loop device or a node in a directory, until kubelet has the list; one
-process, by turns. ``burst``: 10,000 events that concern no resource. ``scan``: 100 `usb` resources
-on a host with 20 USB devices.
+``event``: a device comes and goes, by turns a loop device and a node in a directory, until kubelet
+has the list. ``burst``: 10,000 events that concern no resource. ``scan``: 100 `usb` resources on a
+host with 20 USB devices.
 """
 
 import argparse
@@ -89,7 +89,14 @@ async def running(root: Path, config: str) -> AsyncIterator[tuple[Lists, Process
     devhost = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "devhost", "run", str(root / "config.yaml")),
         *("--plugin-dir", str(root / "plugins"), "--state-dir", str(root / "state")),
-        *("--allow-path", f"/dev/loop{LOOP}"),
+        *(
+            "--allow-path",
+            f"/dev/loop{LOOP}",
+            "--allow-path",
+            f"{root}/*",
+            "--allow-device",
+            f"{root}/*",
+        ),
         stderr=DEVNULL,
         stdout=DEVNULL,
     )
@@ -108,7 +115,9 @@ async def measure(root: Path, parts: list[str], turns: int) -> None:
     config = f"""
 version: v1
 resources:
-  - {{name: {FILE}, sources: [directory: {files}], removeMissingAfter: never}}
+  - name: {FILE}
+    sources: [directory: {{path: {files}, types: char}}]
+    removeMissingAfter: never
   - name: {DEVICE}
     sources: [sysfs: {{subsystem: block, name: loop{LOOP}, inUse: true}}]
     removeMissingAfter: never
