@@ -9,7 +9,6 @@ from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
 from devhost.discovery.match import Finder, Match, Readings
-from devhost.discovery.pci import PciFinder
 from devhost.discovery.roots import (
     Reading,
     Root,
@@ -19,8 +18,6 @@ from devhost.discovery.roots import (
     unusable,
 )
 from devhost.discovery.static import StaticFinder
-from devhost.discovery.sysfs_devices import SysfsFinder
-from devhost.discovery.usb import UsbFinder
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
@@ -87,11 +84,17 @@ def finder(kind: Kind, resource: Resource, terms: CommandTerms) -> Finder:
             return DevFinder(kind)
         case Static():
             return StaticFinder(kind)
-        case Usb():
+        case Usb():  # loaded here: most files name no hardware, and its code takes 0.5 MiB
+            from devhost.discovery.usb import UsbFinder  # noqa: PLC0415 (as said)
+
             return UsbFinder(kind, resource.mentioned)
         case Pci():
+            from devhost.discovery.pci import PciFinder  # noqa: PLC0415 (as above)
+
             return PciFinder(kind, resource.mentioned)
         case Sysfs():
+            from devhost.discovery.sysfs_devices import SysfsFinder  # noqa: PLC0415 (as above)
+
             return SysfsFinder(kind, resource.mentioned)
         case Exec():
             return CommandFinder(kind, resource.name, terms)

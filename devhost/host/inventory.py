@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from devhost.budget import Budget, Share
 from devhost.discovery.baseline import baseline
@@ -16,8 +16,10 @@ from devhost.hostfs.tally import Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.threads import in_own_thread, in_thread
 from devhost.watch.targets import WatchTarget
-from devhost.watch.uevents import Interest, Uevents
 from devhost.watch.watcher import Watcher
+
+if TYPE_CHECKING:
+    from devhost.watch.uevents import Interest, Uevents
 
 ANSWER_S: Final = 10.0
 _PATIENCE_MAX_S: Final = 60.0
@@ -51,13 +53,18 @@ class InventoryRoot:
     """
 
     def __init__(
-        self, root: Root, files: HostFiles, watcher: Watcher, uevents: Uevents, entries: Share
+        self,
+        root: Root,
+        files: HostFiles,
+        watcher: Watcher,
+        uevents: "Callable[[], Uevents]",
+        entries: Share,
     ) -> None:
         self.root, self._files, self._entries = root, files, entries
         self._subscription = watcher.subscribe(self._changed)
         self._interest: Interest | None = None
         if root.subsystems:
-            self._interest = uevents.subscribe(root.subsystems, lambda: self._tell(None))
+            self._interest = uevents().subscribe(root.subsystems, lambda: self._tell(None))
         self.users: dict[Hashable, OnChange] = {}
         self._reading: Reading | None = None
         self._began = 0.0
@@ -227,7 +234,7 @@ class Inventory:
         self._entries = Budget(
             "entries", each=ENTRIES_MAX, total=ENTRIES_TOTAL_MAX, few=ENTRIES_FEW
         )
-        self._uevents = Uevents()
+        self._uevents: Uevents | None = None
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
 
@@ -239,7 +246,14 @@ class Inventory:
     @property
     def uevent_overruns(self) -> int:
         """How many times the kernel had more device events than could be held."""
-        return self._uevents.overruns
+        return 0 if self._uevents is None else self._uevents.overruns
+
+    def _device_events(self) -> "Uevents":
+        if self._uevents is None:
+            from devhost.watch.uevents import Uevents  # noqa: PLC0415 (most hosts need none)
+
+            self._uevents = Uevents()
+        return self._uevents
 
     def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
         """Call a user for changes of these roots, and no longer for others."""
@@ -249,7 +263,7 @@ class Inventory:
             if one is None:
                 share = self._entries.share()
                 one = self._roots[root] = InventoryRoot(
-                    root, self._files, self._watcher, self._uevents, share
+                    root, self._files, self._watcher, self._device_events, share
                 )
             one.users[user] = changed
         self._used[user] = wanted

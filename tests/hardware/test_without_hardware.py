@@ -1,0 +1,53 @@
+"""A process whose file names no hardware has nothing for it: no socket, and none of the code."""
+
+from pathlib import Path
+
+import pytest
+
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.daemon import Daemon
+
+NAME = "example.com/a"
+CODE = {
+    *(f"devhost.discovery.{name}" for name in ("hardware", "pci", "sysfs", "sysfs_devices", "usb")),
+    "devhost.watch.uevents",
+}
+TELL = """
+import atexit, pathlib, sys
+atexit.register(lambda: pathlib.Path({path!r}).write_text("\\n".join(sys.modules)))
+"""
+
+
+def netlink_sockets(pid: int) -> int:
+    """Return how many descriptors of a process are sockets for the kernel's events of devices."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/netlink").read_text().splitlines()]
+    kind, inode = rows[0].index("Eth"), rows[0].index("Inode")
+    found = {f"socket:[{row[inode]}]" for row in rows[1:] if row[kind] == "15"}
+    return sum(str(one.readlink()) in found for one in Path(f"/proc/{pid}/fd").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("source", "devices", "needed"),
+    [
+        ("static: 1", 1, False),
+        ("directory: {directory}/colas", 1, False),
+        ("sysfs: {{subsystem: mem, name: no-such-device}}", 0, True),
+    ],
+)
+async def test_what_a_process_has_for_hardware(
+    directory: Path,
+    daemon: Daemon,
+    standin: SimulatedKubelet,
+    source: str,
+    devices: int,
+    needed: bool,
+) -> None:
+    (directory / "colas" / "0").touch()
+    daemon.prelude += TELL.format(path=str(directory / "modules"))
+    chosen = source.format(directory=directory)
+    await daemon.start(f"version: v1\nresources: [{{name: {NAME}, sources: [{{{chosen}}}]}}]\n")
+    await standin.wait(NAME, devices, devices)
+    assert netlink_sockets(daemon.pid) == int(needed)
+    assert await daemon.stop() == 0
+    loaded = CODE.intersection((directory / "modules").read_text().split())
+    assert loaded == (CODE if needed else set())
