@@ -33,7 +33,7 @@ LOCK = .tools/uv-venv/bin/uv pip compile --quiet --no-config --generate-hashes -
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e soak fuzz bench lint type format kubelet chart-schema manifest image requirements proto schema clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench lint type format kubelet chart-schema manifest image requirements proto schema clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -67,6 +67,10 @@ e2e: setup ## Test chart and image on a real one-node cluster, as root (the firs
 	@$(BIN)/python -m tests.e2e.programs && $(BIN)/python -m tests.chart.helm \
 		&& $(BIN)/python -m tests.image.build || true
 	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
+
+hardware: setup ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
+	@kubelets="$$($(BUILD_KUBELETS) $(lastword $(KUBELETS)))" && \
+		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.emulated $(PYTEST_ARGS)
 
 soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \

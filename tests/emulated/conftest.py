@@ -1,5 +1,6 @@
 """The computer that the tests run in; elsewhere they are skipped."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def ports() -> Sticks:
+def ports() -> Iterator[Sticks]:
     """QEMU's port for commands, which takes one who commands."""
     if MONITOR is None:
         pytest.skip("runs in an emulated computer: make hardware")
-    return Sticks(Path(MONITOR))
+    with contextlib.closing(Sticks(Path(MONITOR))) as sticks:
+        yield sticks
 
 
 @pytest.fixture

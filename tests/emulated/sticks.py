@@ -19,6 +19,10 @@ class Sticks:
         self._gone: set[str] = set()
         self._do("qmp_capabilities")
 
+    def close(self) -> None:
+        """Command nothing more."""
+        self._monitor.close()
+
     def plug(self, name: str, driver: str, port: str, **properties: Any) -> None:
         """Plug a device into a port, as ``2``, or ``1.4`` of a hub."""
         self._do("device_add", driver=driver, id=name, port=port, bus="usb.0", **properties)
