@@ -1,4 +1,4 @@
-"""Run the tests of this folder in an emulated computer: ``python -m tests.emulated [PYTEST ARGUMENTS]``.
+"""Run these tests in an emulated computer, by pytest: ``python -m tests.emulated [ARGUMENTS]``.
 
 It ends as pytest does; where no computer can be emulated, it says why and fails.
 """
@@ -22,6 +22,11 @@ KEPT: Final = ("DEVHOST_TEST_KUBELET", "PATH")
 
 def main() -> int:
     """Return pytest's exit status."""
+    began = time.monotonic()
+    try:
+        files = computer.files()
+    except Unavailable as reason:
+        sys.exit(f"no computer with USB can be emulated here: {reason}")
     command = [sys.executable, *PYTEST, str(HERE.relative_to(ROOT)), *sys.argv[1:]]
     variables = {name: os.environ[name] for name in KEPT if name in os.environ}
     variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
@@ -37,15 +42,11 @@ def main() -> int:
     if collected.returncode != 0:
         sys.stdout.write(collected.stdout)
         return collected.returncode
-    began = time.monotonic()
     in_there = variables | {"DEVHOST_TEST_EMULATED": "/dev/monitor", "TMPDIR": "/run"}
     arguments = [*command, "-p", "no:cacheprovider", "-v"]
     with tempfile.TemporaryDirectory(prefix="dh") as scratch:
-        try:
-            status = computer.run(arguments, in_there, Path(scratch))
-        except Unavailable as reason:
-            sys.exit(f"no computer with USB can be emulated here: {reason}")
-    sys.stdout.write(f"{time.monotonic() - began:.0f} s from start to end of the computer\n")
+        status = computer.run(files, arguments, in_there, Path(scratch))
+    sys.stdout.write(f"{time.monotonic() - began:.0f} s in all\n")
     return status
 
 

@@ -28,13 +28,13 @@ PACKAGES: Final = {
     "linux-image-amd64": "",
     "qemu-system-x86": "qemu-system-x86_64",
 }
-# With what these need. udev would load them when a device comes.
+# udev would load most of them when a device comes. What they need is loaded before them.
 MODULES: Final = (
     *("virtio_pci", "9pnet_virtio", "9p", "virtio_console"),
     *("xhci_pci", "ftdi_sio", "usbhid", "hid_generic", "evdev", "snd_usb_audio"),
     *("usb_storage", "sd_mod"),
 )
-# What stands in the way of a socket's short path, or could write to this machine, is not there.
+# Nothing in there can write to this machine; what has to be written goes to /run.
 INIT: Final = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -61,18 +61,16 @@ class Files:
 
     packages: Path
 
-    def find(self, *patterns: str) -> Path:
-        """Return the first file by some patterns.
+    def find(self, pattern: str) -> Path:
+        """Return the first file by a pattern.
 
         Raises:
             Unavailable: There is none.
         """
-        roots = (self.packages, Path("/"))
-        found = (path for root in roots for one in patterns for path in sorted(root.glob(one)))
-        try:
-            return next(found)
-        except StopIteration:
-            raise Unavailable(f"there is no {' or '.join(patterns)}") from None
+        for root in (self.packages, Path("/")):
+            for path in sorted(root.glob(pattern)):
+                return path
+        raise Unavailable(f"there is no {pattern}")
 
     def modules(self) -> Iterator[tuple[str, bytes]]:
         """Yield the modules of the kernel, each after those that it needs."""
@@ -116,14 +114,12 @@ def files() -> Files:
         return Files(debian.tools(PACKAGES, CACHE))
 
 
-def run(command: Sequence[str], variables: Mapping[str, str], scratch: Path) -> int:
+def run(found: Files, command: Sequence[str], variables: Mapping[str, str], scratch: Path) -> int:
     """Run a command in a computer, with its output as ours; return its exit status.
 
     Raises:
-        Unavailable: It cannot be emulated here.
         RuntimeError: The computer has ended without one, or takes too long.
     """
-    found = files()
     initrd, console, status = (scratch / name for name in ("initrd", "console", "status"))
     _pack(found, command, variables, scratch / "files", initrd)
     # At the end of its input QEMU takes no more output.
@@ -164,30 +160,26 @@ def _pack(
 
 def _qemu(found: Files, initrd: Path, console: Path, status: Path) -> list[str]:
     share = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"
-    # QEMU's port for commands is on a socket, with which a port of the computer is connected.
-    monitor = f"socket,path={initrd.with_name('monitor')}"
+    # QEMU takes commands at a socket, with which a port of the computer is connected.
+    commands = f"path={initrd.with_name('monitor')}"
     ports = {
-        "output": "stdio,signal=off",
-        "status": f"file,path={status}",
-        "monitor": monitor,
+        "output": "stdio,id=output,signal=off",
+        "status": f"file,id=status,path={status}",
+        "monitor": f"socket,id=monitor,{commands}",
     }
-    connected = [
-        argument
-        for name, backend in ports.items()
-        for option, value in (
-            ("-chardev", f"{backend.replace(',', f',id={name},', 1)}"),
-            ("-device", f"virtserialport,chardev={name},name={name}"),
-        )
-        for argument in (option, value)
-    ]
-    # Not KVM: it is slower to learn where it does not work than to do without it.
+    connected: list[str] = []
+    for name, backend in ports.items():
+        device = f"virtserialport,chardev={name},name={name}"
+        connected += ["-chardev", backend, "-device", device]
+    # Not KVM: where there is /dev/kvm, a guest may still not boot.
     return debian.with_tools(
         found.packages,
         *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max", "-smp", "2"),
         *("-m", "2048", "-display", "none", "-nodefaults", "-no-reboot"),
         *("-kernel", str(found.find("boot/vmlinuz-*-amd64")), "-initrd", str(initrd)),
         *("-append", "console=ttyS0 quiet panic=-1", "-serial", f"file:{console}"),
-        *("-chardev", f"{monitor},id=qmp,server=on,wait=off", "-mon", "chardev=qmp,mode=control"),
+        *("-chardev", f"socket,id=qmp,{commands},server=on,wait=off"),
+        *("-mon", "chardev=qmp,mode=control"),
         *("-virtfs", share, "-device", "virtio-serial-pci", *connected),
         *("-device", "qemu-xhci,id=usb,addr=14.0", "-audiodev", "none,id=silence"),
     )

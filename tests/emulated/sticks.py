@@ -37,6 +37,12 @@ class Sticks:
         always = {"always-plugged": True}
         self.plug(name, "usb-serial", port, serial=name, chardev=line, **always)
 
+    def disk(self, name: str, port: str) -> None:
+        """Plug an empty disk in."""
+        medium = f"medium-{name}"
+        self._do("blockdev-add", driver="null-co", size=1 << 20, **{"node-name": medium})
+        self.plug(name, "usb-storage", port, drive=medium, removable=True)
+
     def unplug(self, name: str) -> None:
         """Pull a device out."""
         self._gone.clear()
@@ -62,9 +68,9 @@ class Sticks:
         return said
 
 
-def place(port: str) -> str:
+def place(port: str, usb: int = 2) -> str:
     """Return the ID that a device in a port has by default."""
-    return f"{CONTROLLER}-usbv2-0:{port}"
+    return f"{CONTROLLER}-usbv{usb}-0:{port}"
 
 
 def stick(serial: str) -> Path:

@@ -4,15 +4,20 @@ The kernel, its drivers, sysfs, the events and the nodes are real; only the stic
 kubelet has is told by events alone: devhost looks at nothing by itself here.
 """
 
+import asyncio
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from tests.emulated.sticks import PATIENCE, Sticks, place, stick
-from tests.support.daemon import Daemon, ids_of
+from tests.support.daemon import Daemon, ids_of, until
 from tests.support.realkubelet import RealKubelet
 
 PORTS: Final = "example.com/port"
@@ -34,12 +39,26 @@ resources:
 """
 
 
+# What finds a kind of device, its ID, and the node that a pod is given.
+KINDS: Final = {
+    "example.com/keyboard": ("usb: {class: hid, node: hidraw}", place("2.3"), r"/dev/hidraw\d+"),
+    "example.com/sound": ("usb: {class: audio, node: sound}", place("3"), r"/dev/snd/controlC\d+"),
+    "example.com/disk": ("usb: {class: storage, node: block}", place("4", usb=3), r"/dev/sd[a-z]"),
+}
+
+
 @dataclass
 class Node:
-    """What kubelet has of a running devhost."""
+    """kubelet, and what it has of devhost."""
 
     kubelet: RealKubelet
     daemon: Daemon
+
+    async def start(self, config: str) -> None:
+        """Start devhost, and wait until kubelet has its resources."""
+        await self.daemon.start(config)
+        for resource in yaml.safe_load(config)["resources"]:
+            await self.kubelet.wait(resource["name"], 0, 0, timeout=PATIENCE)
 
     async def has(self, resource: str, healthy: set[str], unhealthy: int = 0) -> None:
         """Wait for the counts of a resource, and check the IDs."""
@@ -64,12 +83,11 @@ class Node:
 async def node(
     real_binary: Path, directory: Path, daemon: Daemon, sticks: Sticks
 ) -> AsyncIterator[Node]:
-    """kubelet, with devhost on CONFIG; no stick is plugged in."""
+    """kubelet; devhost is not started, and no stick is plugged in."""
+    del sticks
     async with RealKubelet(real_binary, directory / "plugins") as kubelet:
-        await daemon.start(CONFIG)
-        for resource in (PORTS, SERIALS):
-            await kubelet.wait(resource, 0, 0, timeout=PATIENCE)
         yield Node(kubelet, daemon)
+        await daemon.kill()
 
 
 def kernels_nodes(*serials: str) -> dict[str, str]:
@@ -80,6 +98,7 @@ def kernels_nodes(*serials: str) -> dict[str, str]:
 async def test_plug_unplug_and_plug_into_the_same_and_another_port(
     node: Node, sticks: Sticks
 ) -> None:
+    await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(PORTS, {place("1")})
     await node.has(SERIALS, {"A"})
@@ -101,6 +120,7 @@ async def test_plug_unplug_and_plug_into_the_same_and_another_port(
 
 
 async def test_two_sticks_change_places(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(SERIALS, {"A"})
     sticks.serial("B", "2")
@@ -122,6 +142,7 @@ async def test_two_sticks_change_places(node: Node, sticks: Sticks) -> None:
 
 
 async def test_a_stick_is_withdrawn_and_admitted_again(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
     sticks.serial("A", "1")
     sticks.serial("B", "2")
     await node.has(SERIALS, {"A", "B"})
@@ -135,6 +156,7 @@ async def test_a_stick_is_withdrawn_and_admitted_again(node: Node, sticks: Stick
 
 
 async def test_a_driver_lets_go_of_a_stick_and_takes_it_again(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(SERIALS, {"A"})
     interface, driver = "1-1:1.0", Path("/sys/bus/usb/drivers/ftdi_sio")
@@ -147,6 +169,7 @@ async def test_a_driver_lets_go_of_a_stick_and_takes_it_again(node: Node, sticks
 
 
 async def test_a_loose_contact(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(SERIALS, {"A"})
     for _ in range(10):
@@ -156,3 +179,43 @@ async def test_a_loose_contact(node: Node, sticks: Sticks) -> None:
     await node.has(SERIALS, {"A", "B"})
     await node.has(PORTS, {place("1"), place("2")})
     assert await node.given(SERIALS, 2) == kernels_nodes("A", "B")
+
+
+async def test_the_entry_that_devhost_prints_offers_the_stick_and_no_other(
+    node: Node, sticks: Sticks
+) -> None:
+    sticks.serial("A", "1")
+    sticks.serial("B", "2")
+    await until(Path("/dev/ttyUSB1").exists, "both sticks")
+    path = kernels_nodes("A")["A"]
+    printed = [sys.executable, "-m", "devhost", "devices", path, "-o", "yaml"]
+    (entry,) = yaml.safe_load(await asyncio.to_thread(subprocess.check_output, printed))
+    name = entry["name"]
+    await node.daemon.start(yaml.dump({"version": "v1", "resources": [entry]}))
+    await node.kubelet.wait(name, 1, 1, timeout=PATIENCE)
+    (device,) = await ids_of(node.kubelet, name)
+    sticks.unplug("A")
+    await node.has(name, set(), unhealthy=1)
+    sticks.serial("A", "1")
+    await node.has(name, {device})
+
+
+async def test_other_kinds_of_devices(node: Node, sticks: Sticks) -> None:
+    resources = [
+        f"  - {{name: {name}, sources: [{source}], removeMissingAfter: never}}\n"
+        for name, (source, *_) in KINDS.items()
+    ]
+    node.daemon.flags = ["--allow-device", "hidraw", "--allow-path", "/dev/sd*"]
+    await node.start(f"version: v1\nresources:\n{''.join(resources)}")
+    sticks.plug("hub", "usb-hub", "2")
+    sticks.plug("keyboard", "usb-kbd", "2.3")
+    sticks.plug("sound", "usb-audio", "3", audiodev="silence")
+    sticks.disk("disk", "4")
+    for name, (_, device, pattern) in KINDS.items():
+        await node.has(name, {device})
+        answer = (await node.kubelet.admit(name[-4:], {"c": {name: 1}}))["c"]
+        nodes = [one["hostPath"] for one in answer["devices"]]
+        assert any(re.fullmatch(pattern, one) for one in nodes), nodes
+    for name in KINDS:
+        sticks.unplug(name.partition("/")[2])
+        await node.has(name, set(), unhealthy=1)
