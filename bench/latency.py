@@ -61,7 +61,7 @@ class Kubelet(pb_grpc.RegistrationServicer):
                     self.endpoints[resource] = socket
                     self.received(resource)
 
-    def received(self, resource: str) -> None:
+    def received(self, _resource: str) -> None:
         """Is called at each list; does nothing here."""
 
     async def until(self, count: int) -> None:
