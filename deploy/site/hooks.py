@@ -6,7 +6,7 @@ A link to one of them, as it works in the repository, leads to its copy in the s
 import posixpath
 import re
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # a dependency of the extra `docs` alone
     from mkdocs.config.defaults import MkDocsConfig
@@ -19,50 +19,59 @@ PAGES: Final = {
     "architecture.md": "ARCHITECTURE.md",
     "chart.md": "deploy/helm/devhost/README.md",
     "contributing.md": "CONTRIBUTING.md",
+    "measurements.md": "bench/RESULTS.md",
     "security-policy.md": "SECURITY.md",
 }
-# Files that pages link are copied below this directory.
+# Other files that pages link are copied below this directory.
 COPIES: Final = "files"
 _LINK: Final = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the pages."""
+    """Add the pages, and the files that pages link."""
     from mkdocs.structure.files import File  # noqa: PLC0415
 
     for page, source in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
+    linked = {
+        path
+        for page in files.documentation_pages()
+        for link in _LINK.finditer(page.content_string)
+        if (path := _linked(link, page.src_uri)) and site_path(path).startswith(COPIES)
+    }
+    for path in sorted(linked):
+        if (ROOT / path).is_file():  # otherwise MkDocs reports the link
+            content = (ROOT / path).read_bytes()
+            files.append(File.generated(config, site_path(path), content=content))
     return files
 
 
-def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:
+def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
     """Let the links of a page lead to what they name within the site."""
-    from mkdocs.structure.files import File  # noqa: PLC0415
-
     here = page.file.src_uri
-    base = posixpath.dirname(PAGES.get(here, f"docs/{here}"))
 
     def led(link: re.Match[str]) -> str:
-        target = link[2]
-        if ":" in target:
+        path = _linked(link, here)
+        if path is None:
             return link[0]
-        found = posixpath.normpath(posixpath.join(base, target))
-        shown = site_path(found)
-        if shown.startswith(f"{COPIES}/") and files.get_file_from_path(shown) is None:
-            content = (ROOT / found).read_bytes()
-            files.append(File.generated(config, shown, content=content))
         start = posixpath.dirname(here) or "."
-        return f"{link[1]}{posixpath.relpath(shown, start)}{link[3]}"
+        return f"{link[1]}{posixpath.relpath(site_path(path), start)}{link[3]}"
 
     return _LINK.sub(led, markdown)
 
 
+def _linked(link: re.Match[str], page: str) -> str | None:
+    """Return what a link of a page of the site leads to: a file of the repository."""
+    base = posixpath.dirname(PAGES.get(page, f"docs/{page}"))
+    return None if ":" in link[2] else posixpath.normpath(posixpath.join(base, link[2]))
+
+
 def site_path(path: str) -> str:
     """Return the place in the site of a file of the repository."""
-    pages: dict[str, Any] = {source: page for page, source in PAGES.items()}
-    if path in pages:
-        return str(pages[path])
+    for page, source in PAGES.items():
+        if path == source:
+            return page
     if path == "README.md":
         return "index.md"
     if PurePosixPath(path).is_relative_to("docs"):

@@ -34,7 +34,7 @@ def main() -> None:
         COMMAND, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
     )
     # The name of the temporary directory is another one each time.
-    printed = re.sub(r"/tmp/devhost-demo-\w+", "/tmp/devhost-demo", done.stdout)  # noqa: S108
+    printed = re.sub(r"/tmp/devhost-demo-\w+", "/tmp/devhost-demo", done.stdout)
     svg = "\n".join(line.rstrip() for line in picture(printed).splitlines())
     PICTURE.write_text(f"{svg}\n", encoding="utf-8")
     sys.stdout.write(f"{PICTURE.relative_to(ROOT)} written\n")

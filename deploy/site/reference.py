@@ -53,20 +53,27 @@ _WORDS: Final = {
     _HOST_PATH: "path",
     values._DURATION_SCHEMA["pattern"]: "duration",  # noqa: SLF001
 }
-_NOTE: Final = "<!-- Written by `make reference`. -->\n"
+_KEYS: Final = """\
+<!-- Written by `make reference`. -->
+# Every key
+
+What each key means in context is in [the configuration language](../configuration.md);
+`devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a *duration* a
+number with a unit (`ms`, `s`, `m`, `h`). A test loads each example."""
+_COMMANDS: Final = """\
+<!-- Written by `make reference`. -->
+# Commands
+
+`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too.
+
+Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
 
 def keys_page() -> str:
     """Return the page of all keys."""
     schema = json_schema()
     examples = {name: one["keys"] for name, one in load_examples().items()}
-    lines = [
-        "# Every key",
-        "",
-        "What each key means in context is in [the configuration language](../configuration.md); "
-        "`devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a "
-        "*duration* a number with a unit (`ms`, `s`, `m`, `h`). A test loads each example.",
-    ]
+    lines = [_KEYS]
     for model, title in SECTIONS.items():
         node = schema if model is config.Config else schema["$defs"][model.__name__]
         lines += ["", f"## {_heading(model, title)}", "", _description(model), ""]
@@ -80,7 +87,7 @@ def keys_page() -> str:
                 f"`{examples[model.__name__][key]}`",
             )
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return _NOTE + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def load_examples() -> Mapping[str, Any]:
@@ -120,13 +127,18 @@ def _type(node: Mapping[str, Any]) -> str:
             return f"list of {_type(items)}" if "anyOf" not in items else f"list: {_type(items)}"
         case {"type": "object", "additionalProperties": entry}:
             return f"names with {_type(entry)}"
+        case _:
+            return _scalar(node)
+
+
+def _scalar(node: Mapping[str, Any]) -> str:
+    match node:
         case {"type": "integer", "minimum": low, "maximum": high}:
             return f"integer, {low} to {high}"
-        case {"type": "string", "pattern": pattern}:
+        case {"pattern": pattern}:
             return _WORDS.get(pattern, "string")
-        case {"type": word}:
-            return str(word)
-    return "any"
+        case _:
+            return str(node["type"])
 
 
 def _title(name: str) -> str:
@@ -161,18 +173,7 @@ def _words(value: object) -> str:
 def commands_page() -> str:
     """Return the page of all commands."""
     context = click.Context(cli, info_name="devhost")
-    lines = [
-        "# Commands",
-        "",
-        "`devhost COMMAND --help` prints the same. A variable in the last column sets the option too. "
-        "What the commands are for: [the configuration language](../configuration.md), "
-        "[status](../status.md).",
-        "",
-        "Exit status of all: 0 success, 1 failure, 2 usage error; what differs is said below.",
-        "",
-        "Completion: `eval \"$(_DEVHOST_COMPLETE=bash_source devhost)\"` (or `zsh_source`, "
-        "`fish_source`).",
-    ]
+    lines = [_COMMANDS]
     permissions: dict[str, click.Option] = {}
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
@@ -194,7 +195,7 @@ def commands_page() -> str:
     lines += ["", "## Flags that allow something", ""]
     lines += ["What each gives away: [security model](../security.md#the-editor).", ""]
     lines += _options(list(permissions.values()), context)
-    return _NOTE + "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _paragraphs(text: str) -> Iterator[str]:

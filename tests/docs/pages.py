@@ -38,7 +38,7 @@ _BLOCK: Final = re.compile(
 _HOST: Final = re.compile(r"^<!-- host\n(.*?)^-->$", re.DOTALL | re.MULTILINE)
 # Commands of the pages that are run; others need a cluster or a network, or do not end.
 _RUN: Final = re.compile(
-    r"(mkdir|touch|ln|rm|sed|tail|cat)\b|devhost (validate|plan|devices|schema)\b|devhost try .*--once"
+    r"(mkdir|touch|ln|rm)\b|devhost (validate|plan|devices|schema)\b|devhost try .*--once"
 )
 
 
