@@ -58,8 +58,8 @@ _KEYS: Final = """\
 # Every key
 
 What each key means in context is in [the configuration language](../configuration.md);
-`devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a *duration* a
-number with a unit (`ms`, `s`, `m`, `h`). A test loads each example."""
+`devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a *duration*
+a number with a unit (`ms`, `s`, `m`, `h`). A test loads each example."""
 _COMMANDS: Final = """\
 <!-- Written by `make reference`. -->
 # Commands
