@@ -64,7 +64,8 @@ _COMMANDS: Final = """\
 <!-- Written by `make reference`. -->
 # Commands
 
-`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too.
+`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too. `CONFIG`
+defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 

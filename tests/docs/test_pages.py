@@ -155,6 +155,18 @@ def test_commands_print_what_is_shown(page: str) -> None:
         pytest.skip(str(reason))
 
 
+def test_troubleshooting_quotes_what_devhost_says() -> None:
+    """The messages in the first column of its tables, up to what stands for `…`."""
+    code = "".join(path.read_text() for path in (ROOT / "devhost").rglob("*.py"))
+    code = re.sub(r'"\s+f?"', "", code)  # a text over several lines
+    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", pages.read("docs/troubleshooting.md"), re.MULTILINE)
+    said = {code for row in rows for code in re.findall(r"`([^`]* [^`]*)`", row)}
+    theirs = {"systemctl daemon-reload"}
+    parts = {part.strip() for one in said - theirs for part in re.split(r"…|/host |by-id", one)}
+    assert len(parts) > 10
+    assert [part for part in parts if part not in code] == []
+
+
 def test_nobody_is_told_to_install_what_is_not_ours() -> None:
     """The name devhost in the Python package index belongs to somebody else."""
     for page in PAGES:
