@@ -1,10 +1,12 @@
 """Writes docs/reference: ``python -m deploy.site.reference`` (`make reference`).
 
 The keys of a configuration file come from the model and its JSON Schema, with the examples in
-examples.yaml beside this file; the commands from what click knows of them.
+examples.yaml beside this file; the commands from what click knows of them; the examples are the
+files in config/examples.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +22,7 @@ from devhost.model.schema import json_schema
 from devhost.model.template import TEMPLATE_PATTERN
 
 DIRECTORY: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
+CONFIG_EXAMPLES: Final = DIRECTORY.parents[1] / "config" / "examples"
 EXAMPLES: Final = Path(__file__).with_name("examples.yaml")
 # The sections of the page, with the place of each mapping in the file.
 SECTIONS: Final[dict[type[BaseModel], str]] = {
@@ -64,10 +67,17 @@ _COMMANDS: Final = """\
 <!-- Written by `make reference`. -->
 # Commands
 
-`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too. `CONFIG`
-defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input.
+`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too.
+`CONFIG` defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
+
+_EXAMPLES: Final = """\
+<!-- Written by `make reference`. -->
+# Examples
+
+The files of config/examples, which tests plan on a host with such devices. The comment of each says
+what a pod asks for and what its container gets."""
 
 
 def keys_page() -> str:
@@ -222,7 +232,20 @@ def _options(options: list[click.Option], context: click.Context) -> list[str]:
     return lines
 
 
-PAGES: Final = {"keys.md": keys_page, "commands.md": commands_page}
+def examples_page() -> str:
+    """Return the page of all examples."""
+    lines = [_EXAMPLES]
+    for directory, title in (("hardware", "Hardware"), ("", "Other devices")):
+        lines += ["", f"## {title}"]
+        for file in sorted((CONFIG_EXAMPLES / directory).glob("*.yaml")):
+            text = file.read_text(encoding="utf-8")
+            text = re.sub(r"\A# yaml-language-server.*\n#\n", "", text)
+            name = file.stem.replace("-", " ")
+            lines += ["", f"### {name}", "", "```yaml", f"{text.rstrip()}", "```"]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Final = {"keys.md": keys_page, "commands.md": commands_page, "examples.md": examples_page}
 
 
 def main() -> None:
