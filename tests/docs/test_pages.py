@@ -104,7 +104,7 @@ def check(text: str) -> None:
         elif document.keys() <= _VALUES["properties"].keys():
             jsonschema.validate(document, _VALUES)
         else:
-            assert document.keys() & {"jobs", "rules", "cases"}, f"what is this? {text}"
+            assert document.keys() & {"jobs", "tests"}, f"what is this? {text}"
 
 
 # ── commands ───────────────────────────────────────────────────────────────────────────
