@@ -36,8 +36,8 @@ _BLOCK: Final = re.compile(
 # Devices of the host on which the commands of a page run, in the notation of
 # devhost.testing.hardware; not shown.
 _HOST: Final = re.compile(r"^<!-- host\n(.*?)^-->$", re.DOTALL | re.MULTILINE)
-# Commands of the pages that are run; others need a cluster or a network, or do not end.
-_RUN: Final = re.compile(r"(mkdir|touch|ln|rm)\b|devhost (validate|plan|devices|schema|test)\b")
+_SHELL: Final = re.compile(r"(mkdir|touch|ln|rm)\b")
+_OURS: Final = re.compile(r"devhost (validate|plan|devices|schema|test)\b")
 
 
 @dataclass(frozen=True)
@@ -101,17 +101,22 @@ def run(page: str) -> Iterator[tuple[Command, str]]:
             if block.language != "console":
                 continue
             for one in commands(block):
-                # The files of docs/cases.md have no titles; tests/testing runs them.
-                if _RUN.match(one.command) and page != "docs/cases.md":
-                    yield one, _printed(one.command, root=devices is not None)
+                if (printed := _printed(one.command, root=devices is not None)) is not None:
+                    yield one, printed
 
 
-def _printed(command: str, *, root: bool) -> str:
-    if not command.startswith("devhost "):
+def _printed(command: str, *, root: bool) -> str | None:
+    """Run a command, unless it needs a file, a host, a cluster or a network that is not there."""
+    if _SHELL.match(command):
         shell = ["sh", "-ec", command]
         return subprocess.run(shell, check=True, stdout=subprocess.PIPE, text=True).stdout
     arguments = shlex.split(command)[1:]
-    if root and arguments[0] in ("plan", "devices", "try"):
+    files = [Path(one) for one in arguments if one.endswith(".yaml")]
+    if not _OURS.match(command) or not all(file.exists() for file in files):
+        return None
+    if arguments[0] in ("plan", "devices") and not {"--root", "--against"} & set(arguments):
+        if not root:
+            return None
         arguments += ["--root", "host"]
     # The environment of the pages: no variables of ours.
     ours = {name: None for name in os.environ if name.startswith("DEVHOST_")}
