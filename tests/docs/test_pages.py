@@ -25,8 +25,13 @@ _KEYS: Final = {field.alias or name for name, field in Resource.model_fields.ite
 _VALUES: Final = json.loads((ROOT / "deploy/helm/devhost/values.schema.json").read_text())
 
 # Pages with all that their commands need.
-RUNNING: Final = [one for one in PAGES if "tasks/" in one or one.endswith("/laptop.md")]
-RUNNING += ["README.md", "docs/configuration.md", "docs/how-it-works.md"]
+RUNNING: Final = [
+    "README.md",
+    "docs/configuration.md",
+    "docs/how-it-works.md",
+    "docs/start/laptop.md",
+    *(page for page in PAGES if page.startswith("docs/tasks/")),
+]
 
 
 # ── links ──────────────────────────────────────────────────────────────────────────────
