@@ -33,7 +33,7 @@ LOCK = .tools/uv-venv/bin/uv pip compile --quiet --no-config --generate-hashes -
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench lint type format kubelet chart-schema manifest image requirements proto schema clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench lint type format kubelet chart-schema manifest image requirements proto schema reference picture docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -125,6 +125,16 @@ schema: setup ## Write the configuration's JSON Schema to config/schema.json
 	@$(BIN)/devhost schema > config/.schema.json.new || { rm -f config/.schema.json.new; exit 1; }
 	@mv config/.schema.json.new config/schema.json
 
+reference: setup ## Write docs/reference from the model and the commands
+	@$(BIN)/python -m deploy.site.reference
+
+picture: setup ## Write docs/images/demo.svg from a run of the demonstration
+	@$(BIN)/python -m deploy.site.picture
+
+docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo 'open .tools/site/index.html, or: $(BIN)/mkdocs serve'
+
 clean: ## Remove all that was made, but for what was built in .tools
 	@rm -rf .venv .tools/proto-venv .tools/uv-venv build dist
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -134,6 +144,11 @@ clean: ## Remove all that was made, but for what was built in .tools
 	@echo 'setting up .venv'
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@
+
+.venv/.docs: .venv/.stamp
+	@echo 'setting up .venv: what builds the documentation'
+	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
 $(PROTO_BIN)/.stamp: constraints.txt

@@ -1,0 +1,259 @@
+"""Writes docs/reference: ``python -m deploy.site.reference`` (`make reference`).
+
+The keys of a configuration file come from the model and its JSON Schema, with the examples in
+examples.yaml beside this file; the commands from what click knows of them; the examples are the
+files in config/examples.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+from pydantic import BaseModel
+
+from devhost.cli import main as cli
+from devhost.model import allocate, config, hardware, sources, values
+from devhost.model.schema import json_schema
+from devhost.model.template import TEMPLATE_PATTERN
+
+DIRECTORY: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
+CONFIG_EXAMPLES: Final = DIRECTORY.parents[1] / "config" / "examples"
+EXAMPLES: Final = Path(__file__).with_name("examples.yaml")
+# The sections of the page, with the place of each mapping in the file.
+SECTIONS: Final[dict[type[BaseModel], str]] = {
+    config.Config: "The file",
+    config.Resource: "resources[]",
+    sources.Source: "sources[]",
+    sources.Directory: "sources[].directory",
+    sources.Glob: "sources[].glob",
+    sources.Dev: "sources[].dev",
+    sources.Static: "sources[].static",
+    hardware.Usb: "sources[].usb",
+    hardware.Pci: "sources[].pci",
+    hardware.Sysfs: "sources[].sysfs",
+    hardware.NodeChoice: "sources[].….node[]",
+    hardware.ParentSelector: "sources[].sysfs.parent[]",
+    sources.Exec: "sources[].exec",
+    allocate.Allocate: "allocate",
+    allocate.Text: "allocate.env.NAME, allocate.annotations.KEY",
+    allocate.DeviceNode: "allocate.devices[]",
+    allocate.Mount: "allocate.mounts[]",
+    config.HealthChecks: "health",
+    config.Probe: "health.checks[]",
+    config.FileCheck: "health.checks[].file",
+    config.Step: "preStart[]",
+}
+# Mappings of which another one has all keys.
+_SAME: Final = {"UsbSelector": "Usb", "PciSelector": "Pci", "SysfsSelector": "Sysfs"}
+_HOST_PATH: Final = values._PATH_PATTERN  # noqa: SLF001 (which strings are paths)
+_WORDS: Final = {
+    TEMPLATE_PATTERN: "template",
+    _HOST_PATH: "path",
+    values._DURATION_SCHEMA["pattern"]: "duration",  # noqa: SLF001
+}
+_KEYS: Final = """\
+<!-- Written by `make reference`. -->
+# Every key
+
+What each key means in context is in [the configuration language](../configuration.md);
+`devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a *duration*
+a number with a unit (`ms`, `s`, `m`, `h`). A test loads each example."""
+_COMMANDS: Final = """\
+<!-- Written by `make reference`. -->
+# Commands
+
+`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too.
+`CONFIG` defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input.
+
+Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
+
+_EXAMPLES: Final = """\
+<!-- Written by `make reference`. -->
+# Examples
+
+The files of config/examples, which tests plan on a host with such devices. The comment of each says
+what a pod asks for and what its container gets."""
+
+
+def keys_page() -> str:
+    """Return the page of all keys."""
+    schema = json_schema()
+    examples = {name: one["keys"] for name, one in load_examples().items()}
+    lines = [_KEYS]
+    for model, title in SECTIONS.items():
+        node = schema if model is config.Config else schema["$defs"][model.__name__]
+        lines += ["", f"## {_heading(model, title)}", "", _description(model), ""]
+        lines += ["| key | type | default | meaning | example |", "| --- | --- | --- | --- | --- |"]
+        for key, shown in node["properties"].items():
+            cells = (
+                f"`{key}`",
+                _type(shown),
+                _default(model, key),
+                shown["description"],
+                f"`{examples[model.__name__][key]}`",
+            )
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def load_examples() -> Mapping[str, Any]:
+    """Return the examples: by model, the `keys` and where they belong."""
+    loaded: Mapping[str, Any] = yaml.safe_load(EXAMPLES.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _heading(model: type[BaseModel], title: str) -> str:
+    return title if model is config.Config else f"`{title}`"
+
+
+def _description(model: type[BaseModel]) -> str:
+    text = (model.__doc__ or "").strip().split("\n\n")[0]
+    return " ".join(text.split())
+
+
+def _type(node: Mapping[str, Any]) -> str:
+    """Say in words what a schema accepts."""
+    match node:
+        case {"$ref": reference}:
+            name = reference.rpartition("/")[2]
+            title = _title(_SAME.get(name, name))
+            return f"[`{title}`](#{_anchor(title)})"
+        case {"anyOf": choices} | {"oneOf": choices}:
+            words = list(dict.fromkeys(_type(one) for one in choices))
+            one, *more = words
+            if f"list of {one}" in more:  # what may stand alone instead of in a list
+                more.remove(f"list of {one}")
+                words = [f"{one}, or a list", *more]
+            return " or ".join(words)
+        case {"enum": words}:
+            return ", ".join(f"`{word}`" for word in words)
+        case {"const": word}:
+            return f"`{word}`"
+        case {"type": "array", "items": items}:
+            return f"list of {_type(items)}" if "anyOf" not in items else f"list: {_type(items)}"
+        case {"type": "object", "additionalProperties": entry}:
+            return f"names with {_type(entry)}"
+        case _:
+            return _scalar(node)
+
+
+def _scalar(node: Mapping[str, Any]) -> str:
+    match node:
+        case {"type": "integer", "minimum": low, "maximum": high}:
+            return f"integer, {low} to {high}"
+        case {"pattern": pattern}:
+            return _WORDS.get(pattern, "string")
+        case _:
+            return str(node["type"])
+
+
+def _title(name: str) -> str:
+    return next(title for model, title in SECTIONS.items() if model.__name__ == name)
+
+
+def _anchor(title: str) -> str:
+    """Return what both GitHub and MkDocs make of a heading."""
+    return "".join(one for one in title.lower().replace(" ", "-") if one.isalnum() or one in "-_")
+
+
+def _default(model: type[BaseModel], key: str) -> str:
+    field = next(
+        field for name, field in model.model_fields.items() if (field.alias or name) == key
+    )
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value in (None, (), {}) or isinstance(value, BaseModel):
+        return ""
+    if isinstance(value, tuple):
+        value = [getattr(one, "subsystem", one) for one in value]  # of a choice of nodes
+    if isinstance(value, float):
+        return f"`{value / 60:g}m`" if value >= 60 and value % 60 == 0 else f"`{value:g}s`"
+    return f"`{json.dumps(value) if isinstance(value, bool) else _words(value)}`"
+
+
+def _words(value: object) -> str:
+    return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
+
+
+def commands_page() -> str:
+    """Return the page of all commands."""
+    context = click.Context(cli, info_name="devhost")
+    lines = [_COMMANDS]
+    permissions: dict[str, click.Option] = {}
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context)
+        usage = " ".join(command.collect_usage_pieces(inner))
+        lines += ["", f"## `devhost {name}`", "", f"`devhost {name} {usage}`", ""]
+        lines += [*_paragraphs(command.help or "")]
+        if command.epilog:
+            lines += [*_paragraphs(command.epilog)]
+        given = [one for one in command.params if isinstance(one, click.Option)]
+        allowing = {one.opts[0]: one for one in given if one.opts[0].startswith("--allow-")}
+        permissions |= allowing
+        own = [one for one in given if one.opts[0] not in allowing]
+        if own:
+            lines += _options(own, inner)
+        if allowing:
+            lines += ["", "Also [the flags that allow something](#flags-that-allow-something)."]
+    lines += ["", "## Flags that allow something", ""]
+    lines += ["What each gives away: [security model](../security.md#the-editor).", ""]
+    lines += _options(list(permissions.values()), context)
+    return "\n".join(lines) + "\n"
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in text.replace("\f", "").replace("\b", "").split("\n\n"):
+        yield " ".join(paragraph.split())
+        yield ""
+
+
+def _options(options: list[click.Option], context: click.Context) -> list[str]:
+    lines = ["| option | meaning | default | variable |", "| --- | --- | --- | --- |"]
+    for option in options:
+        names = ", ".join((*option.opts, *option.secondary_opts))
+        metavar = "" if option.is_flag else option.make_metavar(context)
+        extra = option.get_help_extra(context)
+        variable = option.envvar if isinstance(option.envvar, str) else ""
+        cells = (
+            f"`{names}{' ' if metavar else ''}{metavar}`",
+            " ".join((option.help or "").split()),
+            f"`{extra['default']}`" if "default" in extra else "",
+            f"`{variable}`" if variable else "",
+        )
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return lines
+
+
+def examples_page() -> str:
+    """Return the page of all examples."""
+    lines = [_EXAMPLES]
+    for directory, title in (("hardware", "Hardware"), ("", "Other devices")):
+        lines += ["", f"## {title}"]
+        for file in sorted((CONFIG_EXAMPLES / directory).glob("*.yaml")):
+            text = file.read_text(encoding="utf-8")
+            text = re.sub(r"\A# yaml-language-server.*\n#\n", "", text)
+            name = file.stem.replace("-", " ")
+            lines += ["", f"### {name}", "", "```yaml", f"{text.rstrip()}", "```"]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Final = {"keys.md": keys_page, "commands.md": commands_page, "examples.md": examples_page}
+
+
+def main() -> None:
+    """Write the pages."""
+    for name, page in PAGES.items():
+        (DIRECTORY / name).write_text(page(), encoding="utf-8")
+        sys.stdout.write(f"docs/reference/{name} written\n")
+
+
+if __name__ == "__main__":
+    main()

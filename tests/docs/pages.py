@@ -1,0 +1,140 @@
+"""The pages of the documentation and what is in them.
+
+``python -m tests.docs.pages [PAGE…]`` runs the commands of the pages and writes what they print into them.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from click.testing import CliRunner
+
+from devhost.cli import main as cli
+from devhost.testing import HostTree
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+        *(ROOT / name for name in ("SECURITY.md", "deploy/helm/devhost/README.md")),
+    )
+)
+_BLOCK: Final = re.compile(
+    r"^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+# Devices of the host on which the commands of a page run, in the notation of
+# devhost.testing.hardware; not shown.
+_HOST: Final = re.compile(r"^<!-- host\n(.*?)^-->$", re.DOTALL | re.MULTILINE)
+_SHELL: Final = re.compile(r"(mkdir|touch|ln|rm)\b")
+_OURS: Final = re.compile(r"devhost (validate|plan|devices|schema|test)\b")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    language: str
+    title: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page and what the page shows below it."""
+
+    command: str
+    shown: str
+
+
+def read(page: str) -> str:
+    """Return the text of a page."""
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    return [Block(**found.groupdict()) for found in _BLOCK.finditer(read(page))]
+
+
+def commands(block: Block) -> list[Command]:
+    """Return the commands of a block `console`."""
+    parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+    found = []
+    for part in parts:
+        command, _, shown = re.sub(r"\\\n\s*", "", part).partition("\n")
+        found.append(Command(command, shown))
+    return found
+
+
+def host(page: str) -> str | None:
+    """Return the devices of a page's host."""
+    found = _HOST.search(read(page))
+    return found[1] if found else None
+
+
+def run(page: str) -> Iterator[tuple[Command, str]]:
+    """Run the commands of a page in an empty directory; yield them with what they print.
+
+    Raises:
+        NotPermittedError: The page has device nodes, which this process may not create.
+    """
+    devices = host(page)
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        if devices is not None:
+            Path("host").mkdir()
+            HostTree(Path("host")).hardware(devices)
+        for block in blocks(page):
+            if block.title and block.language == "yaml":
+                Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+                Path(block.title).write_text(block.text, encoding="utf-8")
+            if block.language != "console":
+                continue
+            for one in commands(block):
+                if (printed := _printed(one.command, root=devices is not None)) is not None:
+                    yield one, printed
+
+
+def _printed(command: str, *, root: bool) -> str | None:
+    """Run a command, unless it needs a file, a host, a cluster or a network that is not there."""
+    if _SHELL.match(command):
+        shell = ["sh", "-ec", command]
+        return subprocess.run(shell, check=True, stdout=subprocess.PIPE, text=True).stdout
+    arguments = shlex.split(command)[1:]
+    files = [Path(one) for one in arguments if one.endswith(".yaml")]
+    if not _OURS.match(command) or not all(file.exists() for file in files):
+        return None
+    if arguments[0] in ("plan", "devices") and not {"--root", "--against"} & set(arguments):
+        if not root:
+            return None
+        arguments += ["--root", "host"]
+    # The environment of the pages: no variables of ours.
+    ours = {name: None for name in os.environ if name.startswith("DEVHOST_")}
+    output = CliRunner().invoke(cli, arguments, env=ours).output
+    return output.replace(os.path.realpath("host"), "") if root else output
+
+
+def main() -> None:
+    """Write what the commands print into the pages, or those that are named."""
+    for page in sys.argv[1:] or PAGES:
+        text = read(page)
+        for one, printed in run(page):
+            if "…" not in one.shown and one.shown.rstrip() != printed.rstrip():
+                shown = f"\n$ {one.command}\n{one.shown}"
+                assert shown in text, f"{page}: write by hand what {one.command} prints"
+                text = text.replace(shown, f"\n$ {one.command}\n{printed}", 1)
+        (ROOT / page).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

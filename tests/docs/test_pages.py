@@ -1,0 +1,189 @@
+"""What the pages show is so: links, configurations, manifests, commands and what they print."""
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import click
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.site import hooks
+from devhost.cli import main as cli
+from devhost.loading.loader import loads
+from devhost.model.config import Resource
+from devhost.testing import NotPermittedError
+from tests.docs import pages
+from tests.docs.pages import PAGES, ROOT
+
+_LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+_KEYS: Final = {field.alias or name for name, field in Resource.model_fields.items()}
+_VALUES: Final = json.loads((ROOT / "deploy/helm/devhost/values.schema.json").read_text())
+
+# Pages with all that their commands need.
+RUNNING: Final = [
+    "README.md",
+    "docs/configuration.md",
+    "docs/how-it-works.md",
+    "docs/start/laptop.md",
+    *(page for page in PAGES if page.startswith("docs/tasks/")),
+]
+
+
+# ── links ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in _LINK.findall(prose(page)):
+        if re.match(r"https?:|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.resolve().relative_to(ROOT).as_posix()), link
+
+
+def prose(page: str) -> str:
+    text = re.sub(r"^```.*?^```$", "", pages.read(page), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", lambda code: "" if "](" in code[0] else code[0], text)
+
+
+@cache
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page that GitHub and MkDocs agree on."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", pages.read(page), re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", heading).strip().lower()
+        github = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        mkdocs = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text))
+        if github == mkdocs:
+            found.add(github)
+    return found
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = re.sub(r"^hooks:.*$", "", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    navigation = yaml.safe_load(text)["nav"]
+    listed = list(strings(navigation))
+    assert len(listed) == len(set(listed))
+    below = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
+    assert set(listed) == below | hooks.PAGES.keys()
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for one in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        yield from strings(one)
+
+
+# ── YAML ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_yaml_is_valid(page: str) -> None:
+    for block in pages.blocks(page):
+        if block.language == "yaml" and not (block.title or "").startswith("bad"):
+            check(block.text.replace("[…]", "[{name: e.com/x, sources: [static: 2]}]"))
+
+
+def check(text: str) -> None:
+    """Check a configuration, a part of one, values of the chart, or Kubernetes objects."""
+    documents = [one for one in yaml.safe_load_all(text) if one is not None]
+    for document in documents:
+        if isinstance(document, list):
+            loads(yaml.safe_dump({"version": "v1", "resources": document}), "list").require()
+        elif "resources" in document and "version" in document:
+            loads(text, "page").require()
+        elif document.keys() <= _KEYS:
+            rest = {"name": "example.com/x", "sources": ["/dev/x/by-id/*"]}
+            file = {"version": "v1", "resources": [rest | document]}
+            loads(yaml.safe_dump(file), "part").require()
+        elif "kind" in document:
+            if document["apiVersion"] in ("v1", "apps/v1"):
+                kubernetes_validate.validate(document, "1.37", strict=True)
+        elif document.keys() <= _VALUES["properties"].keys():
+            jsonschema.validate(document, _VALUES)
+        else:
+            assert document.keys() & {"jobs", "tests"}, f"what is this? {text}"
+
+
+# ── commands ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_exist(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in said(page):
+        words = command.split()
+        if words[0] == "make":
+            if re.fullmatch(r"[a-z-]+", words[1]):
+                assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), command
+        elif len(words) > 1 and re.fullmatch(r"[a-z]+", words[1]):
+            name = words[1]
+            assert name in cli.list_commands(click.Context(cli)), command
+            given = cli.get_command(click.Context(cli), name)
+            assert given is not None
+            known = {"--help", "-h", *(one for option in given.params for one in option.opts)}
+            flags = re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", command)
+            assert [flag for flag in flags if flag not in known] == [], command
+
+
+def said(page: str) -> Iterator[str]:
+    """Yield the commands of make and devhost that a page shows, in blocks or in a line."""
+    lines = list(re.findall(r"`([^`\n]+)`", prose(page)))
+    for block in pages.blocks(page):
+        if block.language in ("sh", "console", ""):
+            lines += re.sub(r"\\\n\s*", "", block.text).splitlines()
+    for line in lines:
+        found = re.search(r"(?:^|[$/]\s*|-- |bin/|\| )((?:devhost|make) [^|&#>;)]+)", line)
+        if found and "…" not in found[1]:
+            yield found[1]
+
+
+@pytest.mark.parametrize(
+    "page", [one for one in PAGES if "console" in {b.language for b in pages.blocks(one)}]
+)
+def test_commands_print_what_is_shown(page: str) -> None:
+    """`python -m tests.docs.pages` writes what they print now."""
+    ran = 0
+    try:
+        for one, printed in pages.run(page):
+            ran += 1
+            shown = re.escape(one.shown.rstrip()).replace("…", ".*?")
+            assert re.fullmatch(shown, printed.rstrip(), re.DOTALL), (
+                f"$ {one.command}\n{printed}\nbut the page shows\n{one.shown}"
+            )
+    except NotPermittedError as reason:
+        pytest.skip(str(reason))
+    assert ran or page not in RUNNING
+
+
+def test_troubleshooting_quotes_what_devhost_says() -> None:
+    """The messages in the first column of its tables, up to what stands for `…`."""
+    code = "".join(path.read_text() for path in (ROOT / "devhost").rglob("*.py"))
+    code = re.sub(r'"\s+f?"', "", code)  # a text over several lines
+    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", pages.read("docs/troubleshooting.md"), re.MULTILINE)
+    said = {code for row in rows for code in re.findall(r"`([^`]* [^`]*)`", row)}
+    theirs = {"systemctl daemon-reload"}
+    parts = {part.strip() for one in said - theirs for part in re.split(r"…|/host |by-id", one)}
+    assert len(parts) > 10
+    assert [part for part in parts if part not in code] == []
+
+
+def test_nobody_is_told_to_install_what_is_not_ours() -> None:
+    """The name devhost in the Python package index belongs to somebody else."""
+    for page in PAGES:
+        assert not re.search(r"pip install ([^#\n]* )?devhost\b", pages.read(page)), page
+
+
+def test_the_readme_is_short() -> None:
+    assert len(pages.read("README.md").splitlines()) <= 110
