@@ -5,13 +5,13 @@ The running host and ``devhost plan --against`` use the same value, so the plan 
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Final
 
-from pydantic.alias_generators import to_camel
-
 from devhost.immutable import immutable
 from devhost.model.config import Config, Resource
+from devhost.model.mapping import key_of
 from devhost.model.sources import Static
 from devhost.model.values import DEVICES_MAX
 
@@ -159,7 +159,7 @@ def _changed(old: Resource, new: Resource, moved: tuple[str, ...]) -> Change:
     if differing <= {"node_names"}:  # the resource matched this node before as well
         return Change(new.name, Action.KEEP, moved, new)
     reasons = tuple(
-        to_camel(field) + effect(getattr(old, field), getattr(new, field))
+        key_of(field) + effect(getattr(old, field), getattr(new, field))
         for field, effect in EFFECTS.items()
         if field in differing
     )
@@ -204,9 +204,9 @@ _FIRST_WINS: Final = "nodes that several resources find belong to the first of t
 
 def _differing(old: Resource, new: Resource) -> set[str]:
     return {
-        field
-        for field in Resource.model_fields
-        if field != "name" and getattr(old, field) != getattr(new, field)
+        field.name
+        for field in fields(Resource)
+        if field.name != "name" and getattr(old, field.name) != getattr(new, field.name)
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from devhost.model.schema import json_schema
+from devhost.loading.schema import json_schema
 
 CHART: Final = Path(__file__).resolve().parent / "devhost"
 SCHEMA: Final = CHART / "values.schema.json"

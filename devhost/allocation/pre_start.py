@@ -127,5 +127,5 @@ def _planned(
         found = tuple(("waitFor", path) for path in awaited(step, device, constants))
     for action, value in found:
         yield PlannedStep(
-            device=device.id, step=action, value=value, every=step.every, timeout=step.timeout
+            device=device.id, step=action, value=value, every=step.every, timeout=step.time_limit
         )

@@ -3,6 +3,7 @@
 import collections
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.commanded import CommandTerms
@@ -79,7 +80,7 @@ def explain(
     found = []
     for index, source in enumerate(resource.sources):
         one = finder(source.kind, resource, terms)
-        alone = resource.model_copy(update={"sources": (source,)})
+        alone = replace(resource, sources=(source,))
         selection = select(alone, readings, terms)
         taken: dict[str, list[Node]] = {}
         for node in selection.nodes:
@@ -116,7 +117,7 @@ def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
     unnamed = {
         index
         for index, source in enumerate(resource.sources)
-        if source.usb is not None and "node" not in source.usb.model_fields_set
+        if source.usb is not None and source.usb.node is None
     }
     nodes = [node for device in snapshot.devices.values() for node in device.nodes]
     for node in nodes:

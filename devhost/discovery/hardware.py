@@ -3,7 +3,7 @@
 import fnmatch
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Final
 
 from devhost.allocation.variables import LINK_VARIABLES
@@ -19,17 +19,17 @@ from devhost.discovery.sysfs import (
 from devhost.hostfs.mounts import number_of
 from devhost.immutable import immutable
 from devhost.model import names
+from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
 from devhost.model.device import Hardware, Skipped
 from devhost.model.hardware import (
     NO_NODE,
-    PCI_CLASSES,
-    USB_CLASSES,
     USB_NODE,
     NodeChoice,
     PciSelector,
     Sysfs,
     UsbSelector,
 )
+from devhost.model.mapping import options_of
 
 _PLAIN: Final = ("class", "interface", "subsystem")  # options whose values need no quotes
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
@@ -52,7 +52,9 @@ def numbers_match(pairs: Iterable[str], found: str) -> bool:
 
 def in_words(kind: str, options: UsbSelector | PciSelector | Sysfs) -> str:
     """Return the options of a source as people say them."""
-    given = options.model_dump(by_alias=True, exclude_defaults=True, exclude={"node", "exclude"})
+    given = options_of(options)
+    for left_out in ("node", "exclude"):
+        given.pop(left_out, None)
     main = ("subsystem",) if isinstance(options, Sysfs) else ("device",)
     first = [f"{kind} {_in_words(given.pop(name))}" for name in main if name in given]
     words = []
@@ -76,6 +78,8 @@ def _class_name(kind: str, code: str) -> str:
 
 
 def _in_words(value: object, *, quoted: bool = False) -> str:
+    if is_dataclass(value):
+        value = options_of(value)
     if isinstance(value, Mapping):
         return " ".join(f"{key} {_in_words(one, quoted=quoted)}" for key, one in value.items())
     if isinstance(value, list | tuple):

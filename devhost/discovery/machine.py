@@ -14,8 +14,9 @@ from devhost.hostfs.file_owners import FileAccess, FileOwners
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
+from devhost.model.class_codes import PCI_CLASSES
 from devhost.model.device import FileState
-from devhost.model.hardware import PCI_CLASSES, USB_NODE
+from devhost.model.hardware import USB_NODE
 
 _SERIAL_MIN: Final = 4
 _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set

@@ -171,7 +171,7 @@ class PciFinder:
 
     @property
     def _choices(self) -> Sequence[NodeChoice]:
-        return self.options.node or ()
+        return self.options.nodes
 
     @property
     def by_path_alone(self) -> bool:

@@ -234,10 +234,10 @@ class UsbFinder:
     @property
     def roots(self) -> tuple[Root, ...]:
         """Return the bus, the subsystems of the nodes, and /dev."""
-        own = any(choice.subsystem == USB_NODE for choice in self.options.node)
+        own = any(choice.subsystem == USB_NODE for choice in self.options.nodes)
         return (
             _ROOT,
-            *hardware.roots_of(self.options.node, self.mentioned),
+            *hardware.roots_of(self.options.nodes, self.mentioned),
             *((_NUMBERS,) if own else ()),
         )
 
@@ -248,7 +248,7 @@ class UsbFinder:
 
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield the nodes of each device that matches."""
-        nodes = Nodes(self.options.node, self.mentioned, readings, split=self.options.split)
+        nodes = Nodes(self.options.nodes, self.mentioned, readings, split=self.options.split)
         for device in self.devices(readings):
             if next(device.mismatches(self.options), None) is not None:
                 continue
@@ -271,7 +271,7 @@ class UsbFinder:
     @property
     def summary(self) -> str:
         """The source in words."""
-        nodes = hardware.nodes_in_words(self.options.node)
+        nodes = hardware.nodes_in_words(self.options.nodes)
         return f"{hardware.in_words('usb', self.options)}, {nodes}"
 
     def looked(self, readings: Readings) -> str:
@@ -298,7 +298,7 @@ class UsbFinder:
     def hint(self, name: str, readings: Readings) -> str | None:
         """Say which driver is missing of a device that lacks a tty, if that is known."""
         device = next((one for one in self.devices(readings) if one.name == name), None)
-        if device is None or all(one.subsystem != "tty" for one in self.options.node):
+        if device is None or all(one.subsystem != "tty" for one in self.options.nodes):
             return None
         idle = [one for one in device.interfaces() if one.driver is None]
         keys = (device.number[:4], *(one.code[:2] for one in idle))

@@ -7,16 +7,16 @@ directory, so that a device that is gone after a restart counts as missing, too.
 import asyncio
 import functools
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import Annotated, Final
-
-from pydantic import Field, TypeAdapter
+from typing import Any, Final
 
 from devhost.discovery.candidates import DEFERRED
+from devhost.host import json_text
 from devhost.host.resource.publisher import Publisher
 from devhost.host.state_files import StateWriter, locked, write_atomically
 from devhost.immutable import immutable
@@ -28,8 +28,6 @@ ACCEPTED_AFTER_S: Final = 24 * 3600.0
 _FINDING: Final = ("sources", "id", "group", "max_devices", "overlap")
 _BURST_S: Final = 0.5  # many changes are one count
 _LOG: Final = logging.getLogger(__name__)
-
-_Count = Annotated[int, Field(ge=0)]  # checked where the file is read
 
 
 @immutable
@@ -45,10 +43,10 @@ class Expectation:
     """
 
     finding: str = ""
-    found: _Count = 0
-    elsewhere: _Count = 0
-    minimum: _Count | None = None
-    before: Mapping[_Count, float] = field(default_factory=dict)
+    found: int = 0
+    elsewhere: int = 0
+    minimum: int | None = None
+    before: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, resource: Resource, found: int, elsewhere: int = 0) -> "Expectation":
@@ -191,24 +189,40 @@ class Expectations:
 # ── in a thread ──
 
 
-@functools.cache  # takes milliseconds to make
-def _adapter() -> TypeAdapter[Numbers]:
-    return TypeAdapter(Numbers)
-
-
 def _read(path: Path) -> Numbers:
     try:
-        return _adapter().validate_json(path.read_bytes())
+        content = json_text.parse(path.read_bytes())
+        return {name: _expectation(entry) for name, entry in content.items()}
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
         _LOG.warning("%s ignored: %s", path, error)
         return {}
+
+
+def _expectation(entry: dict[str, Any]) -> Expectation:
+    """Return an entry of the file.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It is not an entry.
+    """
+    before = {int(count): float(at) for count, at in entry.get("before", {}).items()}
+    read = Expectation(
+        entry.get("finding", ""),
+        entry.get("found", 0),
+        entry.get("elsewhere", 0),
+        entry.get("minimum"),
+        before,
+    )
+    counts = (read.found, read.elsewhere, read.minimum or 0, *before)
+    if not isinstance(read.finding, str) or not all(type(n) is int and n >= 0 for n in counts):
+        raise ValueError(f"{entry!r} is not an entry")
+    return read
 
 
 def _write(path: Path, changed: Mapping[str, Expectation | None]) -> None:
     """Update the file, which other instances may have changed."""
     with locked(path.parent):
         numbers = {**_read(path), **changed}
-        kept = {name: number for name, number in numbers.items() if number is not None}
-        write_atomically(path, _adapter().dump_json(kept, indent=1))
+        kept = {name: asdict(number) for name, number in numbers.items() if number is not None}
+        write_atomically(path, json.dumps(kept, indent=1).encode())

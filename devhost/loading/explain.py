@@ -1,6 +1,7 @@
 """Messages for values of the wrong shape: what is wrong and what would be right."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -9,7 +10,7 @@ from pydantic_core import ErrorDetails
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Path, Position, Tree
 from devhost.model import allocate, config, hardware, sources
-from devhost.model.mapping import Model
+from devhost.model.mapping import key_of
 from devhost.model.names import printable
 from devhost.model.template import TemplateError
 
@@ -22,7 +23,7 @@ _KEY_MAX: Final = 400  # longer than any valid key
 _MESSAGE_MAX: Final = 1000
 
 # The model of the mapping below a key.
-_BELOW: Final[dict[str, type[Model]]] = {
+_BELOW: Final[dict[str, type]] = {
     "sources": sources.Source,
     "directory": sources.Directory,
     "glob": sources.Glob,
@@ -69,9 +70,9 @@ _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
 _EXPECTED: Final = {
     "bool_type": "true or false",
+    "dataclass_type": "a mapping",
     "dict_type": "a mapping",
     "int_type": "an integer",
-    "model_type": "a mapping",
     # A mode: the other patterns have messages of their own.
     "string_pattern_mismatch": 'three or four octal digits, such as "0660"',
     "string_type": "a string",
@@ -188,7 +189,7 @@ def shape_problems(
     """
     for details in error.errors(include_url=False):
         path = known((*base, *details["loc"]), tree)
-        if details["type"] == "extra_forbidden":
+        if details["type"] == "unexpected_keyword_argument":
             yield from _unknown_key((*base, *details["loc"]), tree, reported)
         elif details["type"] == "too_short" and details["input"]:
             continue  # its items have errors of their own
@@ -233,7 +234,7 @@ def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]
     yield path, f"unknown key '{key}'{hint}", tree.position(path).key
 
 
-def _model_at(path: Path) -> type[Model]:
+def _model_at(path: Path) -> type:
     # "mapping" is a tag of the union of health checks.
     parents = [part for part in path[:-1] if isinstance(part, str) and part != "mapping"]
     if not parents:
@@ -243,11 +244,11 @@ def _model_at(path: Path) -> type[Model]:
     return _BELOW.get(parents[-1], config.Config)
 
 
-def _keys(model: type[Model]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
+def _keys(model: type) -> list[str]:
+    return [key_of(field.name) for field in fields(model)]
 
 
-def _hardware_key(model: type[Model], key: str, present: Any) -> str:
+def _hardware_key(model: type, key: str, present: Any) -> str:
     """Return what to write instead of a key that other tools have for devices in sysfs."""
     if key in ("vendor", "idVendor", "vendorId"):
         numbers = (str(present.get(one, "")) for one in (key, "product", "productId", "idProduct"))

@@ -53,10 +53,10 @@ def check_hardware(path: Path, resource: Resource) -> Iterator[Finding]:
         match source.kind:
             case Usb() as kind:
                 yield from _usb((*where, "usb"), kind)
-                yield from _nodes(where, (*where, "usb"), source, kind.node)
+                yield from _nodes(where, (*where, "usb"), source, kind.nodes)
                 yield from _split((*where, "usb"), resource, split=kind.split)
             case Pci() as kind:
-                yield from _nodes(where, (*where, "pci"), source, kind.node or ())
+                yield from _nodes(where, (*where, "pci"), source, kind.nodes)
                 yield from _split((*where, "pci"), resource, split=kind.split)
             case Sysfs() as kind:
                 yield from _role(where, source)
@@ -86,7 +86,7 @@ def _usb(path: Path, kind: Usb) -> Iterator[Finding]:
                 f"device: 0403:{product.lower()}"
             )
             yield "warning", (*path, "product", at), message, False
-    own = any(choice.subsystem == USB_NODE for choice in kind.node)
+    own = any(choice.subsystem == USB_NODE for choice in kind.nodes)
     if own and any(code.startswith("08") for code in kind.class_ or ()):
         message = (
             "a storage device's USB node gives access to the whole disk, whether or not the host "

@@ -5,7 +5,7 @@ import errno
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -15,10 +15,13 @@ from devhost.errors import ConfigError, Problem, Severity
 from devhost.immutable import immutable
 from devhost.loading import checks, explain, syntax, yamltree
 from devhost.loading.checks import ParsedResource
+from devhost.loading.shapes import shaped
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
+from devhost.model.mapping import mapping
+from devhost.model.values import AsTuple
 
 SIZE_MAX: Final = 1 << 20  # the limit of a ConfigMap (1 MiB, Kubernetes)
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
@@ -72,6 +75,14 @@ def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text; ``file`` is the name in its problems."""
     return Loader(policy).loads(text, file)
+
+
+@mapping
+class _Document:
+    """A `Config` whose resources are validated one by one."""
+
+    version: Literal["v1"]
+    resources: Annotated[tuple[Any, ...], AsTuple]
 
 
 class Loader:
@@ -178,14 +189,14 @@ def _shapes(
             items = data["resources"][: limits.RESOURCES_MAX]
             data["resources"] = []
     try:
-        Config.model_validate(data)
+        shaped(_Document, data)
     except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):
         path, text = ("resources", index), repr(item)  # repr: 1 == True
         try:
             known = clean.get(text)
-            resource = known or Resource.model_validate(item)
+            resource = known or shaped(Resource, item)
             yield ParsedResource(path, resource, text, clean=known is not None)
         except ValidationError as error:
             yield path, error
@@ -218,7 +229,7 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
         del rest["health"]  # else it would seem to have no checks
     rest.setdefault("name", f"invalid.example/r{index}")
     try:
-        return Resource.model_validate(rest)
+        return shaped(Resource, rest)
     except ValidationError:
         return None
 

@@ -39,7 +39,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts; set `every: start` if the step does no harm then"
             )
             yield "error", (*path, "preStart", index), message, True
-        total += step.timeout if "timeout" in step.model_fields_set else 0.0
+        total += step.timeout or 0.0
     if total > PRE_START_MAX_S:
         message = (
             f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
@@ -137,7 +137,7 @@ def _health(
 
 
 def _step(path: Path, step: Step, known: frozenset[str]) -> Iterator[Finding]:
-    if not 0 < step.timeout <= PRE_START_MAX_S:
+    if not 0 < step.time_limit <= PRE_START_MAX_S:
         message = f"should be at most {PRE_START_MAX_S:g}s, and not 0 (kubelet's limit is 30s)"
         yield "error", (*path, "timeout"), message, False
     yield from _arguments((*path, "run"), step.run or (), known, known)

@@ -1,27 +1,28 @@
 """The mapping ``allocate``: what a container receives."""
 
 from collections.abc import Iterator
+from dataclasses import field
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, StrictStr
-
-from devhost.model.mapping import Model
+from devhost.model.mapping import Before, mapping
 from devhost.model.template import Template
 from devhost.model.values import AsTuple, Mode, OwnerId, Permissions, TemplateText, main_option
 
 
-class Text(Model):
+@mapping
+class Text:
     """The value of an environment variable or annotation."""
 
     value: TemplateText
     """The value; with a device variable, the values of all devices, joined."""
-    separator: StrictStr = ","
+    separator: str = ","
     """The separator between the devices' values."""
     optional: bool = False
     """If a variable has no value: omit the entry instead of making the device unhealthy."""
 
 
-class DeviceNode(Model):
+@mapping
+class DeviceNode:
     """A device node that the container receives."""
 
     host_path: TemplateText
@@ -40,7 +41,8 @@ class DeviceNode(Model):
     """With CDI: the mode of the node in the container, in octal; default: as on the host."""
 
 
-class Mount(Model):
+@mapping
+class Mount:
     """A host path that is mounted into the container."""
 
     host_path: TemplateText
@@ -53,28 +55,25 @@ class Mount(Model):
     """Omit the entry if the path does not exist on the host."""
 
 
-TextEntry = Annotated[
-    Text, BeforeValidator(main_option("value"), json_schema_input_type=TemplateText | Text)
-]
+TextEntry = Annotated[Text, Before(main_option("value"), TemplateText | Text)]
 DeviceEntry = Annotated[
     DeviceNode,
-    BeforeValidator(main_option("hostPath"), json_schema_input_type=TemplateText | DeviceNode),
+    Before(main_option("hostPath"), TemplateText | DeviceNode),
 ]
-MountEntry = Annotated[
-    Mount, BeforeValidator(main_option("hostPath"), json_schema_input_type=TemplateText | Mount)
-]
+MountEntry = Annotated[Mount, Before(main_option("hostPath"), TemplateText | Mount)]
 
 
-class Allocate(Model):
+@mapping
+class Allocate:
     """What a container receives with its devices."""
 
-    env: dict[StrictStr, TextEntry] = Field(default_factory=dict)
+    env: dict[str, TextEntry] = field(default_factory=dict)
     """Environment variables, by name."""
     devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
     """Device nodes; default: every node of the devices, under its own name."""
     mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
     """Host paths to mount."""
-    annotations: dict[StrictStr, TextEntry] = Field(default_factory=dict)
+    annotations: dict[str, TextEntry] = field(default_factory=dict)
     """Annotations for the container runtime, by key."""
     cdi: Annotated[tuple[TemplateText, ...], AsTuple] = ()
     """Fully qualified CDI device names."""

@@ -3,18 +3,16 @@
 These classes check the *shape*: keys, types and single values. The JSON Schema is generated from
 them. Checks that need several values are in `devhost.loading.checks`.
 
-A scalar or list in place of a mapping sets its main option. The validators of this shorthand
-declare what they accept, so that the schema accepts it as well. The loader rejects nulls, so
+A scalar or list in place of a mapping sets its main option. `Before` declares what this shorthand
+accepts, so that the schema accepts it as well. The loader rejects nulls, so
 ``None`` always means that a key is absent.
 """
 
 import fnmatch
-from typing import Annotated, Literal, Self
-
-from pydantic import BeforeValidator, Discriminator, StrictStr, Tag, model_validator
+from typing import Annotated, Final, Literal
 
 from devhost.model.allocate import Allocate
-from devhost.model.mapping import Model
+from devhost.model.mapping import Before, WordOrMapping, mapping
 from devhost.model.sources import SourceEntry, Static
 from devhost.model.values import (
     DEVICES_MAX,
@@ -33,16 +31,18 @@ from devhost.model.values import (
 )
 
 
-class FileCheck(Model):
+@mapping
+class FileCheck:
     """A health check by the content of a file."""
 
     path: TemplateText
     """The path of the file on the host."""
-    matches: StrictStr
+    matches: str
     """An RE2 pattern that must match the whole content without the last newline."""
 
 
-class Probe(Model):
+@mapping
+class Probe:
     """A health check with options: exactly one of file, exec."""
 
     file: FileCheck | None = None
@@ -50,18 +50,13 @@ class Probe(Model):
     exec: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
     """A command that must exit with status 0."""
 
-    @model_validator(mode="after")
-    def _one_probe(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.file is None) == (self.exec is None):
             raise ValueError("needs exactly one of file, exec")
-        return self
 
 
 Word = Literal["readable", "writable"]
-Check = Annotated[
-    Annotated[Word, Tag("word")] | Annotated[Probe, Tag("mapping")],
-    Discriminator(lambda value: "mapping" if isinstance(value, dict) else "word"),
-]
+Check = Annotated[Word | Probe, WordOrMapping()]
 
 
 def _checks(value: object) -> object:
@@ -70,18 +65,19 @@ def _checks(value: object) -> object:
 
 
 def _health(value: object) -> object:
-    if isinstance(value, dict) and value and value.keys() <= Probe.model_fields.keys():
+    if isinstance(value, dict) and value and value.keys() <= {"file", "exec"}:
         return {"checks": [value]}
     return value if isinstance(value, dict) else {"checks": value}
 
 
-class HealthChecks(Model):
+@mapping
+class HealthChecks:
     """Health checks of devices, in addition to their existence."""
 
     checks: Annotated[
         tuple[Check, ...],
         AsTuple,
-        BeforeValidator(_checks, json_schema_input_type=Word | list[Check] | Probe),
+        Before(_checks, Word | list[Check] | Probe),
     ] = ()
     """The checks; all must pass."""
     interval: Duration = 30.0
@@ -94,7 +90,11 @@ class HealthChecks(Model):
     """The number of consecutive successful rounds that make it healthy again."""
 
 
-class Step(Model):
+_STEP_TIMEOUT_S: Final = 10.0
+
+
+@mapping
+class Step:
     """A step before a container starts: exactly one of run, mode, waitFor."""
 
     run: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
@@ -103,19 +103,23 @@ class Step(Model):
     """The mode to set on the device's nodes, in octal."""
     wait_for: TemplateText | None = None
     """A host path to wait for."""
-    timeout: Duration = 10.0
-    """The time limit of this step, at most 28s."""
+    timeout: Duration | None = None
+    """The time limit of this step, at most 28s; default: 10s."""
     every: Literal["start", "holder"] = "holder"
     """start: at every container start; holder: once per pod that has the device."""
 
-    @model_validator(mode="after")
-    def _one_action(self) -> Self:
+    def __post_init__(self) -> None:
         if sum(action is not None for action in (self.run, self.mode, self.wait_for)) != 1:
             raise ValueError("needs exactly one of run, mode, waitFor")
-        return self
+
+    @property
+    def time_limit(self) -> float:
+        """The time limit in seconds."""
+        return _STEP_TIMEOUT_S if self.timeout is None else self.timeout
 
 
-class Resource(Model):
+@mapping
+class Resource:
     """An extended resource: where its devices come from and what a container receives."""
 
     name: ResourceName
@@ -149,9 +153,7 @@ class Resource(Model):
     health: (
         Annotated[
             HealthChecks,
-            BeforeValidator(
-                _health, json_schema_input_type=Word | list[Check] | Probe | HealthChecks
-            ),
+            Before(_health, Word | list[Check] | Probe | HealthChecks),
         ]
         | None
     ) = None
@@ -194,7 +196,8 @@ class Resource(Model):
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 
 
-class Config(Model):
+@mapping
+class Config:
     """A configuration file."""
 
     version: Literal["v1"]

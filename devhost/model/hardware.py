@@ -2,50 +2,13 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, Self
+from dataclasses import field, fields
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, StrictStr, model_validator
-
-from devhost.model.mapping import Model
+from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
+from devhost.model.mapping import Before, Limits, mapping
 from devhost.model.values import AsTuple, NotEmpty
 
-# usb.ids and pci.ids: names of classes, as the beginnings of their numbers.
-USB_CLASSES: Final = {
-    "audio": "01",
-    "cdc": "02",
-    "hid": "03",
-    "physical": "05",
-    "image": "06",
-    "printer": "07",
-    "storage": "08",
-    "hub": "09",
-    "cdcdata": "0a",
-    "smartcard": "0b",
-    "video": "0e",
-    "wireless": "e0",
-    "misc": "ef",
-    "application": "fe",
-    "vendor": "ff",
-}
-PCI_CLASSES: Final = {
-    "storage": "01",
-    "nvme": "010802",
-    "sata": "0106",
-    "network": "02",
-    "ethernet": "0200",
-    "infiniband": "0207",
-    "display": "03",
-    "vga": "0300",
-    "3d": "0302",
-    "multimedia": "04",
-    "audio": "0403",
-    "bridge": "06",
-    "serial": "0700",
-    "usb": "0c03",
-    "wireless": "0d",
-    "crypto": "10",
-    "accelerator": "12",
-}
 USB_NODE: Final = "usb"
 NO_NODE: Final = "none"
 VFIO_NODE: Final = "vfio"
@@ -80,7 +43,7 @@ def _pair(value: object) -> str:
     )
 
 
-def _class_of(known: dict[str, str]) -> BeforeValidator:
+def _class_of(known: dict[str, str]) -> Before:
     def validate(value: object) -> object:
         import difflib  # noqa: PLC0415 (only needed for a file with errors)
 
@@ -96,7 +59,7 @@ def _class_of(known: dict[str, str]) -> BeforeValidator:
             )
         return code
 
-    return BeforeValidator(validate, json_schema_input_type=str)
+    return Before(validate, str)
 
 
 def _node(value: object) -> object:
@@ -153,65 +116,67 @@ def _one_or_more(value: object) -> object:
 
 
 Globs = Annotated[
-    tuple[StrictStr, ...],
+    tuple[str, ...],
     NotEmpty,
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Before(_as_list, str | list[str]),
 ]
 Pairs = Annotated[
-    tuple[Annotated[str, BeforeValidator(_pair)], ...],
+    tuple[Annotated[str, Before(_pair)], ...],
     NotEmpty,
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Before(_as_list, str | list[str]),
 ]
 UsbClasses = Annotated[
     tuple[Annotated[str, _class_of(USB_CLASSES)], ...],
     NotEmpty,
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Before(_as_list, str | list[str]),
 ]
 PciClasses = Annotated[
     tuple[Annotated[str, _class_of(PCI_CLASSES)], ...],
     NotEmpty,
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+    Before(_as_list, str | list[str]),
 ]
 InterfaceNumbers = Annotated[
     tuple[
         Annotated[
             int,
-            Field(strict=True, ge=0, le=255),
-            BeforeValidator(_whole_number, json_schema_input_type=int),
+            Limits(strict=True, ge=0, le=255),
+            Before(_whole_number, int),
         ],
         ...,
     ],
     NotEmpty,
-    BeforeValidator(_as_list, json_schema_input_type=int | list[int]),
+    Before(_as_list, int | list[int]),
 ]
-Subsystem = Annotated[StrictStr, BeforeValidator(_subsystem)]
-Attributes = Annotated[dict[str, StrictStr], BeforeValidator(_attributes)]
+Subsystem = Annotated[str, Before(_subsystem)]
+Attributes = Annotated[dict[str, str], Before(_attributes)]
 
 
-class NodeChoice(Model):
+@mapping
+class NodeChoice:
     """Nodes of one subsystem."""
 
     subsystem: Subsystem
     """The subsystem, such as tty."""
     name: Globs | None = None
     """Globs of the kernel's names."""
-    attr: Attributes = Field(default_factory=dict)
+    attr: Attributes = field(default_factory=dict)
     """File of the node's directory in sysfs: a glob of what it holds."""
     optional: bool = False
     """Whether the device is complete without it."""
 
 
 NodeChoices = Annotated[
-    tuple[Annotated[NodeChoice, BeforeValidator(_node)], ...],
+    tuple[Annotated[NodeChoice, Before(_node)], ...],
     NotEmpty,
-    BeforeValidator(
+    Before(
         lambda value: value if isinstance(value, list) else [value],
-        json_schema_input_type=str | NodeChoice | list[str | NodeChoice],
+        str | NodeChoice | list[str | NodeChoice],
     ),
 ]
 
 
-class UsbSelector(Model):
+@mapping
+class UsbSelector:
     """What a USB device has to be: all options match, of a list one."""
 
     device: Pairs | None = None
@@ -224,7 +189,7 @@ class UsbSelector(Model):
     """Globs of the serial number that the device has."""
     port: Globs | None = None
     """Globs of where it is plugged in."""
-    class_: UsbClasses | None = Field(default=None, alias="class")
+    class_: UsbClasses | None = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
     interface: InterfaceNumbers | None = None
     """The numbers of interfaces."""
@@ -234,7 +199,7 @@ class UsbSelector(Model):
     @property
     def selects(self) -> bool:
         """Whether any option is set."""
-        return any(getattr(self, name) is not None for name in UsbSelector.model_fields)
+        return any(getattr(self, one.name) is not None for one in fields(UsbSelector))
 
     @property
     def by_interface(self) -> bool:
@@ -250,37 +215,45 @@ def _excluded(value: object) -> object:
     return [_selector(value)] if not isinstance(value, list) else list(map(_selector, value))
 
 
+_OWN_NODE: Final = (NodeChoice(subsystem=USB_NODE),)
+
+
+@mapping
 class Usb(UsbSelector):
     """Each USB device that matches, with all its nodes, is a device."""
 
-    node: NodeChoices = (NodeChoice(subsystem=USB_NODE),)
-    """Which nodes: subsystems such as tty; usb: the device's own node; none."""
+    node: NodeChoices | None = None
+    """Which nodes: subsystems such as tty; usb: the device's own node (default); none."""
     split: bool = False
     """Whether each node is a device of its own."""
-    exclude: Annotated[tuple[UsbSelector, ...], AsTuple, BeforeValidator(_excluded)] = ()
+    exclude: Annotated[tuple[UsbSelector, ...], AsTuple, Before(_excluded)] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.selects:
             raise ValueError(
                 "selects every USB device: say which, by device, class or any other option"
             )
         _check_exclude(self.exclude)
-        _check_nodes(self.node, VFIO_NODE, "pci", split=self.split)
-        return self
+        _check_nodes(self.nodes, VFIO_NODE, "pci", split=self.split)
+
+    @property
+    def nodes(self) -> tuple[NodeChoice, ...]:
+        """Which nodes."""
+        return _OWN_NODE if self.node is None else self.node
 
 
-class PciSelector(Model):
+@mapping
+class PciSelector:
     """What a PCI function has to be: all options match, of a list one."""
 
     device: Pairs | None = None
     """`vendor:device` as lspci -nn prints it, in hexadecimal; `*` for any."""
     subsystem: Pairs | None = None
     """`vendor:device` of the subsystem."""
-    class_: PciClasses | None = Field(default=None, alias="class")
+    class_: PciClasses | None = None
     """The class: a name, or 2, 4 or 6 hexadecimal digits."""
     driver: Globs | None = None
     """Globs of its driver; none: it has none."""
@@ -292,9 +265,10 @@ class PciSelector(Model):
     @property
     def selects(self) -> bool:
         """Whether any option is set."""
-        return any(getattr(self, name) is not None for name in PciSelector.model_fields)
+        return any(getattr(self, one.name) is not None for one in fields(PciSelector))
 
 
+@mapping
 class Pci(PciSelector):
     """Each PCI function that matches, with all its nodes, is a device."""
 
@@ -302,13 +276,12 @@ class Pci(PciSelector):
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
     split: bool = False
     """Whether each node is a device of its own."""
-    exclude: Annotated[tuple[PciSelector, ...], AsTuple, BeforeValidator(_excluded)] = ()
+    exclude: Annotated[tuple[PciSelector, ...], AsTuple, Before(_excluded)] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if self.node is None:
             raise ValueError("needs node: a subsystem such as drm or nvme, vfio, or none")
         if not self.selects:
@@ -317,10 +290,15 @@ class Pci(PciSelector):
             )
         _check_exclude(self.exclude)
         _check_nodes(self.node, USB_NODE, "usb", split=self.split)
-        return self
+
+    @property
+    def nodes(self) -> tuple[NodeChoice, ...]:
+        """Which nodes."""
+        return self.node or ()  # there are some: else it is not valid
 
 
-class ParentSelector(Model):
+@mapping
+class ParentSelector:
     """What a device above another one has to be."""
 
     subsystem: Globs | None = None
@@ -329,49 +307,49 @@ class ParentSelector(Model):
     """Globs of the kernel's name."""
     driver: Globs | None = None
     """Globs of its driver."""
-    attr: Attributes = Field(default_factory=dict)
+    attr: Attributes = field(default_factory=dict)
     """File of its directory: a glob of what it holds."""
-    uevent: dict[str, StrictStr] = Field(default_factory=dict)
+    uevent: dict[str, str] = field(default_factory=dict)
     """Key of its uevent file: a glob of the value."""
 
 
-class SysfsSelector(Model):
+@mapping
+class SysfsSelector:
     """What a device of a subsystem has to be: all options match, of a list one."""
 
     name: Globs | None = None
     """Globs of the kernel's name."""
     driver: Globs | None = None
     """Globs of its driver."""
-    attr: Attributes = Field(default_factory=dict)
+    attr: Attributes = field(default_factory=dict)
     """File of its directory: a glob of what it holds."""
-    uevent: dict[str, StrictStr] = Field(default_factory=dict)
+    uevent: dict[str, str] = field(default_factory=dict)
     """Key of its uevent file: a glob of the value."""
     parent: Annotated[
         tuple[ParentSelector, ...],
         AsTuple,
-        BeforeValidator(_one_or_more, json_schema_input_type=ParentSelector | list[ParentSelector]),
+        Before(_one_or_more, ParentSelector | list[ParentSelector]),
     ] = ()
     """What one device above it has to be; of a list, each by some device above."""
 
 
+@mapping
 class Sysfs(SysfsSelector):
     """Each device of a subsystem that matches is a device."""
 
     subsystem: Subsystem
     """A class or a bus, such as tpmrm."""
-    exclude: Annotated[tuple[SysfsSelector, ...], AsTuple, BeforeValidator(_one_or_more)] = ()
+    exclude: Annotated[tuple[SysfsSelector, ...], AsTuple, Before(_one_or_more)] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         _check_exclude(self.exclude)
-        return self
 
 
 def _check_exclude(selectors: Iterable[UsbSelector | PciSelector | SysfsSelector]) -> None:
-    if not all(one.model_fields_set for one in selectors):
+    if any(one == type(one)() for one in selectors):
         raise ValueError("exclude: an entry without options excludes everything")
 
 

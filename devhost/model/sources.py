@@ -1,11 +1,9 @@
 """Sources of devices: one class for each kind."""
 
-from typing import Annotated, Final, Self
-
-from pydantic import BeforeValidator, Field, StrictStr, model_validator
+from typing import Annotated, Final
 
 from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb, device_option, sysfs_option
-from devhost.model.mapping import Model
+from devhost.model.mapping import Before, Limits, mapping
 from devhost.model.values import (
     SHARES_MAX,
     AsTuple,
@@ -27,7 +25,8 @@ def _static(value: object) -> object:
     return {"ids" if isinstance(value, list) else "count": value}
 
 
-class Directory(Model):
+@mapping
+class Directory:
     """Each entry of a directory is a device."""
 
     path: HostPath
@@ -44,7 +43,8 @@ class Directory(Model):
     """Include block devices that are mounted, used for swap or part of another device."""
 
 
-class Glob(Model):
+@mapping
+class Glob:
     """Each path that matches is a device."""
 
     paths: Paths
@@ -57,10 +57,11 @@ class Glob(Model):
     """Include block devices that are mounted, used for swap or part of another device."""
 
 
-class Dev(Model):
+@mapping
+class Dev:
     """Each device node whose path below /dev matches is a device."""
 
-    pattern: StrictStr
+    pattern: str
     """An RE2 pattern for the whole path below /dev; named groups become variables."""
     exclude: Strings = ()
     """RE2 patterns for the whole path below /dev."""
@@ -70,25 +71,25 @@ class Dev(Model):
     """Include block devices that are mounted, used for swap or part of another device."""
 
 
-class Static(Model):
+@mapping
+class Static:
     """Tokens: devices without anything on the host."""
 
     count: Count | None = None
     """The number of devices; their IDs are 0, 1, and so on."""
-    ids: Annotated[tuple[StrictStr, ...], AsTuple] | None = None
+    ids: Annotated[tuple[str, ...], AsTuple] | None = None
     """The IDs of the devices."""
 
-    @model_validator(mode="after")
-    def _one_option(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.count is None) == (self.ids is None):
             raise ValueError("needs either count or ids")
-        return self
 
 
-class Exec(Model):
+@mapping
+class Exec:
     """Each device that a command lists is a device."""
 
-    command: Annotated[tuple[StrictStr, ...], NotEmpty]
+    command: Annotated[tuple[str, ...], NotEmpty]
     """The command, as a list of arguments."""
     interval: Duration = 60.0
     """The time between its end and its next start."""
@@ -100,13 +101,14 @@ Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Exec
 KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs", "exec")
 
 
-class Source(Model):
+@mapping
+class Source:
     """A source of devices: exactly one kind, and the options of its node."""
 
     directory: (
         Annotated[
             Directory,
-            BeforeValidator(main_option("path"), json_schema_input_type=HostPath | Directory),
+            Before(main_option("path"), HostPath | Directory),
         ]
         | None
     ) = None
@@ -114,26 +116,19 @@ class Source(Model):
     glob: (
         Annotated[
             Glob,
-            BeforeValidator(
-                main_option("paths"), json_schema_input_type=HostPath | PathList | Glob
-            ),
+            Before(main_option("paths"), HostPath | PathList | Glob),
         ]
         | None
     ) = None
     """The paths that match."""
-    dev: (
-        Annotated[Dev, BeforeValidator(main_option("pattern"), json_schema_input_type=str | Dev)]
-        | None
-    ) = None
+    dev: Annotated[Dev, Before(main_option("pattern"), str | Dev)] | None = None
     """The device nodes below /dev that match."""
     static: (
         Annotated[
             Static,
-            BeforeValidator(
+            Before(
                 _static,
-                json_schema_input_type=Annotated[int, Field(ge=0, le=SHARES_MAX)]
-                | list[str]
-                | Static,
+                Annotated[int, Limits(ge=0, le=SHARES_MAX)] | list[str] | Static,
             ),
         ]
         | None
@@ -142,7 +137,7 @@ class Source(Model):
     usb: (
         Annotated[
             Usb,
-            BeforeValidator(device_option, json_schema_input_type=str | list[str] | Usb),
+            Before(device_option, str | list[str] | Usb),
         ]
         | None
     ) = None
@@ -150,40 +145,36 @@ class Source(Model):
     pci: (
         Annotated[
             Pci,
-            BeforeValidator(device_option, json_schema_input_type=str | list[str] | Pci),
+            Before(device_option, str | list[str] | Pci),
         ]
         | None
     ) = None
     """The PCI functions that match."""
-    sysfs: (
-        Annotated[Sysfs, BeforeValidator(sysfs_option, json_schema_input_type=str | Sysfs)] | None
-    ) = None
+    sysfs: Annotated[Sysfs, Before(sysfs_option, str | Sysfs)] | None = None
     """The devices of a subsystem that match."""
     exec: (
         Annotated[
             Exec,
-            BeforeValidator(main_option("command"), json_schema_input_type=list[str] | Exec),
+            Before(main_option("command"), list[str] | Exec),
         ]
         | None
     ) = None
     """The devices that a command lists."""
-    role: StrictStr | None = Field(default=None, alias="as")
+    role: str | None = None
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
     """Whether devices with several nodes are complete without this one."""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def __post_init__(self) -> None:
         named = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(named) != 1:
             found = f", not {' and '.join(named)}" if named else ""
             raise ValueError(f"needs exactly one of {', '.join(KINDS)}{found}")
-        return self
 
     @property
     def is_vfio(self) -> bool:
         """Whether its nodes are those of IOMMU groups."""
-        choices = (self.pci.node or ()) if self.pci is not None else ()
+        choices = self.pci.nodes if self.pci is not None else ()
         return any(choice.subsystem == VFIO_NODE for choice in choices)
 
     @property
@@ -192,7 +183,7 @@ class Source(Model):
         if self.role is not None:
             return (self.role,)
         match self.kind:
-            case Usb(node=choices) | Pci(node=choices) if choices is not None:
+            case Usb(nodes=choices) | Pci(nodes=choices):
                 return tuple(choice.subsystem for choice in choices)
             case Sysfs(subsystem=subsystem):
                 return (subsystem,)
@@ -234,4 +225,4 @@ def _source(value: object) -> object:
     return value
 
 
-SourceEntry = Annotated[Source, BeforeValidator(_source, json_schema_input_type=HostPath | Source)]
+SourceEntry = Annotated[Source, Before(_source, HostPath | Source)]

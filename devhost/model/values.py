@@ -5,10 +5,9 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictInt, StrictStr, WithJsonSchema
-
 from devhost import limits
 from devhost.model import names
+from devhost.model.mapping import Before, Limits, Parsed
 from devhost.model.template import TEMPLATE_PATTERN, Template
 
 # The default limit of a resource that finds devices on the host: encoding the list of more would
@@ -27,7 +26,7 @@ _DURATION_SCHEMA: Final[dict[str, Any]] = {
 _PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
 
 
-def _text(check: Callable[[str], str | None]) -> PlainValidator:
+def _text(check: Callable[[str], str | None], pattern: str) -> Parsed:
     """Validate a string with a function that returns what is wrong with it."""
 
     def validate(value: object) -> str:
@@ -36,7 +35,7 @@ def _text(check: Callable[[str], str | None]) -> PlainValidator:
             raise ValueError(problem)
         return text
 
-    return PlainValidator(validate)
+    return Parsed(validate, {"type": "string", "pattern": pattern})
 
 
 def _string(value: object) -> str:
@@ -97,74 +96,56 @@ def main_option(key: str) -> Callable[[object], object]:
     return lambda value: value if isinstance(value, dict) else {key: value}
 
 
-ResourceName = Annotated[
-    str,
-    _text(names.resource_name_problem),
-    WithJsonSchema({"type": "string", "pattern": names.RESOURCE_NAME_PATTERN}),
-]
-HostPath = Annotated[
-    str, _text(names.path_problem), WithJsonSchema({"type": "string", "pattern": _PATH_PATTERN})
-]
+ResourceName = Annotated[str, _text(names.resource_name_problem, names.RESOURCE_NAME_PATTERN)]
+HostPath = Annotated[str, _text(names.path_problem, _PATH_PATTERN)]
 TemplateText = Annotated[
-    Template,
-    PlainValidator(_template),
-    WithJsonSchema({"type": "string", "pattern": TEMPLATE_PATTERN}),
+    Template, Parsed(_template, {"type": "string", "pattern": TEMPLATE_PATTERN})
 ]
-Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
-Removal = Annotated[
-    float,
-    PlainValidator(_removal),
-    WithJsonSchema({"anyOf": [{"const": "never"}, _DURATION_SCHEMA]}),
-]
+Duration = Annotated[float, Parsed(_duration, _DURATION_SCHEMA)]
+Removal = Annotated[float, Parsed(_removal, {"anyOf": [{"const": "never"}, _DURATION_SCHEMA]})]
 TopologyChoice = Annotated[
     int | Literal["auto", "none"],
-    PlainValidator(_topology),
-    WithJsonSchema(
+    Parsed(
+        _topology,
         {
             "anyOf": [
                 {"enum": ["auto", "none"]},
                 {"type": "integer", "minimum": 0, "maximum": _NUMA_NODE_MAX},
             ]
-        }
+        },
     ),
 ]
-Permissions = Annotated[
-    str,
-    _text(_permissions),
-    WithJsonSchema({"type": "string", "pattern": r"^(?!.*(.).*\1)[rwm]+$"}),
-]
-Mode = Annotated[StrictStr, Field(pattern=r"^[0-7]{3,4}$")]
-OwnerId = Annotated[StrictInt, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
+Permissions = Annotated[str, _text(_permissions, r"^(?!.*(.).*\1)[rwm]+$")]
+Mode = Annotated[str, Limits(pattern=r"^[0-7]{3,4}$")]
+OwnerId = Annotated[int, Limits(ge=0, le=0xFFFF_FFFE), Before(_whole)]
 FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
-Count = Annotated[StrictInt, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
-Positive = Annotated[StrictInt, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
+Count = Annotated[int, Limits(ge=0, le=SHARES_MAX), Before(_whole)]
+Positive = Annotated[int, Limits(ge=1, le=SHARES_MAX), Before(_whole)]
 
 # Lists in the file are tuples here; a single string is a list with one item.
-AsTuple: Final = Field(strict=False)
-NotEmpty: Final = Field(strict=False, min_length=1)
-PathList = Annotated[list[HostPath], Field(min_length=1)]
+AsTuple: Final = Limits(strict=False)
+NotEmpty: Final = Limits(strict=False, min_length=1)
+PathList = Annotated[list[HostPath], Limits(min_length=1)]
 Strings = Annotated[
-    tuple[StrictStr, ...],
+    tuple[str, ...],
     AsTuple,
-    BeforeValidator(listed, json_schema_input_type=str | list[str]),
+    Before(listed, str | list[str]),
 ]
 Paths = Annotated[
     tuple[HostPath, ...],
     NotEmpty,
-    BeforeValidator(listed, json_schema_input_type=HostPath | PathList),
+    Before(listed, HostPath | PathList),
 ]
 Templates = Annotated[
     tuple[TemplateText, ...],
     NotEmpty,
-    BeforeValidator(
+    Before(
         listed,
-        json_schema_input_type=TemplateText | Annotated[list[TemplateText], Field(min_length=1)],
+        TemplateText | Annotated[list[TemplateText], Limits(min_length=1)],
     ),
 ]
 FileTypes = Annotated[
     tuple[FileType, ...],
     NotEmpty,
-    BeforeValidator(
-        listed, json_schema_input_type=FileType | Annotated[list[FileType], Field(min_length=1)]
-    ),
+    Before(listed, FileType | Annotated[list[FileType], Limits(min_length=1)]),
 ]

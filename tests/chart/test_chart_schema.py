@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deploy.helm import generate
 from devhost.loading.loader import loads
-from devhost.model.schema import json_schema
+from devhost.loading.schema import json_schema
 from tests.chart.helm import Helm, RefusedError
 from tests.chart.values import SETS, TOKENS, Values
 

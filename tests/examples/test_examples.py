@@ -19,8 +19,8 @@ from devhost.allocation.policy import Policy
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load, loads
+from devhost.loading.schema import json_schema
 from devhost.model.config import Config
-from devhost.model.schema import json_schema
 from devhost.report import report
 from tests.support.kernel import shows
 from tests.support.realkubelet import RealKubelet
@@ -785,8 +785,8 @@ def test_plan_formatted_disk(tree: Tree) -> None:
     disks(tree)
     config = example("formatted-disk")
     (resource,) = config.resources
-    unchecked = config.model_copy(  # its disks have numbers of no driver
-        update={"resources": (resource.model_copy(update={"health": None}),)}
+    unchecked = replace(  # its disks have numbers of no driver
+        config, resources=(replace(resource, health=None),)
     )
     files = HostFiles(str(tree.root))
     (shown,) = (one.as_json() for one in report(unchecked, files, ALL_ALLOWED, "n", {SCRATCH: "1"}))

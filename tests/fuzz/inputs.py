@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 from hypothesis import strategies as st
 
-from devhost.model.schema import json_schema
+from devhost.loading.schema import json_schema
 
 EXAMPLES: Final = tuple(
     path.read_bytes()

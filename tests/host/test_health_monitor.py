@@ -20,6 +20,7 @@ from devhost.host import health
 from devhost.host.health import HealthMonitor
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
+from devhost.loading.shapes import shaped
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, FileKind, FileState, HostDevice, Node, Snapshot
 
@@ -129,11 +130,11 @@ async def bench() -> AsyncIterator[Bench]:
 def scanner(**options: Any) -> Scanner:
     """A scanner with health checks; rounds follow each other at once unless told."""
     told = {"checks": ["readable"], "interval": "50ms", "timeout": "30s", **options}
-    return without_health(HealthChecks.model_validate(told))
+    return without_health(shaped(HealthChecks, told))
 
 
 def without_health(checks: HealthChecks | None = None) -> Scanner:
-    resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
+    resource = replace(loads(CONFIG).require().resources[0], health=checks)
     return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
 
 

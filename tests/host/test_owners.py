@@ -14,6 +14,7 @@ from devhost.host.ownership.owners import Owners, owner_of
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.instances import Instances
 from devhost.kubelet.podresources import HeldBy, PodResources
+from devhost.loading.shapes import shaped
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
@@ -35,7 +36,7 @@ class Told(PodResources):
 
 
 def resource(name: str, **keys: object) -> Resource:
-    return Resource.model_validate({"name": name, "sources": ["/dev/x*"], **keys})
+    return shaped(Resource, {"name": name, "sources": ["/dev/x*"], **keys})
 
 
 def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) -> HostDevice:

@@ -42,7 +42,7 @@ class Published:
 
     async def elsewhere(self, ids: set[str]) -> None:
         """Another resource has had these nodes."""
-        other = self.resource.model_copy(update={"name": "other"})
+        other = replace(self.resource, name="other")
         await self.owners.keep(other, [device(one, "well") for one in ids])
 
     @property

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -204,7 +205,7 @@ async def test_the_newer_drops_a_resource(started: Kubelet, start: Start) -> Non
     await served_by(started, "new", U, 3)
     config = newer.host._config
     assert config is not None
-    newer.host.apply(config.model_copy(update={"resources": config.resources[:1]}))
+    newer.host.apply(replace(config, resources=config.resources[:1]))
     await older.until(U, State.REGISTERED)
     await served_by(started, "old", U, 2)
     await served_by(started, "new", T, 3)

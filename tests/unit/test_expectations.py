@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.host.expectations import ACCEPTED_AFTER_S, Expectation
+from devhost.loading.shapes import shaped
 from devhost.model.config import Resource
 
 HOUR: Final = 3600.0
 
 
 def resource(**options: Any) -> Resource:
-    return Resource.model_validate({"name": "a.b/c", "sources": ["/dev/x*"], **options})
+    return shaped(Resource, {"name": "a.b/c", "sources": ["/dev/x*"], **options})
 
 
 def after(*counts: tuple[float, int], **options: Any) -> Expectation:

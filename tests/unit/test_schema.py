@@ -13,8 +13,9 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from devhost.loading.loader import loads
+from devhost.loading.schema import json_schema
+from devhost.loading.shapes import shaped
 from devhost.model.config import Config
-from devhost.model.schema import json_schema
 
 VALIDATOR: Final = Draft202012Validator(json_schema())
 
@@ -205,7 +206,7 @@ def _shape_problem(data: dict[str, Any]) -> str | None:
     if _has_null(known):
         return "null"
     try:
-        Config.model_validate(known)
+        shaped(Config, known)
     except ValidationError as error:
         return str(error)
     return None

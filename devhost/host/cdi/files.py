@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic_core import from_json
-
 from devhost.allocation import cdi
+from devhost.host import json_text
 from devhost.host.state_files import replace_file
 from devhost.model.names import cdi_name_problem
 from devhost.threads import BlockingCalls
@@ -165,9 +164,7 @@ def _is_entry(one: object, kind: str) -> bool:
 
 def _content(raw: bytes) -> dict[str, object]:
     try:
-        # Limits the depth. json recurses to the end of the stack, where finalizers of other
-        # objects fail.
-        content = from_json(raw, allow_inf_nan=False)
+        content = json_text.parse(raw)
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}

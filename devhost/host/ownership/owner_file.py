@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from devhost.host import json_text
 from devhost.host.state_files import StateWriter, locked, write_atomically
 from devhost.immutable import immutable
 from devhost.model.device import FileState
@@ -268,8 +269,8 @@ def _loaded(raw: bytes) -> tuple[list[OwnerRecord], int]:
     records, bad = [], 0
     for line in raw.splitlines():
         try:
-            records.append(_record(json.loads(line)))
-        except (ValueError, LookupError, TypeError, RecursionError):
+            records.append(_record(json_text.parse(line)))
+        except (ValueError, LookupError, TypeError):
             bad += bool(line)
     return records, bad
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from pydantic_core import from_json
-
 from devhost.errors import PreStartError
+from devhost.host import json_text
 from devhost.host.state_files import locked, write_atomically
 from devhost.immutable import immutable
 from devhost.kubelet.podresources import HeldBy
@@ -291,7 +290,7 @@ def _load(path: Path, resource: str) -> tuple[dict[str, HolderRecord] | None, st
     except FileNotFoundError:
         return None, None
     try:
-        content = from_json(raw)  # limits the depth, see cdi.files
+        content = json_text.parse(raw)
         of = content["resource"]
         records = {one: _record(entry) for one, entry in content["devices"].items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -85,7 +85,7 @@ async def run_step(number: int, step: Step, start: Start) -> None:
             device, and contains the last lines of a command's output.
     """
     now = asyncio.get_running_loop().time()
-    ends = min(start.deadline, now + step.timeout)
+    ends = min(start.deadline, now + step.time_limit)
     limit = _Limit(ends, f"within {round(max(ends - now, 0.0), 1):g}s")
     try:
         if step.run is not None:

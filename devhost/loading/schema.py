@@ -2,21 +2,23 @@
 
 import ast
 import inspect
+from dataclasses import is_dataclass
 from itertools import pairwise
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from devhost.loading.shapes import adapter
 from devhost.model.config import Config
+from devhost.model.mapping import key_of
 from devhost.model.sources import KINDS
 
 
 class _Generator(GenerateJsonSchema):
-    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         """Add the docstrings of the fields as descriptions."""
-        shown = super().model_schema(schema)
+        shown = super().dataclass_schema(schema)
         for key, text in _descriptions(schema["cls"]).items():
             shown["properties"][key]["description"] = text
         return shown
@@ -32,7 +34,7 @@ class _Generator(GenerateJsonSchema):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a configuration file."""
-    schema = Config.model_json_schema(schema_generator=_Generator, mode="validation")
+    schema = adapter(Config).json_schema(schema_generator=_Generator, mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "devhost configuration"
     # For YAML anchors.
@@ -45,13 +47,13 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _descriptions(model: type[BaseModel]) -> dict[str, str]:
+def _descriptions(model: type) -> dict[str, str]:
     """Return the docstrings of a model's fields, by the fields' keys in the file."""
     (declared,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(declared, ast.ClassDef)  # noqa: S101 (it is a class)
     base = model.__base__
     found: dict[str, str] = {}
-    if base is not None and issubclass(base, BaseModel) and base.model_fields:
+    if is_dataclass(base):
         found |= _descriptions(base)
     for field, below in pairwise(declared.body):
         match field, below:
@@ -59,7 +61,7 @@ def _descriptions(model: type[BaseModel]) -> dict[str, str]:
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
-                found[model.model_fields[name].alias or name] = inspect.cleandoc(text)
+                found[key_of(name)] = inspect.cleandoc(text)
     return found
 
 
