@@ -16,7 +16,7 @@ from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.loading.loader import Loader
+from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 
 SIZES = (10, 1000)
@@ -44,7 +44,7 @@ def _cpu(work: Work, turn: int) -> float:
 
 
 def _scanners(text: str) -> list[Scanner]:
-    config = Loader().loads(f"version: v1\nresources:\n{text}", "bench.yaml").require()
+    config = loads(f"version: v1\nresources:\n{text}", "bench.yaml").require()
     files, policy = HostFiles(), Policy(enforced=False)
     return [Scanner.of(one, files, policy, "node", hold_s=0.0) for one in config.resources]
 
@@ -98,27 +98,6 @@ def encoding(_: Path, size: int) -> tuple[Work, Work]:
     return plain, fast
 
 
-def loader(_: Path, size: int) -> tuple[Work, Work]:
-    """A file of N resources of which one has changed."""
-
-    def text(turn: int) -> str:
-        lines = (f"- {{name: a.b/r{n}, sources: [directory: /dev/d{n}]}}\n" for n in range(1, size))
-        return f"version: v1\nresources:\n- {{name: a.b/r, sources: [static: {turn + 1}]}}\n" + (
-            "".join(lines)
-        )
-
-    again = Loader()
-    again.loads(text(TIMES), "bench.yaml").require()
-
-    def fast(turn: int) -> None:
-        again.loads(text(turn), "bench.yaml").require()
-
-    def plain(turn: int) -> None:
-        Loader().loads(text(turn), "bench.yaml").require()
-
-    return plain, fast
-
-
 def rescan(directory: Path, size: int) -> tuple[Work, Work]:
     """Find out that nothing has changed in N directories, each of one resource and device."""
     paths = [directory / f"d{number}" for number in range(size)]
@@ -147,7 +126,6 @@ def rescan(directory: Path, size: int) -> tuple[Work, Work]:
 PATHS = {
     "incremental scan": incremental,
     "encoded list": encoding,
-    "reload of one resource": loader,
     "rescan": rescan,
 }
 

@@ -89,12 +89,11 @@ def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     return future
 
 
-def in_time(work: Callable[[], T], seconds: float) -> T:
-    """Return the result of ``work`` in a thread of its own; for code without an event loop.
+def begun(work: Callable[[], T], name: str) -> "concurrent.futures.Future[T]":
+    """Run ``work`` in a thread of its own; for code without an event loop.
 
     Raises:
-        TimeoutError: It has not returned within so many seconds; the thread goes on.
-        Exception: Whatever ``work`` raises.
+        OSError: No thread can be started.
     """
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -104,7 +103,18 @@ def in_time(work: Callable[[], T], seconds: float) -> T:
         except BaseException as error:  # noqa: BLE001 (handed to the caller)
             future.set_exception(error)
 
-    _start(run, "start")
+    _start(run, name)
+    return future
+
+
+def in_time(work: Callable[[], T], seconds: float) -> T:
+    """Return the result of ``work`` in a thread of its own; for code without an event loop.
+
+    Raises:
+        TimeoutError: It has not returned within so many seconds; the thread goes on.
+        Exception: Whatever ``work`` raises.
+    """
+    future = begun(work, "start")
     done, _ = concurrent.futures.wait([future], seconds)
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")

@@ -10,7 +10,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import click
 
 from devhost import __version__
-from devhost.cli.light_imports import light_imports
+from devhost.light_imports import light_imports
 
 _COMMANDS = {
     "run": "Serve the resources of a configuration to kubelet.",

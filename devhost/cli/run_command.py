@@ -14,6 +14,7 @@ import click
 from devhost import __version__, startup_signals
 from devhost.cli import listen_options, options
 from devhost.memory import gc_frozen
+from devhost.observe import logs
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -59,23 +60,19 @@ def run(
     """Serve the resources of a configuration, if any, and of plugins until SIGTERM."""
     flags = dict(locals())
     startup_signals.handle_signals()  # also for programs that use the library
+    logs.set_up(log_level, log_format)
+    _log_start(flags)
+    policy = replace(policy, enforced=True)
     with gc_frozen(long_lived=True):
+        copy = state_dir / last_good if state_dir else None
+        source = None if config is None else _begun(config, policy, copy)
         from devhost.errors import KubeletError
-        from devhost.host.config.last_good import LastGood
-        from devhost.host.config.source import ConfigSource
         from devhost.host.process import raise_descriptor_limit, until_signal
         from devhost.host.supervisor import Host, Settings
         from devhost.hostfs.files import HostFiles
         from devhost.model.config import Config
-        from devhost.observe import logs
 
-    logs.set_up(log_level, log_format)
-    _log_start(flags)
-    policy = replace(policy, enforced=True)
-    first, source = Config(version="v1", resources=()), None
-    if config is not None:
-        source = ConfigSource(config, policy, LastGood(state_dir, last_good) if state_dir else None)
-        first = _first(source)
+    first = _first(source) if source is not None else Config(version="v1", resources=())
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
     endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
@@ -98,6 +95,20 @@ def run(
         logs.fail(str(error))
 
 
+def _begun(config: str, policy: "Policy", copy: Path | None) -> "ConfigSource":
+    """Begin to load the configuration, beside the imports of this process."""
+    from devhost.host.config.child import LoadingChild
+
+    child = LoadingChild()  # first: it has imports, too
+    from devhost.host.config.last_good import LastGood
+    from devhost.host.config.source import ConfigSource
+
+    last_good = LastGood(copy.parent, copy.name) if copy else None
+    source = ConfigSource(config, policy, last_good, child)
+    source.begin()
+    return source
+
+
 def _log_start(flags: Mapping[str, Any]) -> None:
     """Log the version and the flags: the arguments of `run`."""
     plugins = [one.resource.name for one in flags["plugins"]]
@@ -116,7 +127,6 @@ def _usable(plugin_dir: Path) -> Path:
     Links are not resolved, so that a later change of their target takes effect.
     """
     from devhost.kubelet.instances import path_length_problem
-    from devhost.observe import logs
 
     if not options.within_time("--plugin-dir", plugin_dir.is_dir):
         logs.fail(f"--plugin-dir: {plugin_dir} is not a directory")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from devhost.allocation.policy import Policy
 from devhost.loading.collision_checks import (
@@ -34,46 +33,33 @@ class ParsedResource:
         resource: The resource.
         text: Its source, by which an unchanged resource is recognized; empty if parts were left
             out because of errors.
-        clean: Whether it has no problems of its own; it may still conflict with other resources.
     """
 
     path: Path
     resource: Resource
     text: str = ""
-    clean: bool = False
 
 
 def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Finding]:
-    """Yield errors and warnings of resources, and mark the resources that have none as clean.
-
-    Resources that are marked already are only checked against the others.
-    """
+    """Yield errors and warnings of resources."""
     yield from _same_names(resources)
     parsed = [(one.path, one.resource) for one in resources]
     if too_many := [*check_patterns(parsed), *check_device_ids(parsed)]:
         yield from too_many
         return
-    sound, faulty = [], set[int]()
-    for index, one in enumerate(resources):
+    sound = []
+    for one in resources:
         is_sound = True
-        for finding in () if one.clean else _alone(one.path, one.resource):
+        for finding in _alone(one.path, one.resource):
             yield finding
-            faulty.add(index)
             is_sound = is_sound and finding[0] != "error"
         if is_sound:
-            sound.append((index, one, [*entries_of(one.path, one.resource)]))
-    for index, one, entries in sound:
-        if one.clean:
-            continue
-        for finding in chain(
-            check_collisions(one.resource, entries),
-            check_names(one.path, one.resource, entries, policy),
-            check_trust(one.path, one.resource, entries, policy),
-        ):
-            yield finding
-            faulty.add(index)
-        one.clean = index not in faulty
-    yield from check_between((one.resource.name, entries) for _, one, entries in sound)
+            sound.append((one, [*entries_of(one.path, one.resource)]))
+    for one, entries in sound:
+        yield from check_collisions(one.resource, entries)
+        yield from check_names(one.path, one.resource, entries, policy)
+        yield from check_trust(one.path, one.resource, entries, policy)
+    yield from check_between((one.resource.name, entries) for one, entries in sound)
 
 
 def _alone(path: Path, resource: Resource) -> Iterator[Finding]:

@@ -20,7 +20,6 @@ Found = tuple[Path, str, tuple[int, int]]
 _HINT_LENGTH_MAX: Final = 100
 _HINT_WORDS_MAX: Final = 100
 _KEY_MAX: Final = 400  # longer than any valid key
-_MESSAGE_MAX: Final = 1000
 
 # The model of the mapping below a key.
 _BELOW: Final[dict[str, type]] = {
@@ -90,14 +89,6 @@ def shown(path: Path) -> str:
         key = part if len(part) <= _KEY_MAX else f"{part[:_KEY_MAX]}…"
         text += f".{key}" if text else key
     return printable(text)
-
-
-def brief(message: str) -> str:
-    """Return a message as one printable line of limited length."""
-    if len(message) > _MESSAGE_MAX:
-        half = _MESSAGE_MAX // 2
-        message = f"{message[:half]} … {message[-half:]}"
-    return printable(message)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

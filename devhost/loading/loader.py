@@ -1,20 +1,17 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
 import copy
-import errno
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ValidationError
 
 from devhost import limits
 from devhost.allocation.policy import Policy
-from devhost.errors import ConfigError, Problem, Severity
-from devhost.immutable import immutable
+from devhost.errors import Problem, Severity
 from devhost.loading import checks, explain, syntax, yamltree
 from devhost.loading.checks import ParsedResource
+from devhost.loading.loaded import SIZE_MAX, Loaded, brief, read, unusable
 from devhost.loading.shapes import shaped
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
@@ -23,33 +20,9 @@ from devhost.model.config import Config, Resource
 from devhost.model.mapping import mapping
 from devhost.model.values import AsTuple
 
-SIZE_MAX: Final = 1 << 20  # the limit of a ConfigMap (1 MiB, Kubernetes)
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
 _Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
-
-
-@immutable
-class Loaded:
-    """The content of a file.
-
-    Attributes:
-        config: The configuration; ``None`` if any problem is an error.
-        problems: Errors and warnings in the order of the file.
-    """
-
-    config: Config | None
-    problems: tuple[Problem, ...]
-
-    def require(self) -> Config:
-        """Return the configuration.
-
-        Raises:
-            ConfigError: The file has errors; it carries every problem.
-        """
-        if self.config is None:
-            raise ConfigError(self.problems)
-        return self.config
 
 
 def load(file: str, policy: Policy | None = None) -> Loaded:
@@ -69,12 +42,27 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
 
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
     """Check what `read` returned."""
-    return Loader(policy).load_bytes(raw, file)
+    if len(raw) > SIZE_MAX:
+        return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode()  # without a byte order mark
+        return unusable(file, "not UTF-8", *syntax.position_after(before))
+    return loads(text, file, policy)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text; ``file`` is the name in its problems."""
-    return Loader(policy).loads(text, file)
+    with gc_paused():
+        try:
+            tree = yamltree.parse(text)
+            if problem := explain.manifest_problem(tree):
+                raise problem
+        except TreeError as error:
+            return unusable(file, str(error), error.line, error.column)
+        resources: list[ParsedResource] = []
+        return _loaded(file, _found(tree, resources, policy or Policy()), resources)
 
 
 @mapping
@@ -85,79 +73,37 @@ class _Document:
     resources: Annotated[tuple[Any, ...], AsTuple]
 
 
-class Loader:
-    """Checks successive configurations, and reuses resources that have not changed.
-
-    A resource that had no problems and has the same text keeps its value. The result is the
-    same either way.
-
-    Args:
-        policy: What the configurations may use.
-    """
-
-    def __init__(self, policy: Policy | None = None) -> None:
-        self._policy = policy or Policy()
-        self._clean: dict[str, Resource] = {}  # by their text
-
-    def load_bytes(self, raw: bytes, file: str) -> Loaded:
-        """Check what `read` returned."""
-        if len(raw) > SIZE_MAX:
-            return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            before = error.object[: error.start].decode()  # without a byte order mark
-            return unusable(file, "not UTF-8", *syntax.position_after(before))
-        return self.loads(text, file)
-
-    def loads(self, text: str, file: str) -> Loaded:
-        """Check a configuration's text; ``file`` is the name in its problems."""
-        with gc_paused():
-            try:
-                tree = yamltree.parse(text)
-                if problem := explain.manifest_problem(tree):
-                    raise problem
-            except TreeError as error:
-                return unusable(file, str(error), error.line, error.column)
-            resources: list[ParsedResource] = []
-            found = self._found(tree, resources)
-            loaded = _loaded(file, found, lambda: [one.resource for one in resources])
-            self._clean = {one.text: one.resource for one in resources if one.clean}
-            return loaded
-
-    def _found(self, tree: Tree, resources: list[ParsedResource]) -> Iterator[_Found]:
-        """Yield each problem, and collect the resources that have the right shape."""
-        reported = set()
-        for path, message, at in explain.tree_problems(tree):
-            reported.add(path)
-            yield "error", path, message, at
-        if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
-            message = f"{count} resources, more than {limits.RESOURCES_MAX}"
-            yield "error", ("resources",), message, tree.position(("resources",)).key
-        around = {path[:-1] for path in reported}
-        for parsed_or_error in _shapes(tree, self._clean):
-            if isinstance(parsed_or_error, ParsedResource):
-                resources.append(parsed_or_error)
-                continue
-            base, error = parsed_or_error
-            for where, message, at in explain.shape_problems(error, base, tree, reported, around):
-                yield "error", where, message, at
-        for severity, full, message, on_key in checks.check(resources, self._policy):
-            path = explain.known(full, tree)
-            position = tree.position(path)
-            shown_at = position.key if on_key else (position.line, position.column)
-            yield severity, path, message, shown_at
+def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
+    """Yield each problem, and collect the resources that have the right shape."""
+    reported = set()
+    for path, message, at in explain.tree_problems(tree):
+        reported.add(path)
+        yield "error", path, message, at
+    if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
+        message = f"{count} resources, more than {limits.RESOURCES_MAX}"
+        yield "error", ("resources",), message, tree.position(("resources",)).key
+    around = {path[:-1] for path in reported}
+    for parsed_or_error in _shapes(tree):
+        if isinstance(parsed_or_error, ParsedResource):
+            resources.append(parsed_or_error)
+            continue
+        base, error = parsed_or_error
+        for where, message, at in explain.shape_problems(error, base, tree, reported, around):
+            yield "error", where, message, at
+    for severity, full, message, on_key in checks.check(resources, policy):
+        path = explain.known(full, tree)
+        position = tree.position(path)
+        shown_at = position.key if on_key else (position.line, position.column)
+        yield severity, path, message, shown_at
 
 
-def _loaded(
-    file: str, found: Iterable[_Found], resources: Callable[[], Iterable[Resource]]
-) -> Loaded:
+def _loaded(file: str, found: Iterable[_Found], resources: Sequence[ParsedResource]) -> Loaded:
     """Return the content of a file with its problems, up to `PROBLEMS_MAX` of each severity."""
     kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
     more: list[Problem] = []
     for severity, path, message, at in found:
         if len(kept[severity]) < PROBLEMS_MAX:
-            shown = explain.shown(path), explain.brief(message)
+            shown = explain.shown(path), brief(message)
             kept[severity].append(Problem(severity, file, *at, *shown))
             continue
         if not any(problem.severity == severity for problem in more):
@@ -169,18 +115,12 @@ def _loaded(
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if kept["error"]:
         return Loaded(None, tuple(problems))
-    return Loaded(Config(version="v1", resources=tuple(resources())), tuple(problems))
+    config = Config(version="v1", resources=tuple(one.resource for one in resources))
+    return Loaded(config, tuple(problems), tuple(one.text for one in resources))
 
 
-def _shapes(
-    tree: Tree, clean: Mapping[str, Resource]
-) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
-    """Validate the top level and each resource separately, so that all errors are found.
-
-    Args:
-        tree: The document.
-        clean: Resources that need no validation, by their text.
-    """
+def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
+    """Validate the top level and each resource separately, so that all errors are found."""
     data: Any = tree.data
     items: list[Any] = []
     if isinstance(data, dict):
@@ -195,9 +135,7 @@ def _shapes(
     for index, item in enumerate(items):
         path, text = ("resources", index), repr(item)  # repr: 1 == True
         try:
-            known = clean.get(text)
-            resource = known or shaped(Resource, item)
-            yield ParsedResource(path, resource, text, clean=known is not None)
+            yield ParsedResource(path, shaped(Resource, item), text)
         except ValidationError as error:
             yield path, error
             if (rest := _without_mistakes(item, error, index)) is not None:
@@ -257,24 +195,6 @@ def _has(data: Any, part: str | int) -> bool:
     )
 
 
-def read(file: str) -> bytes:
-    """Read a file, or standard input for ``-``, up to one byte more than `SIZE_MAX`.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    if not file:
-        raise FileNotFoundError(errno.ENOENT, "the file name is empty")
-    if "\0" in file:
-        raise FileNotFoundError(errno.ENOENT, "the file name contains a NUL")
-    if file == "-":
-        if sys.stdin is None:
-            raise OSError(errno.EBADF, "standard input is closed")
-        return sys.stdin.buffer.read(SIZE_MAX + 1)
-    with Path(file).open("rb") as stream:
-        return stream.read(SIZE_MAX + 1)
-
-
 def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[str, str]]) -> Loaded:
     """Return a file's content as an invalid one.
 
@@ -293,9 +213,3 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
             shown = explain.shown(explain.known(path, tree))
             problems.append(Problem("error", file, at.line, at.column, shown, found[1]))
     return Loaded(None, (*problems, *loaded.problems))
-
-
-def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
-    """Return the result for a file with a single error that makes it unusable."""
-    message = explain.brief(message)
-    return Loaded(None, (Problem("error", file or "''", line, column, "", message),))

@@ -1,4 +1,6 @@
-"""The names of classes of USB and PCI devices: the beginnings of their numbers in usb.ids, pci.ids."""
+"""Names of the classes of USB and PCI devices, as the beginnings of their numbers."""
+
+# From usb.ids and pci.ids.
 
 from typing import Final
 

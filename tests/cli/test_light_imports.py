@@ -28,7 +28,7 @@ def test_nothing_of_openssl_is_loaded(command: str) -> None:
 def test_what_comes_later_finds_all_that_was_left_out() -> None:
     shown = outcome("""
         import hashlib
-        from devhost.cli.light_imports import light_imports
+        from devhost.light_imports import light_imports
         with light_imports():
             import asyncio
         import bz2, ssl, _hashlib
@@ -47,7 +47,7 @@ def test_what_comes_later_finds_all_that_was_left_out() -> None:
 def test_what_is_there_already_stays() -> None:
     shown = outcome("""
         import ssl, importlib.metadata
-        from devhost.cli.light_imports import light_imports
+        from devhost.light_imports import light_imports
         with light_imports():
             import ssl as again
             from importlib.metadata import version

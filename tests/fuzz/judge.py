@@ -12,7 +12,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.rules import rules_of
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import Loaded
+from devhost.loading.loaded import Loaded
 from devhost.model.config import Config
 from devhost.model.sources import Static
 from devhost.report import report

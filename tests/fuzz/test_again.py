@@ -1,6 +1,7 @@
-"""A loader that has read before finds in a file what one finds that has not."""
+"""A host that has read before finds in a file what one finds that has not."""
 
 import gc
+import pickle
 from typing import Final
 
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.loading.loader import Loader, load_bytes, loads
+from devhost.host.config.loading import ChildLoader
+from devhost.loading.child import Request, answer
+from devhost.loading.loaded import Loaded
+from devhost.loading.loader import load_bytes, loads
 from tests.fuzz.inputs import MUTATED
 
 POLICIES: Final = (
@@ -57,29 +61,41 @@ TEXTS: Final = st.builds(
 )
 
 
+class Again:
+    """Loads successive contents as a host does, but in this process."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._loader, self._policy = ChildLoader(policy), policy
+
+    def load(self, raw: bytes) -> Loaded:
+        request = Request(raw, "f.yaml", self._policy, self._loader.known)
+        return self._loader.taken(pickle.dumps(answer(request)))
+
+
 @given(st.lists(TEXTS, min_size=2, max_size=5), st.sampled_from(POLICIES))
 @example([text(HEADS[0], [RESOURCES[0]]), text(HEADS[0], [RESOURCES[2]])], POLICIES[0])
 @example([text(HEADS[0], [RESOURCES[5]]), text(HEADS[0], [*RESOURCES[5:7]])], POLICIES[0])
 @settings(max_examples=200)
 def test_what_was_read_before_changes_nothing(texts: list[str], policy: Policy) -> None:
-    loader = Loader(policy)
+    again = Again(policy)
     for one in texts:
-        assert loader.loads(one, "f.yaml") == loads(one, "f.yaml", policy)
+        assert again.load(one.encode()) == loads(one, "f.yaml", policy)
 
 
 @given(st.lists(MUTATED, min_size=2, max_size=3))
 @settings(max_examples=60)
 def test_nor_for_files_that_are_nearly_right(files: list[bytes]) -> None:
-    loader = Loader()
+    again = Again(Policy())
     for one in (*files, files[0]):
-        assert loader.load_bytes(one, "f.yaml") == load_bytes(one, "f.yaml")
+        assert again.load(one) == load_bytes(one, "f.yaml")
 
 
 def test_a_resource_that_stays_is_the_same_value() -> None:
-    """Only what has changed is judged anew, wherever it stands."""
-    loader, clean = Loader(), (RESOURCES[0], RESOURCES[12])
-    before = loader.loads(text(HEADS[0], [*clean]), "f").require().resources
-    changed = loader.loads(text(HEADS[1], [RESOURCES[15], *clean[::-1]]), "f").require().resources
+    """Only what has changed is handed over, wherever it stands."""
+    again, same = Again(Policy()), (RESOURCES[0], RESOURCES[12])
+    before = again.load(text(HEADS[0], [*same]).encode()).require().resources
+    file = text(HEADS[1], [RESOURCES[15], *same[::-1]])
+    changed = again.load(file.encode()).require().resources
     assert changed[1] is before[1]
     assert changed[2] is before[0]
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import pytest
 
-from devhost.loading.loader import PROBLEMS_MAX, SIZE_MAX, loads
+from devhost.loading.loaded import SIZE_MAX
+from devhost.loading.loader import PROBLEMS_MAX, loads
 from tests.fuzz.judge import judge
 
 # Of CPU time; what hangs takes far longer, the slowest machine far less.

@@ -17,7 +17,7 @@ from devhost.host import state_files
 from devhost.host.config import source as config_source
 from devhost.host.config.last_good import LastGood
 from devhost.host.config.source import ConfigSource
-from devhost.loading import loader
+from devhost.loading import loaded
 from devhost.model.config import Config
 from devhost.watch.watcher import Watcher
 
@@ -157,7 +157,7 @@ async def test_a_file_that_does_not_answer(
 ) -> None:
     """That is said, however often it is asked one thread waits, and the edit is followed later."""
     release, reads = threading.Event(), 0
-    real = loader.read
+    real = loaded.read
     monkeypatch.setattr(config_source, "PATIENCE_S", 0.01)
     monkeypatch.setattr(config_source, "RETRY_S", 0.01)
 

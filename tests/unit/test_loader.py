@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError
 from devhost.loading import explain, yamltree
-from devhost.loading.loader import PROBLEMS_MAX, SIZE_MAX, Loaded, load, loads
+from devhost.loading.loaded import SIZE_MAX, Loaded
+from devhost.loading.loader import PROBLEMS_MAX, load, loads
 from devhost.loading.shapes import shaped
 from devhost.model.config import Config, Resource
 

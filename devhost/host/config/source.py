@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,12 +19,14 @@ from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
+from devhost.host.config.child import LoadingChild
 from devhost.host.config.last_good import LastGood
+from devhost.host.config.loading import ChildLoader
 from devhost.host.state_files import StateWriter
 from devhost.immutable import immutable
-from devhost.loading.loader import Loaded, Loader, read, refuse, unusable
+from devhost.loading.loaded import Loaded, read, unusable
 from devhost.model.config import Config
-from devhost.threads import BlockingCalls, in_thread, in_time
+from devhost.threads import BlockingCalls, begun, in_own_thread, in_thread, in_time
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Subscription, Watcher
 
@@ -71,11 +74,25 @@ class ConfigStatus:
 
 
 class ConfigSource:
-    """Reads a configuration file, at the start and whenever it changes while the host runs."""
+    """Reads a configuration file, at the start and whenever it changes while the host runs.
 
-    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+    Args:
+        file: Its name.
+        policy: What it may use.
+        last_good: Where it is kept, for the next start.
+        child: Loads its first content; default: a new one.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        policy: Policy,
+        last_good: LastGood | None = None,
+        child: LoadingChild | None = None,
+    ) -> None:
         self.file, self._last_good = file, last_good
-        self._loader = Loader(policy)
+        self._loader, self._child = ChildLoader(policy), child
+        self._beginning: Future[tuple[Loaded, Loaded | None]] | None = None
         self._due = asyncio.Event()
         self._seen: Content = None, ""  # what was checked last
         self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
@@ -89,12 +106,23 @@ class ConfigSource:
             )
         self.status = ConfigStatus(file, datetime.now(UTC))
 
+    def begin(self) -> None:
+        """Begin to read the file for the first time, in a thread.
+
+        Raises:
+            OSError: No thread can be started.
+        """
+        self._beginning = begun(self._begin, "start")
+
     def first(self) -> tuple[Loaded, Loaded | None]:
         """Read the file for the first time. Blocks.
 
         Returns:
             The file, loaded, and the last good copy where the file is invalid.
         """
+        return self._begin() if self._beginning is None else self._beginning.result()
+
+    def _begin(self) -> tuple[Loaded, Loaded | None]:
         raw, reason = self._seen = self._first_content()
         loaded = self._load(raw, reason)
         if raw is not None and loaded.config is not None:
@@ -112,7 +140,7 @@ class ConfigSource:
         if copy is None:
             return loaded, None
         self.status = replace(self.status, file=file, hash=_hash(copy))
-        return loaded, self._loader.load_bytes(copy, file)
+        return loaded, self._load(copy, "", file)
 
     def _first_content(self) -> Content:
         if self.file == "-":
@@ -166,21 +194,21 @@ class ConfigSource:
         return False
 
     async def _reload(self, apply: Apply) -> None:
-        found = await self._settled()
+        found = await self._content()
         if found == self._seen:
             return
-        raw, reason = found
-        if raw is None:
-            loaded = unusable(self.file, reason)
-        else:
-            content = raw
-            loaded = await in_thread("load config", lambda: self._load(content, reason))
-            if loaded.config is not None and (problems := self.refused(loaded.config)):
-                valid = loaded
-                loaded = await in_thread(
-                    "load config", lambda: refuse(valid, content, self.file, problems)
-                )
-        self._seen = found
+        child = await in_thread("load config", LoadingChild)  # it has imports to do meanwhile
+        try:
+            found = await self._settled(found)
+            if found == self._seen:
+                return
+            found, loaded = await self._loaded(child, found)
+        finally:
+            with contextlib.suppress(OSError):
+                in_thread("load config", child.close)
+        if found == self._seen:
+            return  # it still cannot be loaded
+        raw, reason = self._seen = found
         log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
         if raw is None or loaded.config is None:
@@ -205,11 +233,28 @@ class ConfigSource:
         self._good = raw
         self._save()
 
-    async def _settled(self) -> Content:
+    async def _loaded(self, child: LoadingChild, found: Content) -> tuple[Content, Loaded]:
+        """Return the content, also as one that cannot be read if no process can load it."""
+        raw, reason = found
+        if raw is None:
+            return found, unusable(self.file, reason)
+        content = raw
+        try:
+            loaded = await in_own_thread(
+                "load config", lambda: self._loader.load(child, content, self.file)
+            )
+            if loaded.config is not None and (problems := self.refused(loaded.config)):
+                loaded = await in_own_thread(
+                    "load config",
+                    lambda: self._loader.load(LoadingChild(), content, self.file, problems),
+                )
+        except OSError as error:
+            reason = _unloadable(error)
+            return (None, reason), unusable(self.file, reason)
+        return found, loaded
+
+    async def _settled(self, found: Content) -> Content:
         """Read the file until two reads agree: a writer may be in the middle of it."""
-        found = await self._content()
-        if found == self._seen:
-            return found
         for _ in range(_SETTLES_MAX):
             before = found
             await asyncio.sleep(_SETTLE_GONE_S if found[0] is None else _SETTLE_S)
@@ -235,10 +280,16 @@ class ConfigSource:
         except OSError as error:
             return None, f"cannot be read: {error.strerror or error}"
 
-    def _load(self, raw: bytes | None, reason: str) -> Loaded:
-        if raw is None:
-            return unusable(self.file, reason)
-        return self._loader.load_bytes(raw, self.file)
+    def _load(self, raw: bytes | None, reason: str, file: str | None = None) -> Loaded:
+        """Load the first content."""
+        child, self._child = self._child or LoadingChild(), None
+        with contextlib.closing(child):
+            if raw is None:
+                return unusable(self.file, reason)
+            try:
+                return self._loader.load(child, raw, file or self.file)
+            except OSError as error:
+                return unusable(self.file, _unloadable(error))
 
     def _failed(self, loaded: Loaded, unreadable: str) -> None:
         self.status = replace(
@@ -267,6 +318,10 @@ def log_problems(problems: Iterable[Problem]) -> None:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
         place = {key: getattr(problem, key) for key in ("file", "line", "column", "path")}
         _LOG.log(level, "%s", problem, extra={"details": place})
+
+
+def _unloadable(error: OSError) -> str:
+    return f"cannot be loaded: no process can be started: {error.strerror or error}"
 
 
 def _hash(raw: bytes | None) -> str:
