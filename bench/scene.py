@@ -8,7 +8,7 @@ from pathlib import Path
 
 EXTRA = "x"  # the device of one resource that the configuration leaves out at first
 _NULL = os.makedev(1, 3)  # a node that any machine has
-_DEVICES_MAX = 100_000  # the default leaves no room for another one of 10,000
+_DEVICES_MAX = 20_000  # the default leaves no room for another one of 10,000
 
 
 @dataclass(frozen=True, order=True)

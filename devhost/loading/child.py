@@ -30,7 +30,7 @@ FAILED: Final = 4
 
 
 @immutable
-class Request:
+class LoadRequest:
     """What to load.
 
     Attributes:
@@ -49,7 +49,7 @@ class Request:
 
 
 @immutable
-class Answer:
+class LoadAnswer:
     """What came of it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Answer:
     fresh: Mapping[bytes, Resource]
 
 
-def answer(request: Request) -> Answer:
+def answer(request: LoadRequest) -> LoadAnswer:
     """Load a content."""
     from devhost.loading.loader import load_bytes, refuse  # noqa: PLC0415 (see `main`)
 
@@ -71,7 +71,7 @@ def answer(request: Request) -> Answer:
     if request.refused:
         loaded = refuse(loaded, request.raw, request.file, request.refused)
     if loaded.config is None:
-        return Answer(loaded.problems, None, {})
+        return LoadAnswer(loaded.problems, None, {})
     digests = tuple(
         hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
         for text in loaded.texts
@@ -82,7 +82,7 @@ def answer(request: Request) -> Answer:
         for digest, one in zip(digests, loaded.config.resources, strict=True)
         if digest not in request.known
     }
-    return Answer(loaded.problems, digests, fresh)
+    return LoadAnswer(loaded.problems, digests, fresh)
 
 
 class _Sharing:
@@ -116,7 +116,7 @@ class _Sharing:
 
 
 def main() -> None:
-    """Answer the one request on standard input; end when the process that asks ends."""
+    """LoadAnswer the one request on standard input; end when the process that asks ends."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed
     gc.disable()
@@ -149,9 +149,9 @@ def _limit() -> None:
         resource.setrlimit(kind, (least, hard))
 
 
-def _request() -> Request:
+def _request() -> LoadRequest:
     """Read the request; from then on, the end of the other process ends this one."""
-    request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301 (from the host)
+    request: LoadRequest = pickle.load(sys.stdin.buffer)  # noqa: S301 (from the host)
     # The kernel sends SIGIO, which ends a process, when the pipe has no writer any more.
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETFL, os.O_ASYNC)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.host.config.loading import ChildLoader
-from devhost.loading.child import Request, answer
+from devhost.loading.child import LoadRequest, answer
 from devhost.loading.loaded import Loaded
 from devhost.loading.loader import load_bytes, loads
 from tests.fuzz.inputs import MUTATED
@@ -68,7 +68,7 @@ class Again:
         self._loader, self._policy = ChildLoader(policy), policy
 
     def load(self, raw: bytes) -> Loaded:
-        request = Request(raw, "f.yaml", self._policy, self._loader.known)
+        request = LoadRequest(raw, "f.yaml", self._policy, self._loader.known)
         return self._loader.taken(pickle.dumps(answer(request)))
 
 

@@ -31,7 +31,7 @@ class UnloadableError(Exception):
 
 
 class LoadingChild:
-    """A child process that loads one content. It is started at once, to have its imports done.
+    """A child process that loads one content. It starts with its imports.
 
     All methods block, and may be called from any thread.
     """
@@ -51,7 +51,8 @@ class LoadingChild:
                 bufsize=0,
             )
         except OSError as error:
-            self._problem = error
+            reason = f"no process can be started: {error.strerror or error}"
+            self._problem = OSError(error.errno, reason)
 
     def answer(self, request: bytes) -> bytes:
         """Return the answer to a request.

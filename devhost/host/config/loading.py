@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from devhost.allocation.policy import Policy
 from devhost.host.config.child import LoadingChild, UnloadableError
-from devhost.loading.child import Answer, Request
+from devhost.loading.child import LoadAnswer, LoadRequest
 from devhost.loading.loaded import Loaded, unusable
 from devhost.model.config import Config, Resource
 
@@ -53,7 +53,7 @@ class ChildLoader:
         Raises:
             OSError: There is no child.
         """
-        request = Request(raw, file, self._policy, self.known, refused)
+        request = LoadRequest(raw, file, self._policy, self.known, refused)
         with contextlib.closing(child):
             try:
                 raw_answer = child.answer(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
@@ -63,7 +63,7 @@ class ChildLoader:
 
     def taken(self, raw: bytes) -> Loaded:
         """Return what came of a request that knew what this object knows."""
-        answer: Answer = _Values(BytesIO(raw)).load()
+        answer: LoadAnswer = _Values(BytesIO(raw)).load()
         if answer.digests is None:
             return Loaded(None, answer.problems)
         known = {**self._known, **answer.fresh}

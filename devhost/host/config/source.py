@@ -6,6 +6,7 @@ all lead to one function, which compares the content. An invalid configuration c
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -197,17 +198,23 @@ class ConfigSource:
         found = await self._content()
         if found == self._seen:
             return
-        child = await in_thread("load config", LoadingChild)  # it has imports to do meanwhile
+        child: LoadingChild | None = None
         try:
+            if found[0] is not None:  # it has imports to do while the file settles
+                child = await in_own_thread("load config", LoadingChild)
             found = await self._settled(found)
             if found == self._seen:
                 return
-            found, loaded = await self._loaded(child, found)
+            loaded = await self._loaded(child, found)
+        except OSError as error:
+            found = None, f"cannot be loaded: {error.strerror or error}"
+            if found == self._seen:
+                return  # still
+            loaded = unusable(self.file, found[1])
         finally:
-            with contextlib.suppress(OSError):
-                in_thread("load config", child.close)
-        if found == self._seen:
-            return  # it still cannot be loaded
+            if child is not None:
+                with contextlib.suppress(OSError):  # then it ends when its pipes are closed
+                    in_own_thread("load config", child.close)
         raw, reason = self._seen = found
         log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
@@ -233,25 +240,22 @@ class ConfigSource:
         self._good = raw
         self._save()
 
-    async def _loaded(self, child: LoadingChild, found: Content) -> tuple[Content, Loaded]:
-        """Return the content, also as one that cannot be read if no process can load it."""
+    async def _loaded(self, child: LoadingChild | None, found: Content) -> Loaded:
+        """Load a content.
+
+        Raises:
+            OSError: No process or thread can be started.
+        """
         raw, reason = found
         if raw is None:
-            return found, unusable(self.file, reason)
-        content = raw
-        try:
+            return unusable(self.file, reason)
+        load = functools.partial(self._loader.load, raw=raw, file=self.file)
+        loaded = await in_own_thread("load config", lambda: load(child or LoadingChild()))
+        if loaded.config is not None and (problems := self.refused(loaded.config)):
             loaded = await in_own_thread(
-                "load config", lambda: self._loader.load(child, content, self.file)
+                "load config", lambda: load(LoadingChild(), refused=problems)
             )
-            if loaded.config is not None and (problems := self.refused(loaded.config)):
-                loaded = await in_own_thread(
-                    "load config",
-                    lambda: self._loader.load(LoadingChild(), content, self.file, problems),
-                )
-        except OSError as error:
-            reason = _unloadable(error)
-            return (None, reason), unusable(self.file, reason)
-        return found, loaded
+        return loaded
 
     async def _settled(self, found: Content) -> Content:
         """Read the file until two reads agree: a writer may be in the middle of it."""
@@ -289,7 +293,7 @@ class ConfigSource:
             try:
                 return self._loader.load(child, raw, file or self.file)
             except OSError as error:
-                return unusable(self.file, _unloadable(error))
+                return unusable(self.file, f"cannot be loaded: {error.strerror or error}")
 
     def _failed(self, loaded: Loaded, unreadable: str) -> None:
         self.status = replace(
@@ -318,10 +322,6 @@ def log_problems(problems: Iterable[Problem]) -> None:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
         place = {key: getattr(problem, key) for key in ("file", "line", "column", "path")}
         _LOG.log(level, "%s", problem, extra={"details": place})
-
-
-def _unloadable(error: OSError) -> str:
-    return f"cannot be loaded: no process can be started: {error.strerror or error}"
 
 
 def _hash(raw: bytes | None) -> str:
