@@ -4,6 +4,7 @@ A running host starts it for each content of the file (`devhost.host.config.load
 load needs, and what a file that is a bomb can make it take, ends with it.
 """
 
+import contextlib
 import fcntl
 import gc
 import hashlib
@@ -14,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from devhost.allocation.policy import Policy
@@ -23,8 +25,8 @@ from devhost.model.config import Resource
 
 T = TypeVar("T")
 
-MEMORY_MAX: Final = 512 << 20  # of address space; the largest valid files take 150 MiB
-CPU_S: Final = 30  # the largest valid files take 1 s
+MEMORY_MAX: Final = 192 << 20  # of address space; the largest valid files take 140 MiB
+CPU_S: Final = 30  # the largest valid files take 4 s, on a busy machine
 OUT_OF_MEMORY: Final = 3  # exit statuses
 FAILED: Final = 4
 
@@ -147,6 +149,8 @@ def _limit() -> None:
         _, hard = resource.getrlimit(kind)
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (least, hard))
+    with contextlib.suppress(OSError):  # if the kernel has to end a process, then this one
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _request() -> LoadRequest:

@@ -172,5 +172,5 @@ async def test_a_state_directory_without_room(
         wanted = daemon.config.read_bytes()
         await until(lambda: copy.exists() and copy.read_bytes() == wanted, "the copy is kept")
         assert list(daemon.state.glob(".*")) == [], "an unfinished copy"
-        assert len(daemon.found("cannot save")) == 1
+        assert len(daemon.found("cannot save the last good configuration")) == 1
         assert await daemon.stop() == 0

@@ -46,7 +46,7 @@ def load(raw: bytes = GOOD) -> Loaded:
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (loads("bytearray(1 << 40)"), "takes more than 512 MiB of memory to load"),
+        (loads("bytearray(1 << 40)"), "takes more than 192 MiB of memory to load"),
         (
             instead("    child.CPU_S = 1\n    loader.load_bytes = lambda *_: all(iter(int, 1)) or 0\n")
             .replace("iter(int, 1)", "[0] for _ in iter(int, 1)"),
