@@ -33,7 +33,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import Loader
+from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.testing import HostTree
 from devhost.watch import uevents
@@ -225,7 +225,7 @@ def host(root: Path) -> tuple[HostTree, str]:
 
 def scan(tree: HostTree, text: str, turns: int) -> None:
     """Scan a host for all resources together, as at the start and as after an event."""
-    config = Loader().loads(text, "bench.yaml").require()
+    config = loads(text, "bench.yaml").require()
     files, policy = HostFiles(str(tree.root)), Policy(enforced=False)
     scanners = [Scanner.of(one, files, policy, "node", hold_s=0.0) for one in config.resources]
     costs = []

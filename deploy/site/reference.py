@@ -9,23 +9,24 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
-from pydantic import BaseModel
 
 from devhost.cli import main as cli
+from devhost.loading.schema import json_schema
 from devhost.model import allocate, config, hardware, sources, values
-from devhost.model.schema import json_schema
+from devhost.model.mapping import key_of
 from devhost.model.template import TEMPLATE_PATTERN
 
 DIRECTORY: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
 CONFIG_EXAMPLES: Final = DIRECTORY.parents[1] / "config" / "examples"
 EXAMPLES: Final = Path(__file__).with_name("examples.yaml")
 # The sections of the page, with the place of each mapping in the file.
-SECTIONS: Final[dict[type[BaseModel], str]] = {
+SECTIONS: Final[dict[type, str]] = {
     config.Config: "The file",
     config.Resource: "resources[]",
     sources.Source: "sources[]",
@@ -107,11 +108,11 @@ def load_examples() -> Mapping[str, Any]:
     return loaded
 
 
-def _heading(model: type[BaseModel], title: str) -> str:
+def _heading(model: type, title: str) -> str:
     return title if model is config.Config else f"`{title}`"
 
 
-def _description(model: type[BaseModel]) -> str:
+def _description(model: type) -> str:
     text = (model.__doc__ or "").strip().split("\n\n")[0]
     return " ".join(text.split())
 
@@ -161,14 +162,13 @@ def _anchor(title: str) -> str:
     return "".join(one for one in title.lower().replace(" ", "-") if one.isalnum() or one in "-_")
 
 
-def _default(model: type[BaseModel], key: str) -> str:
-    field = next(
-        field for name, field in model.model_fields.items() if (field.alias or name) == key
-    )
-    if field.is_required():
+def _default(model: type, key: str) -> str:
+    field = next(field for field in fields(model) if key_of(field.name) == key)
+    factory = field.default_factory
+    value = factory() if callable(factory) else field.default
+    if value is MISSING:
         return "required"
-    value = field.get_default(call_default_factory=True)
-    if value in (None, (), {}) or isinstance(value, BaseModel):
+    if value in (None, (), {}) or is_dataclass(value):
         return ""
     if isinstance(value, tuple):
         value = [getattr(one, "subsystem", one) for one in value]  # of a choice of nodes

@@ -71,6 +71,7 @@ _EXPECTED: Final = {
     "bool_type": "true or false",
     "dataclass_type": "a mapping",
     "dict_type": "a mapping",
+    "model_type": "a mapping",
     "int_type": "an integer",
     # A mode: the other patterns have messages of their own.
     "string_pattern_mismatch": 'three or four octal digits, such as "0660"',

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from devhost.errors import ConfigError, Problem
 from devhost.immutable import immutable
 from devhost.loading import explain, yamltree
-from devhost.loading.loader import SIZE_MAX, read
+from devhost.loading.loaded import SIZE_MAX, brief, read
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Tree
-from devhost.model.mapping import Model
+from devhost.model.mapping import key_of
 from devhost.model.values import Count
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -21,7 +21,11 @@ _Text = Annotated[str, Field(min_length=1)]
 NODE: Final = r"[cb] [0-9]{1,4}:[0-9]{1,7}"
 
 
-class Allow(Model):
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=key_of)
+
+
+class Allow(_Model):
     """What the configuration may use, like the values ``allow`` of the chart."""
 
     paths: list[str] = Field(default=[])
@@ -33,7 +37,7 @@ class Allow(Model):
     exec: bool = False
 
 
-class Things(Model):
+class Things(_Model):
     """What is on a host, or is added to it.
 
     Attributes:
@@ -51,7 +55,7 @@ class Things(Model):
     hardware: str = ""
 
 
-class Expected(Model):
+class Expected(_Model):
     """What kubelet has of a resource; only what is set is compared.
 
     Attributes:
@@ -73,7 +77,7 @@ class Expected(Model):
     error: _Text | None = None
 
 
-class ReceivedDevice(Model):
+class ReceivedDevice(_Model):
     """A device node that a container receives."""
 
     host_path: _Text
@@ -81,7 +85,7 @@ class ReceivedDevice(Model):
     permissions: _Text = "rw"
 
 
-class ReceivedMount(Model):
+class ReceivedMount(_Model):
     """A mount that a container receives."""
 
     host_path: _Text
@@ -89,7 +93,7 @@ class ReceivedMount(Model):
     read_only: bool = True
 
 
-class Received(Model):
+class Received(_Model):
     """What a container receives; only what is set is compared, in any order.
 
     Attributes:
@@ -110,7 +114,7 @@ class Received(Model):
 _ACTIONS: Final = ("add", "remove", "unplug", "expect", "allocate", "free", "restartKubelet")
 
 
-class CaseStep(Model):
+class CaseStep(_Model):
     """One step of a test: exactly one of its actions.
 
     Attributes:
@@ -161,7 +165,7 @@ class CaseStep(Model):
         return self
 
 
-class Case(Model):
+class Case(_Model):
     """A test: a host, and steps."""
 
     name: _Text
@@ -169,7 +173,7 @@ class Case(Model):
     steps: Annotated[list[CaseStep], Field(min_length=1)]
 
 
-class Cases(Model):
+class Cases(_Model):
     """Tests of a configuration.
 
     Attributes:
@@ -187,7 +191,7 @@ class Cases(Model):
     tests: Annotated[list[Case], Field(min_length=1)]
 
 
-_MODELS: Final[dict[str, type[Model]]] = {
+_MODELS: Final[dict[str, type[_Model]]] = {
     "allow": Allow,
     "tests": Case,
     "host": Things,
@@ -228,7 +232,7 @@ def load(file: str) -> CaseFile:
     """
 
     def problem(message: str, line: int = 1, column: int = 1, path: str = "") -> Problem:
-        return Problem("error", file, line, column, path, explain.brief(message))
+        return Problem("error", file, line, column, path, brief(message))
 
     try:
         raw = read(file)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from pydantic import BaseModel
+
 from devhost.allocation.policy import Policy
 from devhost.immutable import immutable
-from devhost.model.mapping import Model
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.testing.case_file import (
     Case,
@@ -237,7 +238,9 @@ def _receives(expected: Received, answer: Mapping[str, Any]) -> Iterator[str]:
     yield from _different("mounts", _in_order(mounts), _in_order(answer["mounts"]))
 
 
-def _each(entries: Sequence[str | Model] | None, **default: object) -> list[dict[str, Any]] | None:
+def _each(
+    entries: Sequence[str | BaseModel] | None, **default: object
+) -> list[dict[str, Any]] | None:
     """Return entries in full; a path alone is the same in the container."""
     if entries is None:
         return None

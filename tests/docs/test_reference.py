@@ -9,7 +9,7 @@ import yaml
 
 from deploy.site import reference
 from devhost.loading.loader import loads
-from devhost.model.schema import json_schema
+from devhost.loading.schema import json_schema
 
 EXAMPLES: Final = reference.load_examples()
 KEYS: Final = [(model, key) for model, one in EXAMPLES.items() for key in one["keys"]]
