@@ -48,6 +48,14 @@ def go_template_mistake(text: str) -> str | None:
     return f"{found[0]} is not replaced; write a variable, such as ${{name}}" if found else None
 
 
+def command_mistake(program: str) -> str | None:
+    """Explain a program with its arguments in one string, as a shell takes it."""
+    words = program.split()
+    if len(words) < 2 or not words[1].startswith(("-", "/")):
+        return None
+    return f"no program is called {program!r}; there is no shell: write {', '.join(words)}"
+
+
 def directory_mistake(path: str) -> str | None:
     """Explain that the path of a directory cannot be a glob or contain a variable."""
     if any(character in path for character in "*?["):

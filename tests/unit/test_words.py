@@ -2,7 +2,8 @@
 
 import pytest
 
-from devhost.loading.loader import loads
+from devhost.allocation.policy import Policy
+from devhost.loading.loader import load_bytes, loads
 
 HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
 KVM = HEAD + "    sources: [dev: kvm]\n"
@@ -114,6 +115,20 @@ def test_each_source_of_a_group_needs_the_variables_of_its_key() -> None:
     assert found(text) == ["5:12 sources[1] has no ${card}; a group needs it of each source"]
 
 
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (option("preStart: [{run: [mkfs -q, /dev/x]}]"), "5:23"),
+        (option("health: {exec: [mkfs -q]}"), "5:21"),
+        (source("exec: [mkfs -q]"), "5:16"),
+    ],
+)
+def test_a_program_with_its_arguments_in_one_string(text: str, at: str) -> None:
+    (problem,) = loads(text, policy=Policy(allow_exec=True)).problems
+    assert f"{problem.line}:{problem.column}" == at
+    assert problem.message == ("no program is called 'mkfs -q'; there is no shell: write mkfs, -q")
+
+
 def test_a_resource_of_other_words() -> None:
     """Each word has its own hint, and nothing is said to be missing."""
     assert found("version: v1\nresources:\n  - resource: a.b/c\n    path: /dev/kvm\n") == [
@@ -131,6 +146,4 @@ def test_a_resource_of_other_words() -> None:
     ],
 )
 def test_what_is_not_text(raw: bytes, says: str) -> None:
-    from devhost.loading.loader import load_bytes
-
     assert [one.message for one in load_bytes(raw, "f").problems] == [says]
