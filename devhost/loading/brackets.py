@@ -63,7 +63,8 @@ def _comma(
             return TreeError("a comment begins with '#'", at + 1, begin)
     if line > opening[0] and line < len(lines) and not lines[line][:column].strip():
         return TreeError("missing ',' before this line", line + 1, column + 1)
-    if line < len(lines) and lines[line][:column].rstrip().endswith(("]", "}", '"', "'")):
+    before = lines[line][:column] if line < len(lines) else ""
+    if before.endswith(" ") and before.rstrip().endswith(("]", "}", '"', "'")):
         return TreeError("missing ',' before this", line + 1, column + 1)
     return None
 

@@ -276,8 +276,8 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ('a:\n  - "b\n', (2, 5), "unclosed quote"),
         (
             "a: 'b\nc: 'd'",
-            (2, 5),
-            "after a closing quote; quote the whole value, or close an earlier",
+            (1, 4),
+            "unclosed quote",
         ),
         ("a: {b: c", (1, 4), "this '{' is not closed"),
         # indented too far, or too little
@@ -304,7 +304,8 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a: {b}c", (1, 4), "quote a string that begins with '{'"),
         ("a: [b: [0-9]+]", (1, 8), "quote a string that begins with '['"),
         ("a: [[:b:]]+", (1, None), "quote strings that contain { } [ ] or ,"),
-        ("a: [{b: c} {d: e}]", (1, 12), "flow sequence"),
+        ("a: [{b: c} {d: e}]", (1, 12), "missing ',' before this"),
+        ("a: 'b' c", (1, 8), "text after a closing quote"),
         ("a: 1\nb: é\x00\n\n\n", (2, 5), "characters are not allowed"),
     ],
 )
