@@ -1,6 +1,5 @@
 """Characters that look like those of YAML but are others: mostly copied from a web page."""
 
-import unicodedata
 from typing import Final
 
 _QUOTES: Final = "\u201c\u201d\u201e\u201f\u2018\u2019\u201a\u201b\u00ab\u00bb\u2033\u2032"
@@ -11,6 +10,10 @@ _COLONS: Final = "\uff1a\ufe30\ufe55"
 def odd_character(line: str) -> tuple[int, str] | None:
     """Return the index of the first such character in a line, and the message."""
     text = line.split(" #", maxsplit=1)[0]
+    if text.isascii() or text.lstrip().startswith("#"):
+        return None
+    import unicodedata  # noqa: PLC0415 (a megabyte that a valid file does not need)
+
     for index, character in enumerate(text):
         if character.isascii():
             continue

@@ -24,7 +24,7 @@ _FOREIGN: Final = re.compile(
 )
 _DASH_LINES: Final = 3  # before the one where the parser stopped
 _SCANNED_MAX: Final = 100_000  # characters
-_ODD_LINES: Final = 20  # before the one where the parser stopped
+_ODD_LINES: Final = 2  # before the one where the parser stopped
 # What PyYAML's two parsers report for a line that does not fit into its block.
 _BLOCK_PROBLEMS: Final = (
     "did not find expected key",
@@ -68,7 +68,8 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = _BREAK.split(text)
     around = lines[line] if line < len(lines) else ""
-    if found := _foreign(lines) or _odd(error, lines, line) or _open_quote(text, lines):
+    found = _foreign(lines) or _odd(lines, line) or _open_quote(text, lines)
+    if found := found or _flow(error, lines):
         return found
     before, problem = around[:column], error.problem or error.context or "invalid YAML"
     if "${" in around and ("{" in before.replace("${", "") or "[" in before):
@@ -78,7 +79,6 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
         return TreeError("indented with a tab; use spaces", line + 1, column + 1)
     return (
         _quoted(error, problem, around, column)
-        or _flow(error, lines)
         or _bracket(error, lines)
         or _key(error, problem, lines)
         or TreeError(_named(error, problem, around, column), line + 1, column + 1)
@@ -101,10 +101,9 @@ def _foreign(lines: Sequence[str]) -> TreeError | None:
     return None
 
 
-def _odd(error: yaml.MarkedYAMLError, lines: Sequence[str], last: int) -> TreeError | None:
-    """Explain a character that looks like another, in the lines that the parser did not expect."""
-    first = error.context_mark.line if error.context_mark else last
-    for number in range(max(min(first, last - 1), last - _ODD_LINES, 0), last + 1):
+def _odd(lines: Sequence[str], last: int) -> TreeError | None:
+    """Explain a character that looks like another, in the lines where the parser stopped."""
+    for number in range(max(last - _ODD_LINES, 0), last + 1):
         if number < len(lines) and (found := odd_character(lines[number])):
             return TreeError(found[1], number + 1, found[0] + 1)
     return None
@@ -124,7 +123,7 @@ def _open_quote(text: str, lines: Sequence[str]) -> TreeError | None:
     if last is None or last.start_mark.line == last.end_mark.line:
         return None
     after = lines[last.end_mark.line][last.end_mark.column :]
-    if not after.strip() or after.lstrip().startswith(("#", ",", "]", "}")):
+    if not after.strip() or after.lstrip().startswith(("#", ",", ":", "]", "}")):
         return None
     return TreeError("unclosed quote", last.start_mark.line + 1, last.start_mark.column + 1)
 

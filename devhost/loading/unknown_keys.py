@@ -60,6 +60,9 @@ def unknown_key(full: Path, tree: Tree, reported: set[Path]) -> tuple[str, str] 
     model, present = model_at(full), tree.value(path[:-1])
     keys = keys_of(model)
     absent = [other for other in keys if other not in present]
+    same = key.replace("-", "").replace("_", "").lower()
+    if twin := next((one for one in keys if one.lower() == same and one in present), ""):
+        return f"; '{twin}' is there already", ""
     if (special := _special_key(model, path, tree)) is not None:
         return special if special[0] else None
     if meant := next((one for one in SYNONYMS.get(key, ()) if one in absent), ""):

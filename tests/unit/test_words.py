@@ -81,6 +81,7 @@ def found(text: str) -> list[str]:
         (option("removeMissingAfter: 5 minutes"), "5:25 should be never, or a duration with a unit (ms, s, m or h), such as 5m, not '5 minutes'"),
         (option("replicas: 0"), "5:15 should be at least 1, not 0"),
         (option("nodeSelector: {a: b}"), "5:5 unknown key 'nodeSelector'; did you mean 'nodeNames'?"),
+        (option("replicas: 2\n    Replicas: 3"), "6:5 unknown key 'Replicas'; 'replicas' is there already"),
         (option("limit: 5"), "5:5 unknown key 'limit'; did you mean 'maxDevices'?"),
         ("version: v1\nresources:\n  - resourceName: a.b/c\n    sources: [dev: kvm]\n", "3:5 unknown key 'resourceName'; did you mean 'name'?"),
         # 13, 14 and other mistakes in YAML
@@ -91,6 +92,8 @@ def found(text: str) -> list[str]:
         (KVM.replace("name: ", "name\uff1a "), "3:9 \uff1a (U+FF1A) is no colon; write ': '"),
         (HEAD + "    sources: [static: 1\n    replicas: 2\n", "4:14 this '[' is not closed"),
         (HEAD + "    sources: [dev: kvm}\n", "4:23 '}' does not close the '[' before it"),
+        (allocate("env: {A: '${id}' B: c}"), "6:24 missing ',' before this"),
+        (KVM + "    # \u201cquoted\u201d\n    id 5\n    replicas: 2\n", "6:5 missing ':' after a key"),
         (HEAD + "    sources: [dev: kvm]]\n", "4:24 unexpected ']'"),
         ('{\n  "version": "v1"\n  "resources": []\n}', "3:3 missing ',' before this line"),
         ('{\n  // a\n  "version": "v1"\n}', "2:3 a comment begins with '#'"),
