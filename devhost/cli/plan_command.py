@@ -9,6 +9,7 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.model.config import Config
 
 _allocate_option = click.option(
@@ -106,7 +107,7 @@ def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
     from devhost.loading.loader import load
 
     found = [load(file, policy) for file in files]
-    printer.print_problems(problem for loaded in found for problem in loaded.problems)
+    print_problems([problem for loaded in found for problem in loaded.problems])
     configs = [loaded.config for loaded in found if loaded.config is not None]
     if len(configs) < len(found):
         sys.exit(1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devhost.cli import listen_options, options, output
+from devhost.cli.problems import print_problems
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
@@ -106,7 +107,7 @@ def _first(source: "ConfigSource | None") -> "Config":
     if source is None:
         return Config(version="v1", resources=())
     loaded, _ = source.first()
-    output.print_problems(loaded.problems)
+    print_problems(loaded.problems)
     if loaded.config is None:
         sys.exit(1)
     return loaded.config

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.memory import gc_frozen
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def command(files: tuple[str, ...], keyword: str, timeout: float, verbose: bool)
                     outcomes.append(asyncio.run(case_run.run(file, index, timeout)))
                     _show(name, outcomes[-1])
         except ConfigError as error:
-            printer.print_problems(error.problems)
+            print_problems(error.problems)
             invalid = True
         except NotPermittedError as error:
             printer.note(f"{name}: {error}")
