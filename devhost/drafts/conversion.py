@@ -1,0 +1,117 @@
+"""The settings of other device plugins as one configuration."""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from devhost.drafts import draft, generic_device_plugin, smarter_device_manager
+from devhost.drafts.draft import Entry
+from devhost.drafts.foreign import Found, GenericDevices
+from devhost.hostfs.files import HostFiles
+from devhost.immutable import immutable
+from devhost.model import names
+
+_OVERLAPS: Final = "Other resources of this file offer its nodes as well."
+
+
+@immutable
+class Conversion:
+    """What became of the settings of other plugins.
+
+    Attributes:
+        text: The configuration.
+        converted: The number of its resources.
+        lost: What could not be carried over.
+    """
+
+    text: str
+    converted: int
+    lost: tuple[str, ...]
+
+
+def converted(
+    found: Sequence[Found],
+    header: Iterable[str],
+    files: HostFiles,
+    dev: Iterable[str] = (),
+    domain: str | None = None,
+) -> Conversion:
+    """Return the configuration that serves the same resources. Blocks.
+
+    Args:
+        found: The settings.
+        header: Comments at the beginning of the file.
+        files: The host's files, to see what is below /dev.
+        dev: Paths below /dev that other nodes have.
+        domain: The domain of the resources; by default as it was.
+
+    Raises:
+        OSError: /dev cannot be read.
+    """
+    pairs: list[tuple[Entry, tuple[str, ...]]] = []
+    domains = [one.domain for one in found if isinstance(one, GenericDevices)]
+    given = next(filter(None, domains), generic_device_plugin.DOMAIN)
+    for one in found:
+        if isinstance(one, GenericDevices):
+            own = domain or one.domain or given
+            pairs += [generic_device_plugin.entry(device, own) for device in one.devices]
+            pairs += [(Entry({}, (f"Not carried over: {flag}",)), (flag,)) for flag in one.other]
+        else:
+            known = names.natural({*smarter_device_manager.below_dev(files), *dev})
+            own = domain or smarter_device_manager.DOMAIN
+            pairs += smarter_device_manager.entries(one.devices, own, known, files)
+    entries, lost = _distinct(pairs)
+    text = draft.text(header, _overlapping(entries))
+    return Conversion(text, sum(bool(one.resource) for one in entries), lost)
+
+
+def _distinct(
+    pairs: Iterable[tuple[Entry, tuple[str, ...]]],
+) -> tuple[list[Entry], tuple[str, ...]]:
+    """Return entries with different names, and what is lost."""
+    entries: list[Entry] = []
+    lost: list[str] = []
+    seen = set()
+    for entry, missing in pairs:
+        lost += missing
+        name = entry.resource.get("name")
+        if name is not None and name in seen:
+            why = f"{name}: a second resource of this name"
+            lost.append(why)
+            entries.append(Entry({}, (f"Not carried over: {why}",)))
+            continue
+        seen.add(name)
+        entries.append(entry)
+    return entries, tuple(lost)
+
+
+def _overlapping(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries; those that offer nodes of an earlier one say so."""
+    result: list[Entry] = []
+    before: list[str] = []
+    for entry in entries:
+        paths = [path for source in entry.resource.get("sources", ()) for path in _paths(source)]
+        if any(_meet(one, other) for one in paths for other in before):
+            resource: dict[str, Any] = {**entry.resource, "overlap": "allow"}
+            entry = replace(entry, resource=resource, comments=(*entry.comments, _OVERLAPS))  # noqa: PLW2901
+        before += paths
+        result.append(entry)
+    return result
+
+
+def _paths(source: Any) -> list[str]:
+    """Return the paths of a source, as globs."""
+    if isinstance(source, str):
+        return [source]
+    if "dev" in source:
+        return [f"/dev/{re.sub(r'[(].*?[)]', '*', source['dev'])}"]
+    glob = source.get("glob")
+    return [] if glob is None else [glob if isinstance(glob, str) else glob["paths"]]
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether two globs may have the same node, or one a directory above the other."""
+    pairs = ((one, other), (other, one))
+    return any(fnmatch.fnmatchcase(a, b) or fnmatch.fnmatchcase(a, f"{b}/*") for a, b in pairs)
