@@ -58,9 +58,11 @@ def command(
     if loaded.config is None:  # what is wrong in it is wrong in the original
         printer.print_problems(loaded.problems)
         printer.fail("the result would be no valid configuration; nothing was written")
-    draft_options.write(result.text, output, force=force)
     for one in result.lost:
         printer.note(f"not carried over: {one}")
+    if not result.converted:
+        printer.fail("nothing was converted")
+    draft_options.write(result.text, output, force=force)
     printer.print_problems(one for one in loaded.problems if "--allow-" in one.message)
     lost = len(result.lost)
     printer.note(
@@ -68,7 +70,7 @@ def command(
         f"{lost} setting{'s' * (lost != 1)} not carried over"
     )
     draft_options.note_next(output)
-    sys.exit(1 if not result.converted or (strict and lost) else 0)
+    sys.exit(1 if strict and lost else 0)
 
 
 def _found(file: str) -> "list[Found]":

@@ -32,7 +32,7 @@ class Entry:
 def text(header: Iterable[str], entries: Sequence[Entry]) -> str:
     """Return a configuration file."""
     lines = [*_comments(header, ""), "version: v1"]
-    if any(one.active for one in entries):
+    if any(one.active and one.resource for one in entries):
         lines.append("resources:")
     else:
         lines += ["resources: []", ""]

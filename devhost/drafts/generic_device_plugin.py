@@ -18,8 +18,8 @@ _PERMISSIONS: Final = "mrw"
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
 _NUMBER: Final = re.compile(r"[0-9]+")
 _JOINED: Final = (
-    "Nodes belong together by the text that the wildcard matches; before, by their order: the first "
-    "of one glob with the first of the other."
+    "Nodes belong together by the text that the wildcard matches; before, by their order: the "
+    "first of one glob with the first of the other."
 )
 _KNOWN: Final = {
     "device": {"name", "groups"},
@@ -73,6 +73,9 @@ class _Path:
         else:
             rule["permissions"] = self.permissions
         return {**rule, "optional": True} if optional or self.optional else rule
+
+
+_USB_NODE: Final = _Path("", "", "rw", read_only=False, is_mount=False, limit=1, optional=False)
 
 
 @immutable
@@ -138,27 +141,26 @@ def _resource(
 
 def _singles(name: str, groups: Sequence[_Group]) -> tuple[dict[str, Any], list[str]]:
     """Return a resource where each match is a device."""
-    comments = []
-    paths = [path for group in groups for path in group.paths]
-    alike = len({path.access for path in paths}) <= 1 and not any(group.usb for group in groups)
-    sources: list[dict[str, Any]] = []
-    rules: list[tuple[_Path, dict[str, Any]]] = []
+    usb = [group for group in groups if group.usb]
+    comments = ["Each USB device is one of its own; before, all that match were one."] if usb else []
+    if len(usb) == len(groups):
+        sources = [{"usb": _usb(group.usb[0])} for group in groups]
+        return {"name": name, "sources": sources}, comments
+    alike = not usb and len({group.paths[0].access for group in groups}) == 1
+    if alike:
+        paths = [group.paths[0] for group in groups]
+        rule = paths[0].rule("${path}", "${name}")
+        resource = {"name": name, "sources": [path.source() for path in paths]}
+        return resource | {"allocate": _allocate([(paths[0], rule)])}, comments
+    sources, rules = [], []
     for number, group in enumerate(groups):
-        role = {} if alike else {"as": f"g{number}"}
-        if group.usb:
-            sources.append({"usb": _usb(group.usb[0])})
-            comments = ["Each USB device is one of its own; before, all that match were one."]
-            continue
-        path = group.paths[0]
-        sources.append({**path.source(), **role})
-        if not (alike and rules):
-            at = "" if alike else f"g{number}."
-            rule = path.rule(f"${{{at}path}}", f"${{{at}name}}", optional=not alike)
-            rules.append((path, rule))
-    if rules and any(group.usb for group in groups):
-        raise _NoEquivalentError("USB devices beside paths; make them two resources")
-    resource: dict[str, Any] = {"name": name, "sources": sources}
-    return resource | ({"allocate": _allocate(rules)} if rules else {}), comments
+        role = f"g{number}"
+        path = group.paths[0] if group.paths else _USB_NODE
+        source = path.source() if group.paths else {"usb": _usb(group.usb[0])}
+        sources.append({**source, "as": role})
+        rules.append((path, path.rule(f"${{{role}.path}}", f"${{{role}.name}}", optional=True)))
+    resource = {"name": name, "sources": sources}
+    return resource | {"allocate": _allocate(rules)}, comments
 
 
 def _usb_set(name: str, group: _Group) -> tuple[dict[str, Any], list[str]]:
