@@ -1,15 +1,18 @@
 """``devhost convert``."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from devhost.cli import draft_options, options
+from devhost.cli import completion, draft_options, options
 from devhost.cli import output as printer
 
 if TYPE_CHECKING:
-    from devhost.drafts.foreign import Found
+    from devhost.drafts.conversion import Conversion
+    from devhost.drafts.foreign import Foreign
+    from devhost.errors import Problem
 
 
 @click.command(
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 success, 1 nothing to convert, or with --strict a setting that was not "
     "carried over, 2 usage error.",
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", shell_complete=completion.files
+)
 @draft_options.draft_options
 @click.option(
     "--dev",
@@ -42,28 +47,18 @@ def command(
     FILE is their configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
     '-' is standard input. Resources keep their names, so that pods need no change.
     """
-    from devhost.drafts.conversion import converted
-    from devhost.hostfs.files import HostFiles
-    from devhost.loading.loader import loads
-
     draft_options.check_output(output, force=force)
     found = [one for file in files for one in _found(file)]
-    header = (f"Converted by `devhost convert` from {', '.join(files)}.",)
     below = [one.removeprefix("/dev/") for one in dev]
-    try:
-        result = converted(found, header, HostFiles(options.real_root(root)), below, domain)
-    except OSError as error:
-        printer.fail(f"/dev: {error.strerror or error}")
-    loaded = loads(result.text, output if output != "-" else "<converted>")
-    if loaded.config is None:  # what is wrong in it is wrong in the original
-        printer.print_problems(loaded.problems)
-        printer.fail("the result would be no valid configuration; nothing was written")
+    header = f"Converted by `devhost convert` from {', '.join(files)}."
+    result = _converted(found, header, options.real_root(root), below, domain)
+    warnings = _warnings(result.text, "<converted>" if output == "-" else output)
     for one in result.lost:
         printer.note(f"not carried over: {one}")
     if not result.converted:
         printer.fail("nothing was converted")
     draft_options.write(result.text, output, force=force)
-    printer.print_problems(one for one in loaded.problems if "--allow-" in one.message)
+    printer.print_problems(warnings)
     lost = len(result.lost)
     printer.note(
         f"{result.converted} resource{'s' * (result.converted != 1)} converted, "
@@ -73,7 +68,31 @@ def command(
     sys.exit(1 if strict and lost else 0)
 
 
-def _found(file: str) -> "list[Found]":
+def _converted(
+    found: "Sequence[Foreign]", header: str, root: str, dev: Sequence[str], domain: str | None
+) -> "Conversion":
+    """Return the conversion; exit with status 1 if the host cannot be read."""
+    from devhost.drafts.conversion import converted
+    from devhost.hostfs.files import HostFiles
+
+    try:
+        return converted(found, (header,), HostFiles(root), dev, domain)
+    except OSError as error:
+        printer.fail(f"/dev: {error.strerror or error}")
+
+
+def _warnings(text: str, file: str) -> "list[Problem]":
+    """Return what needs a flag; exit with status 1 if the result is not valid."""
+    from devhost.loading.loader import loads
+
+    loaded = loads(text, file)
+    if loaded.config is None:  # what is wrong in it is wrong in the original
+        printer.print_problems(loaded.problems)
+        printer.fail("the result would be no valid configuration; nothing was written")
+    return [one for one in loaded.problems if "--allow-" in one.message]
+
+
+def _found(file: str) -> "list[Foreign]":
     """Return the settings of other plugins in a file; exit with status 1 if there are none."""
     import yaml
 

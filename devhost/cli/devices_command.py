@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
 from devhost.model.names import printable
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "devices",
     epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
 )
-@click.argument("what", required=False)
+@click.argument("what", required=False, shell_complete=completion.devices)
 @click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
 @click.option("--pci", "subsystems", flag_value="pci", multiple=True, help="PCI functions.")
 @click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from devhost.cli import completion
 from devhost.cli import output as printer
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -28,10 +29,10 @@ def draft_options(command: _Command) -> _Command:
         click.option(
             "-o",
             "--output",
-            type=click.Path(dir_okay=False),
             default="-",
             show_default="standard output",
             metavar="FILE",
+            shell_complete=completion.files,
             help="File to write.",
         ),
         click.option("--domain", callback=_domain, help="Domain of the resource names."),

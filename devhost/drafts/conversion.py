@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from devhost.drafts import draft, generic_device_plugin, smarter_device_manager
-from devhost.drafts.draft import Entry
-from devhost.drafts.foreign import Found, GenericDevices
+from devhost.drafts.draft import DraftEntry
+from devhost.drafts.foreign import Foreign, GenericDevices
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
@@ -32,7 +32,7 @@ class Conversion:
 
 
 def converted(
-    found: Sequence[Found],
+    found: Sequence[Foreign],
     header: Iterable[str],
     files: HostFiles,
     dev: Iterable[str] = (),
@@ -50,14 +50,16 @@ def converted(
     Raises:
         OSError: /dev cannot be read.
     """
-    pairs: list[tuple[Entry, tuple[str, ...]]] = []
+    pairs: list[tuple[DraftEntry, tuple[str, ...]]] = []
     domains = [one.domain for one in found if isinstance(one, GenericDevices)]
     given = next(filter(None, domains), generic_device_plugin.DOMAIN)
     for one in found:
         if isinstance(one, GenericDevices):
             own = domain or one.domain or given
             pairs += [generic_device_plugin.entry(device, own) for device in one.devices]
-            pairs += [(Entry({}, (f"Not carried over: {flag}",)), (flag,)) for flag in one.other]
+            pairs += [
+                (DraftEntry({}, (f"Not carried over: {flag}",)), (flag,)) for flag in one.other
+            ]
         else:
             known = names.natural({*smarter_device_manager.below_dev(files), *dev})
             own = domain or smarter_device_manager.DOMAIN
@@ -68,10 +70,10 @@ def converted(
 
 
 def _distinct(
-    pairs: Iterable[tuple[Entry, tuple[str, ...]]],
-) -> tuple[list[Entry], tuple[str, ...]]:
+    pairs: Iterable[tuple[DraftEntry, tuple[str, ...]]],
+) -> tuple[list[DraftEntry], tuple[str, ...]]:
     """Return entries with different names, and what is lost."""
-    entries: list[Entry] = []
+    entries: list[DraftEntry] = []
     lost: list[str] = []
     seen = set()
     for entry, missing in pairs:
@@ -80,16 +82,16 @@ def _distinct(
         if name is not None and name in seen:
             why = f"{name}: a second resource of this name"
             lost.append(why)
-            entries.append(Entry({}, (f"Not carried over: {why}",)))
+            entries.append(DraftEntry({}, (f"Not carried over: {why}",)))
             continue
         seen.add(name)
         entries.append(entry)
     return entries, tuple(lost)
 
 
-def _overlapping(entries: Sequence[Entry]) -> list[Entry]:
+def _overlapping(entries: Sequence[DraftEntry]) -> list[DraftEntry]:
     """Return the entries; those that offer nodes of an earlier one say so."""
-    result: list[Entry] = []
+    result: list[DraftEntry] = []
     before: list[str] = []
     for entry in entries:
         paths = [path for source in entry.resource.get("sources", ()) for path in _paths(source)]

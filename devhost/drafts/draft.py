@@ -15,7 +15,7 @@ _COLUMNS: Final = 100
 
 
 @immutable
-class Entry:
+class DraftEntry:
     """An entry of `resources`.
 
     Attributes:
@@ -29,7 +29,7 @@ class Entry:
     active: bool = True
 
 
-def text(header: Iterable[str], entries: Sequence[Entry]) -> str:
+def text(header: Iterable[str], entries: Sequence[DraftEntry]) -> str:
     """Return a configuration file."""
     lines = [*_comments(header, ""), "version: v1"]
     if any(one.active and one.resource for one in entries):

@@ -38,10 +38,10 @@ class SmarterDevices:
     devices: tuple[dict[str, Any], ...]
 
 
-Found = GenericDevices | SmarterDevices
+Foreign = GenericDevices | SmarterDevices
 
 
-def found(text: str) -> list[Found]:
+def found(text: str) -> list[Foreign]:
     """Return the settings of other plugins in a text.
 
     Scalars stay as they are written: 0403 is no number here.
@@ -56,7 +56,7 @@ def found(text: str) -> list[Found]:
         raise yaml.YAMLError("nested too deeply") from None
 
 
-def _below(value: Any, depth: int) -> Iterator[Found]:
+def _below(value: Any, depth: int) -> Iterator[Foreign]:
     if depth > _DEPTH_MAX:
         return
     if isinstance(value, dict):
@@ -75,12 +75,12 @@ def _below(value: Any, depth: int) -> Iterator[Found]:
         yield from _embedded(value, depth)
 
 
-def _each(values: list[Any], depth: int) -> Iterator[Found]:
+def _each(values: list[Any], depth: int) -> Iterator[Foreign]:
     for one in values:
         yield from _below(one, depth + 1)
 
 
-def _embedded(text: str, depth: int) -> Iterator[Found]:
+def _embedded(text: str, depth: int) -> Iterator[Foreign]:
     if not any(word in text for word in ("devicematch", "groups", _FLAG)):
         return
     try:

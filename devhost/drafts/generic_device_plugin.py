@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from devhost.drafts.draft import Entry
+from devhost.drafts.draft import DraftEntry
 from devhost.immutable import immutable
 from devhost.model import names
 
@@ -91,7 +91,7 @@ class _Group:
         return len(self.paths) + len(self.usb) == 1
 
 
-def entry(device: Any, domain: str) -> tuple[Entry, tuple[str, ...]]:
+def entry(device: Any, domain: str) -> tuple[DraftEntry, tuple[str, ...]]:
     """Return a device as a resource, and what cannot be carried over."""
     if not isinstance(device, dict) or not isinstance(device.get("groups"), list):
         return _lost(f"{device!r} is not a device with name and groups")
@@ -112,11 +112,11 @@ def entry(device: Any, domain: str) -> tuple[Entry, tuple[str, ...]]:
     if min(counts) > 1:
         resource["replicas"] = min(counts)
     shown = (*comments, *(f"Not carried over: {one}" for one in lost))
-    return Entry(resource, shown), tuple(lost)
+    return DraftEntry(resource, shown), tuple(lost)
 
 
-def _lost(why: str) -> tuple[Entry, tuple[str, ...]]:
-    return Entry({}, (f"Not carried over: {why}",)), (why,)
+def _lost(why: str) -> tuple[DraftEntry, tuple[str, ...]]:
+    return DraftEntry({}, (f"Not carried over: {why}",)), (why,)
 
 
 def _resource(
@@ -142,21 +142,23 @@ def _resource(
 def _singles(name: str, groups: Sequence[_Group]) -> tuple[dict[str, Any], list[str]]:
     """Return a resource where each match is a device."""
     usb = [group for group in groups if group.usb]
-    comments = ["Each USB device is one of its own; before, all that match were one."] if usb else []
+    comments = (
+        ["Each USB device is one of its own; before, all that match were one."] if usb else []
+    )
     if len(usb) == len(groups):
-        sources = [{"usb": _usb(group.usb[0])} for group in groups]
-        return {"name": name, "sources": sources}, comments
+        return {"name": name, "sources": [{"usb": _usb(one.usb[0])} for one in usb]}, comments
     alike = not usb and len({group.paths[0].access for group in groups}) == 1
     if alike:
         paths = [group.paths[0] for group in groups]
         rule = paths[0].rule("${path}", "${name}")
         resource = {"name": name, "sources": [path.source() for path in paths]}
         return resource | {"allocate": _allocate([(paths[0], rule)])}, comments
-    sources, rules = [], []
+    sources: list[dict[str, Any]] = []
+    rules = []
     for number, group in enumerate(groups):
         role = f"g{number}"
         path = group.paths[0] if group.paths else _USB_NODE
-        source = path.source() if group.paths else {"usb": _usb(group.usb[0])}
+        source = {"usb": _usb(group.usb[0])} if group.usb else path.source()
         sources.append({**source, "as": role})
         rules.append((path, path.rule(f"${{{role}.path}}", f"${{{role}.name}}", optional=True)))
     resource = {"name": name, "sources": sources}

@@ -9,7 +9,7 @@ from devhost.discovery.machine import Described, Machine
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.usb import UsbDevice
 from devhost.drafts import draft
-from devhost.drafts.draft import Entry
+from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.loading.loader import loads
@@ -49,7 +49,7 @@ class Proposal:
     """
 
     title: str
-    entry: Entry
+    entry: DraftEntry
 
 
 def proposals(files: HostFiles, chosen: Sequence[Described] | None = None) -> list[Proposal]:
@@ -127,7 +127,7 @@ def _proposal(
         if problem is None:
             more = _hints(described)
             name = {"name": alternatives[0][1]["name"]}
-            return Proposal(title, Entry({**resource, **name}, (title, *more)))
+            return Proposal(title, DraftEntry({**resource, **name}, (title, *more)))
         reason = reason or problem
     if chosen is None and isinstance(found.owner, UsbDevice) and _is_keyboard(found.owner):
         return None
@@ -140,7 +140,7 @@ def _is_keyboard(device: UsbDevice) -> bool:
 
 
 def _refused(title: str, resource: dict[str, Any], reason: str) -> Proposal:
-    return Proposal(title, Entry(resource, (title, f"Not offered: {reason}"), active=False))
+    return Proposal(title, DraftEntry(resource, (title, f"Not offered: {reason}"), active=False))
 
 
 def _alternatives(
@@ -169,7 +169,7 @@ def _alternatives(
 
 def _problem(resource: dict[str, Any], described: Described, files: HostFiles) -> str | None:
     """Return why an entry does not offer exactly one device, that one."""
-    loaded = loads(draft.text((), [Entry(resource)]), policy=_POLICY)
+    loaded = loads(draft.text((), [DraftEntry(resource)]), policy=_POLICY)
     if loaded.config is None:
         return loaded.problems[0].message
     config = loaded.config
@@ -212,9 +212,9 @@ def _hints(found: Described) -> Iterator[str]:
         yield "To share it between pods: `replicas: 4`."
 
 
-def _shared(name: str, path: str, what: str, *, active: bool) -> Entry:
+def _shared(name: str, path: str, what: str, *, active: bool) -> DraftEntry:
     resource = {"name": f"{DOMAIN}/{name}", "sources": [path], "replicas": _REPLICAS}
-    return Entry(resource, (f"{what} Up to {_REPLICAS} containers share {path}.",), active)
+    return DraftEntry(resource, (f"{what} Up to {_REPLICAS} containers share {path}.",), active)
 
 
 def _checked(found: Iterable[Proposal], files: HostFiles) -> list[Proposal]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from devhost.drafts.draft import Entry
+from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
 from devhost.model import names, pattern
 from devhost.model.pattern import PatternError
@@ -30,7 +30,7 @@ def below_dev(files: HostFiles) -> list[str]:
 
 def entries(
     devices: Sequence[dict[str, Any]], domain: str, known: Sequence[str], files: HostFiles
-) -> Iterator[tuple[Entry, tuple[str, ...]]]:
+) -> Iterator[tuple[DraftEntry, tuple[str, ...]]]:
     """Yield each resource, and what cannot be carried over.
 
     Args:
@@ -68,7 +68,7 @@ def entries(
 
 def _one(
     below: str, count: int, domain: str, files: HostFiles, seen: dict[str, str]
-) -> tuple[Entry, tuple[str, ...]]:
+) -> tuple[DraftEntry, tuple[str, ...]]:
     name = f"{domain}/{below.replace('/', '_')}"
     if problem := names.resource_name_problem(name):
         return _lost(f"/dev/{below}: {problem}")
@@ -85,7 +85,7 @@ def _one(
         resource["replicas"] = count
     if is_directory or files.is_link(path):
         resource["allocate"] = {"devices": ["${path}"]}
-    return Entry(resource), ()
+    return DraftEntry(resource), ()
 
 
 def _matches(match: str, known: Sequence[str]) -> list[str]:
@@ -96,5 +96,5 @@ def _matches(match: str, known: Sequence[str]) -> list[str]:
     return [one for one in known if pattern.fullmatch(whole, one) is not None]
 
 
-def _lost(why: str) -> tuple[Entry, tuple[str, ...]]:
-    return Entry({}, (f"Not carried over: {why}",)), (why,)
+def _lost(why: str) -> tuple[DraftEntry, tuple[str, ...]]:
+    return DraftEntry({}, (f"Not carried over: {why}",)), (why,)

@@ -4,7 +4,6 @@ The oracle below is that plugin's discovery, from its documentation and sources:
 group the sorted matches, and the n-th device has the n-th match of each.
 """
 
-import glob
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -71,16 +70,22 @@ def expected(device: Given, tree: HostTree) -> Iterator[Received]:
         shares = group.get("count", 1)
         found: list[Received] = []
         if specs := group.get("usb", group.get("usbs")):
-            paths = [USB.get(f"{int(s['vendor'], 16):04x}:{int(s['product'], 16):04x}") for s in specs]
+            paths = [
+                USB.get(f"{int(s['vendor'], 16):04x}:{int(s['product'], 16):04x}") for s in specs
+            ]
             nodes = [(path, path, "rw") for path in paths if path]
             found = [(frozenset(nodes), frozenset())] if nodes else []
         else:
-            matches = [sorted(glob.glob(root + p["path"].replace("[^", "[!"))) for p in group["paths"]]
+            matches = [_matching(tree, p["path"]) for p in group["paths"]]
             usable = [m * p.get("limit", 1) for m, p in zip(matches, group["paths"], strict=True)]
             for at in range(min(max(map(len, matches)), *map(len, usable), 10**6)):
                 chosen = [m[at].removeprefix(root) for m in usable]
                 found.append(_received(zip(chosen, group["paths"], strict=True), tree))
         yield from (one for one in found for _ in range(shares))
+
+
+def _matching(tree: HostTree, path: str) -> list[str]:
+    return sorted(map(str, tree.root.glob(path.replace("[^", "[!").lstrip("/"))))
 
 
 def _received(chosen: Any, tree: HostTree) -> Received:
@@ -224,7 +229,9 @@ def test_each_example_offers_the_same(name: str, tree: HostTree) -> None:
     assert "0 settings not carried over" in errors
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_any_device_of_single_paths_offers_the_same(tree: HostTree, data: st.DataObject) -> None:
     stems = data.draw(st.lists(st.sampled_from(["ttyUSB*", "ttyACM?", "video[01]", "net/tun", "nothing*"]), min_size=1, unique=True))  # fmt: skip
@@ -232,7 +239,9 @@ def test_any_device_of_single_paths_offers_the_same(tree: HostTree, data: st.Dat
     option = st.fixed_dictionaries(
         {}, optional={"permissions": st.sampled_from(["r", "rw", "mrw"]), "mountPath": st.sampled_from(["/dev/x", "/dev/$y/", ""])},
     )  # fmt: skip
-    groups = [{"paths": [{"path": f"/dev/{stem}", **data.draw(option)}], "count": count} for stem in stems]
+    groups = [
+        {"paths": [{"path": f"/dev/{stem}", **data.draw(option)}], "count": count} for stem in stems
+    ]
     device = {"name": "some", "groups": groups}
     text, _ = convert(json.dumps({"devices": [device]}), tree)
     (found,) = offered(text, tree).values()
@@ -244,7 +253,9 @@ def test_a_whole_file_shares_nodes_as_before(tree: HostTree) -> None:
     text, _ = convert(yaml.safe_dump({"domain": "iot.example.org", "devices": devices}), tree)
     found = offered(text, tree)
     for device in devices:
-        assert Counter(found[f"iot.example.org/{device['name']}"]) == Counter(expected(device, tree))
+        assert Counter(found[f"iot.example.org/{device['name']}"]) == Counter(
+            expected(device, tree)
+        )
 
 
 DEVICE: Final = "name: fuse\ngroups:\n- count: 10\n  paths:\n  - path: /dev/fuse\n"
@@ -317,13 +328,17 @@ def test_what_cannot_be_carried_over_is_named(device: Given, lost: str, tree: Ho
     assert lost in errors
     assert "# Not carried over:" in text
     assert "squat.ai/first" in offered(text, tree)
-    result = CliRunner().invoke(main, ["convert", "-", "--strict"], input=json.dumps({"devices": devices}))
+    result = CliRunner().invoke(
+        main, ["convert", "-", "--strict"], input=json.dumps({"devices": devices})
+    )
     assert result.exit_code == 1
     assert result.stdout.startswith("# Converted by")
 
 
 def test_other_flags_are_named(tree: HostTree) -> None:
-    text, errors = convert(daemon_set(["--log-level", "debug", "--listen=:1", "--device", DEVICE]), tree)
+    text, errors = convert(
+        daemon_set(["--log-level", "debug", "--listen=:1", "--device", DEVICE]), tree
+    )
     assert "1 resource converted, 2 settings not carried over" in errors
     assert "# Not carried over: --log-level debug" in text
     assert "# Not carried over: --listen=:1" in text
@@ -349,7 +364,9 @@ def test_a_file_is_not_overwritten(tmp_path: Path, tree: HostTree) -> None:
     _, errors = convert(given, tree, "-o", str(target))
     assert f"next: devhost plan {target}\n" in errors
     first = target.read_text()
-    result = CliRunner().invoke(main, ["convert", "-", "-o", str(target), "--domain", "f.org"], input=given)
+    result = CliRunner().invoke(
+        main, ["convert", "-", "-o", str(target), "--domain", "f.org"], input=given
+    )
     assert (result.exit_code, "overwrite it with --force" in result.stderr) == (1, True)
     assert target.read_text() == first
     convert(given, tree, "-o", str(target), "--domain", "f.org", "--force")

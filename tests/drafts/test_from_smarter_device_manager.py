@@ -136,7 +136,10 @@ def test_a_name_given_by_a_flag(tree: HostTree, tmp_path: Path) -> None:
         ({"devicematch": "^fuse$", "nummaxdevices": 0}, "nummaxdevices is 0"),
         ({"devicematch": "^fuse$", "nummaxdevices": 1, "color": "red"}, "unknown key 'color'"),
         ({"devicematch": "^(fuse$", "nummaxdevices": 1}, "missing )"),
-        ({"devicematch": "^rtc0$", "nummaxdevices": 1}, "smarter-devices/rtc0 is that of /dev/rtc0"),
+        (
+            {"devicematch": "^rtc0$", "nummaxdevices": 1},
+            "smarter-devices/rtc0 is that of /dev/rtc0",
+        ),
     ],
 )
 def test_what_cannot_be_carried_over_is_named(

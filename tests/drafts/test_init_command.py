@@ -1,5 +1,9 @@
 """`devhost init`: a configuration for what a host has."""
 
+import contextlib
+import os
+import pty
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -105,7 +109,11 @@ def test_nodes_that_are_shared(tree: HostTree) -> None:
     tree.char("/dev/kvm", 10, 232)
     tree.char("/dev/fuse", 10, 229)
     (kvm, fuse) = loads(written(tree, "--domain", "iot.example.org")).require().resources
-    assert (kvm.name, kvm.replicas, fuse.name) == ("iot.example.org/kvm", 100, "iot.example.org/fuse")
+    assert (kvm.name, kvm.replicas, fuse.name) == (
+        "iot.example.org/kvm",
+        100,
+        "iot.example.org/fuse",
+    )
 
 
 def test_a_security_token_is_offered_by_its_safe_node(tree: HostTree) -> None:
@@ -180,3 +188,22 @@ def test_names_cannot_break_the_file(tree: HostTree) -> None:
     found = report(loads(text).require(), HostFiles(str(tree.root)), Policy(enforced=True), "")
     assert [len(one.snapshot.devices) for one in found] == [1, 1]
     assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_on_a_terminal_it_asks(tree: HostTree, tmp_path: Path) -> None:
+    tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
+    devhost = str(Path(sys.executable).with_name("devhost"))
+    target = str(tmp_path / "devhost.yaml")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(devhost, [devhost, "init", "--root", str(tree.root), "-o", target])
+    os.write(terminal, b"iot.example.org\nn\n\n")  # Enter is yes
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is closed
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    os.close(terminal)
+    os.waitpid(process, 0)
+    assert b"Now /dev/ttyUSB1. Include it? [Y/n]" in shown
+    (one,) = loads(Path(target).read_text()).require().resources
+    assert one.name == "iot.example.org/ft232r-usb-uart-2"
