@@ -82,7 +82,7 @@ def _distinct(
         if name is not None and name in seen:
             why = f"{name}: a second resource of this name"
             lost.append(why)
-            entries.append(DraftEntry({}, (f"Not carried over: {why}",)))
+            entries.append(draft.lost(why)[0])
             continue
         seen.add(name)
         entries.append(entry)
@@ -109,8 +109,9 @@ def _paths(source: Any) -> list[str]:
         return [source]
     if "dev" in source:
         return [f"/dev/{re.sub(r'[(].*?[)]', '*', source['dev'])}"]
-    glob = source.get("glob")
-    return [] if glob is None else [glob if isinstance(glob, str) else glob["paths"]]
+    glob = source.get("glob", [])
+    glob = glob["paths"] if isinstance(glob, dict) else glob
+    return [glob] if isinstance(glob, str) else glob
 
 
 def _meet(one: str, other: str) -> bool:

@@ -29,6 +29,11 @@ class DraftEntry:
     active: bool = True
 
 
+def lost(why: str) -> tuple[DraftEntry, tuple[str, ...]]:
+    """Return an entry that only says what is not carried over, and that."""
+    return DraftEntry({}, (f"Not carried over: {why}",)), (why,)
+
+
 def text(header: Iterable[str], entries: Sequence[DraftEntry]) -> str:
     """Return a configuration file."""
     lines = [*_comments(header, ""), "version: v1"]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.immutable import immutable
 from devhost.model import names
@@ -17,6 +18,7 @@ DOMAIN: Final = "squat.ai"
 _PERMISSIONS: Final = "mrw"
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
 _NUMBER: Final = re.compile(r"[0-9]+")
+_EACH_USB: Final = "Each USB device is one of its own; before, all that match were one."
 _JOINED: Final = (
     "Nodes belong together by the text that the wildcard matches; before, by their order: the "
     "first of one glob with the first of the other."
@@ -53,6 +55,12 @@ class _Path:
     def access(self) -> tuple[object, ...]:
         """What a container gets, but for the path on the host."""
         return (self.mount_path, self.permissions, self.read_only, self.is_mount)
+
+    @property
+    def target(self) -> object:
+        """What the paths of one entry of `allocate` have in common."""
+        is_fixed = self.mount_path and not self.mount_path.endswith("/")
+        return self.mount_path if is_fixed else self.access
 
     def source(self) -> dict[str, Any]:
         if self.is_mount:
@@ -94,18 +102,18 @@ class _Group:
 def entry(device: Any, domain: str) -> tuple[DraftEntry, tuple[str, ...]]:
     """Return a device as a resource, and what cannot be carried over."""
     if not isinstance(device, dict) or not isinstance(device.get("groups"), list):
-        return _lost(f"{device!r} is not a device with name and groups")
+        return draft.lost(f"{device!r} is not a device with name and groups")
     name = f"{domain}/{str(device.get('name', '')).strip()}"
     lost = list(_unknown(device))
     if problem := names.resource_name_problem(name):
-        return _lost(problem)
+        return draft.lost(problem)
     try:
         groups = [_group(one) for one in device["groups"] if isinstance(one, dict)]
         if not groups:
-            return _lost(f"{name}: no groups")
+            return draft.lost(f"{name}: no groups")
         resource, comments = _resource(name, groups, lost)
     except (_NoEquivalentError, ValueError) as error:
-        return _lost(f"{name}: {error}")
+        return draft.lost(f"{name}: {error}")
     counts = {group.count for group in groups}
     if len(counts) > 1:
         lost.append(f"{name}: the groups have different counts; `replicas` is the lowest of them")
@@ -115,16 +123,12 @@ def entry(device: Any, domain: str) -> tuple[DraftEntry, tuple[str, ...]]:
     return DraftEntry(resource, shown), tuple(lost)
 
 
-def _lost(why: str) -> tuple[DraftEntry, tuple[str, ...]]:
-    return DraftEntry({}, (f"Not carried over: {why}",)), (why,)
-
-
 def _resource(
     name: str, groups: Sequence[_Group], lost: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the resource of a device, without its replicas, and comments."""
     if all(group.is_single for group in groups):
-        return _singles(name, groups)
+        return _singles(name, groups, lost)
     if len(groups) == 1 and groups[0].usb:
         return _usb_set(name, groups[0])
     if len(groups) == 1:
@@ -136,33 +140,44 @@ def _resource(
     if not single:
         raise _NoEquivalentError("its groups differ in more than one number")
     lost.append(f"{name}: groups of several paths beside groups of one path")
-    return _singles(name, single)
+    return _singles(name, single, lost)
 
 
-def _singles(name: str, groups: Sequence[_Group]) -> tuple[dict[str, Any], list[str]]:
+def _singles(
+    name: str, groups: Sequence[_Group], lost: list[str]
+) -> tuple[dict[str, Any], list[str]]:
     """Return a resource where each match is a device."""
-    usb = [group for group in groups if group.usb]
-    comments = (
-        ["Each USB device is one of its own; before, all that match were one."] if usb else []
-    )
-    if len(usb) == len(groups):
-        return {"name": name, "sources": [{"usb": _usb(one.usb[0])} for one in usb]}, comments
-    alike = not usb and len({group.paths[0].access for group in groups}) == 1
-    if alike:
-        paths = [group.paths[0] for group in groups]
-        rule = paths[0].rule("${path}", "${name}")
-        resource = {"name": name, "sources": [path.source() for path in paths]}
-        return resource | {"allocate": _allocate([(paths[0], rule)])}, comments
+    usb: list[dict[str, Any]] = [{"usb": _usb(group.usb[0])} for group in groups if group.usb]
+    comments = [_EACH_USB] if usb else []
+    together: dict[object, list[_Path]] = {}
+    for path in (group.paths[0] for group in groups if group.paths):
+        together.setdefault(path.target, []).append(path)
+    alike = not usb and len(together) == 1
     sources: list[dict[str, Any]] = []
     rules = []
-    for number, group in enumerate(groups):
-        role = f"g{number}"
-        path = group.paths[0] if group.paths else _USB_NODE
-        source = {"usb": _usb(group.usb[0])} if group.usb else path.source()
-        sources.append({**source, "as": role})
-        rules.append((path, path.rule(f"${{{role}.path}}", f"${{{role}.name}}", optional=True)))
-    resource = {"name": name, "sources": sources}
-    return resource | {"allocate": _allocate(rules)}, comments
+    for number, paths in enumerate(together.values()):
+        role, at = ({}, "") if alike else ({"as": f"g{number}"}, f"g{number}.")
+        if len({path.access for path in paths}) > 1:
+            lost.append(f"{name}: one mountPath with different options; those of the first hold")
+        sources += [{**source, **role} for source in _sources(paths, apart=alike)]
+        rule = paths[0].rule(f"${{{at}path}}", f"${{{at}name}}", optional=not alike)
+        rules.append((paths[0], rule))
+    if rules:  # the nodes of USB devices need an entry as well
+        roles = [f"g{len(together) + number}" for number in range(len(usb))]
+        rules += [(_USB_NODE, _USB_NODE.rule(f"${{{r}.path}}", "", optional=True)) for r in roles]
+        usb = [{**one, "as": role} for one, role in zip(usb, roles, strict=True)]
+    resource = {"name": name, "sources": [*sources, *usb]}
+    return resource | ({"allocate": _allocate(rules)} if rules else {}), comments
+
+
+def _sources(paths: Sequence[_Path], *, apart: bool) -> list[dict[str, Any]]:
+    """Return the sources of paths; only one if they need a common name."""
+    sources = [path.source() for path in paths]
+    if apart or len(sources) == 1:
+        return sources
+    if any(isinstance(one["glob"], dict) for one in sources):
+        raise _NoEquivalentError("one mountPath for nodes and directories")
+    return [{"glob": [one["glob"] for one in sources]}]
 
 
 def _usb_set(name: str, group: _Group) -> tuple[dict[str, Any], list[str]]:

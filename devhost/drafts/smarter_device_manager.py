@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
 from devhost.model import names, pattern
@@ -45,20 +46,20 @@ def entries(
         count = str(device.get("nummaxdevices") or "0")
         unknown = [key for key in device if key not in ("devicematch", "nummaxdevices")]
         if unknown:
-            yield _lost(f"{match}: unknown key {unknown[0]!r}")
+            yield draft.lost(f"{match}: unknown key {unknown[0]!r}")
         if match == _NVIDIA:
-            yield _lost("nvidia-gpu: integrated GPUs of Tegra; NVIDIA's device plugin serves GPUs")
+            yield draft.lost(f"{match}: the GPU of a Jetson; use NVIDIA's device plugin")
             continue
         if not count.isdecimal() or not int(count):
-            yield _lost(f"{match}: nummaxdevices is {count}")
+            yield draft.lost(f"{match}: nummaxdevices is {count}")
             continue
         try:
             matches = _matches(match, known)
         except PatternError as error:
-            yield _lost(f"{match}: {error}")
+            yield draft.lost(f"{match}: {error}")
             continue
         if not matches:
-            yield _lost(
+            yield draft.lost(
                 f"{match}: nothing below /dev of this host matches, and each match is a resource "
                 f"of its own; name those of other nodes: --dev NAME"
             )
@@ -71,9 +72,9 @@ def _one(
 ) -> tuple[DraftEntry, tuple[str, ...]]:
     name = f"{domain}/{below.replace('/', '_')}"
     if problem := names.resource_name_problem(name):
-        return _lost(f"/dev/{below}: {problem}")
+        return draft.lost(f"/dev/{below}: {problem}")
     if name in seen:
-        return _lost(f"/dev/{below}: {name} is that of /dev/{seen[name]}")
+        return draft.lost(f"/dev/{below}: {name} is that of /dev/{seen[name]}")
     seen[name] = below
     path = f"/dev/{below}"
     source: Any = path
@@ -94,7 +95,3 @@ def _matches(match: str, known: Sequence[str]) -> list[str]:
         return [re.sub(r"\\(.)", r"\1", literal[1])]
     whole = f"(?s:.*)(?:{match})(?s:.*)"
     return [one for one in known if pattern.fullmatch(whole, one) is not None]
-
-
-def _lost(why: str) -> tuple[DraftEntry, tuple[str, ...]]:
-    return DraftEntry({}, (f"Not carried over: {why}",)), (why,)

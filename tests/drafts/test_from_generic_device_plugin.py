@@ -236,9 +236,11 @@ def test_each_example_offers_the_same(name: str, tree: HostTree) -> None:
 def test_any_device_of_single_paths_offers_the_same(tree: HostTree, data: st.DataObject) -> None:
     stems = data.draw(st.lists(st.sampled_from(["ttyUSB*", "ttyACM?", "video[01]", "net/tun", "nothing*"]), min_size=1, unique=True))  # fmt: skip
     count = data.draw(st.integers(1, 3))
-    option = st.fixed_dictionaries(
-        {}, optional={"permissions": st.sampled_from(["r", "rw", "mrw"]), "mountPath": st.sampled_from(["/dev/x", "/dev/$y/", ""])},
-    )  # fmt: skip
+    permissions = st.sampled_from(["r", "rw", "mrw"])
+    fixed = {"mountPath": "/dev/x", "permissions": data.draw(permissions)}
+    option = st.just(fixed) | st.fixed_dictionaries(
+        {"mountPath": st.sampled_from(["", "/dev/$y/"])}, optional={"permissions": permissions}
+    )
     groups = [
         {"paths": [{"path": f"/dev/{stem}", **data.draw(option)}], "count": count} for stem in stems
     ]
@@ -310,6 +312,7 @@ def test_domain_of_the_arguments_holds_for_the_file(tmp_path: Path, tree: HostTr
     ("device", "lost"),
     [
         ({"name": "x", "groups": [paths("/dev/fuse", count=10), paths("/dev/video0")]}, "`replicas` is the lowest"),
+        ({"name": "x", "groups": [{"paths": [{"path": f"/dev/{one}", "mountPath": "/dev/x", "permissions": mode}]} for one, mode in (("tpm0", "r"), ("fuse", "rw"))]}, "one mountPath with different options"),
         ({"name": "x", "groups": [paths("/dev/fuse")], "color": "red"}, "unknown key 'color' of a device"),
         ({"name": "x", "groups": [paths("/dev/video0"), paths("/dev/tpm0", "/dev/tpmrm0")]}, "groups of several paths"),
         ({"name": "x", "groups": [paths("/dev/tpm0", "/dev/fuse"), paths("/dev/video0", "/dev/video1")]}, "differ in more"),
