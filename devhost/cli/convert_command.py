@@ -64,7 +64,7 @@ def command(
         f"{result.converted} resource{'s' * (result.converted != 1)} converted, "
         f"{lost} setting{'s' * (lost != 1)} not carried over"
     )
-    draft_options.note_next(output)
+    draft_options.note_next(output, root)
     sys.exit(1 if strict and lost else 0)
 
 

@@ -60,6 +60,7 @@ def write(text: str, output: str, *, force: bool) -> None:
         printer.fail(f"{output}: {error.strerror}")
 
 
-def note_next(output: str) -> None:
+def note_next(output: str, root: str) -> None:
     """Print what to do next."""
-    printer.note(f"next: devhost plan {'FILE' if output == '-' else output}")
+    file = "FILE" if output == "-" else output
+    printer.note(f"next: devhost plan {file}{f' --root {root}' if root != '/' else ''}")

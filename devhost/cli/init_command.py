@@ -49,9 +49,9 @@ def command(
     draft_options.write(host.text(found, domain or host.DOMAIN), output, force=force)
     offered = sum(one.entry.active for one in found)
     left = len(found) - offered
-    more = f", {left} that would be refused commented out" if left else ""
-    printer.note(f"{offered} resource{'s' * (offered != 1)}{more}")
-    draft_options.note_next(output)
+    more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"
+    printer.note(f"{offered} resource{'s' * (offered != 1)}{more if left else ''}")
+    draft_options.note_next(output, root)
 
 
 def _proposals(files: "HostFiles", what: Sequence[str]) -> "list[Proposal]":

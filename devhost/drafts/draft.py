@@ -71,9 +71,11 @@ def _block(key: str, value: Any) -> Iterator[str]:
 
 
 def _item(value: Any) -> str:
-    """Return an item of a list: a mapping with one key needs no braces."""
+    """Return an item of a list: a mapping with one key needs no braces, a path no `glob`."""
     if isinstance(value, dict) and len(value) == 1:
         ((key, one),) = value.items()
+        if key == "glob" and isinstance(one, str):
+            return _scalar(one, flow=False)
         return f"{key}: {_flow(one)}"
     return _flow(value) if isinstance(value, dict | list) else _scalar(value, flow=False)
 

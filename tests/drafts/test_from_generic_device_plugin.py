@@ -365,7 +365,7 @@ def test_a_file_is_not_overwritten(tmp_path: Path, tree: HostTree) -> None:
     target = tmp_path / "devhost.yaml"
     given = daemon_set(["--device", DEVICE])
     _, errors = convert(given, tree, "-o", str(target))
-    assert f"next: devhost plan {target}\n" in errors
+    assert f"next: devhost plan {target} --root {tree.root}\n" in errors
     first = target.read_text()
     result = CliRunner().invoke(
         main, ["convert", "-", "-o", str(target), "--domain", "f.org"], input=given

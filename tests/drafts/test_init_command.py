@@ -99,7 +99,7 @@ def test_every_device_with_a_safe_node_is_offered(path: Path, tree: HostTree) ->
 
 def test_an_empty_host_gets_examples(tree: HostTree) -> None:
     result = init(tree)
-    assert "0 resources\nnext: devhost plan FILE\n" in result.stderr
+    assert result.stderr == f"0 resources\nnext: devhost plan FILE --root {tree.root}\n"
     assert loads(result.stdout).require().resources == ()
     found = loads(commented_in(result.stdout)).require().resources
     assert [one.name for one in found] == ["example.com/kvm", "example.com/fuse", "example.com/tun"]
@@ -161,7 +161,10 @@ def test_chosen_devices(tree: HostTree) -> None:
 def test_a_file_is_not_overwritten(tree: HostTree, tmp_path: Path) -> None:
     target = tmp_path / "devhost.yaml"
     result = init(tree, "-o", str(target))
-    assert (result.stdout, f"next: devhost plan {target}\n" in result.stderr) == ("", True)
+    assert (
+        result.stdout,
+        f"next: devhost plan {target} --root {tree.root}\n" in result.stderr,
+    ) == ("", True)
     result = init(tree, "-o", str(target), "--domain", "a.org")
     assert (result.exit_code, "overwrite it with --force" in result.stderr) == (1, True)
     assert "a.org" not in target.read_text()
