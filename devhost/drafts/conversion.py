@@ -11,6 +11,7 @@ from devhost.drafts.draft import DraftEntry
 from devhost.drafts.foreign import Foreign, GenericDevices
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
+from devhost.loading.loader import loads
 from devhost.model import names
 
 _OVERLAPS: Final = "Other resources of this file offer its nodes as well."
@@ -57,9 +58,7 @@ def converted(
         if isinstance(one, GenericDevices):
             own = domain or one.domain or given
             pairs += [generic_device_plugin.entry(device, own) for device in one.devices]
-            pairs += [
-                (DraftEntry({}, (f"Not carried over: {flag}",)), (flag,)) for flag in one.other
-            ]
+            pairs += map(draft.lost, one.other)
         else:
             known = names.natural({*smarter_device_manager.below_dev(files), *dev})
             own = domain or smarter_device_manager.DOMAIN
@@ -75,18 +74,28 @@ def _distinct(
     """Return entries with different names, and what is lost."""
     entries: list[DraftEntry] = []
     lost: list[str] = []
-    seen = set()
+    seen: set[str | None] = set()
     for entry, missing in pairs:
         lost += missing
         name = entry.resource.get("name")
-        if name is not None and name in seen:
-            why = f"{name}: a second resource of this name"
-            lost.append(why)
-            entries.append(draft.lost(why)[0])
+        problem = "a second resource of this name" if name in seen else _problem(entry)
+        if name is not None and problem:
+            without, more = draft.lost(f"{name}: {problem}")
+            entries.append(without)
+            lost += more
             continue
         seen.add(name)
         entries.append(entry)
     return entries, tuple(lost)
+
+
+def _problem(entry: DraftEntry) -> str | None:
+    """Return why a resource is not valid: what is wrong in it is wrong in the original."""
+    if not entry.resource:
+        return None
+    loaded = loads(draft.text((), [entry]))
+    errors = [one for one in loaded.problems if one.severity == "error"]
+    return errors[0].message if errors else None
 
 
 def _overlapping(entries: Sequence[DraftEntry]) -> list[DraftEntry]:

@@ -112,7 +112,7 @@ def entry(device: Any, domain: str) -> tuple[DraftEntry, tuple[str, ...]]:
         if not groups:
             return draft.lost(f"{name}: no groups")
         resource, comments = _resource(name, groups, lost)
-    except (_NoEquivalentError, ValueError) as error:
+    except (_NoEquivalentError, TypeError, ValueError) as error:
         return draft.lost(f"{name}: {error}")
     counts = {group.count for group in groups}
     if len(counts) > 1:
@@ -236,7 +236,7 @@ def _joined(name: str, paths: Sequence[_Path]) -> tuple[dict[str, Any], list[str
             raise _NoEquivalentError("globs that cannot be joined by what one `*` matches")
         before, _, after = re.split(r"(\*|\?|\[[^]]*\])", below)
         wild = below[len(before) : len(below) - len(after)]
-        key = {"*": "[^/]*", "?": "[^/]"}.get(wild, wild)
+        key = {"*": "[^/]*", "?": "[^/]"}.get(wild, wild.replace("[!", "[^"))
         pattern = f"{re.escape(before)}(?P<key>{key}){re.escape(after)}"
         option = {"optional": True} if path.optional else {}
         sources.append({"dev": pattern.replace(r"\-", "-"), "as": role, **option})
@@ -287,7 +287,8 @@ def _numbered(
         pattern = parts[0] + "".join(a + b for a, b in zip(numbers, parts[1:], strict=True))
         if pattern.count("(?P<key>") != 1:
             raise _NoEquivalentError("a path with the number of its group more than once")
-        sources.append({"dev": pattern.replace(".", r"\."), "as": role})
+        option = {"optional": True} if first[at].optional else {}
+        sources.append({"dev": pattern.replace(".", r"\."), "as": role, **option})
         targets = [group.paths[at].mount_path or group.paths[at].path for group in groups]
         if {path.access[1:] for group in groups for path in group.paths} != {first[0].access[1:]}:
             raise _NoEquivalentError("groups with different options")

@@ -215,6 +215,7 @@ EXAMPLES: Final[dict[str, Given]] = {
     },
     "limit": {"name": "uart", "groups": [{"paths": [{"path": "/dev/ttyUSB*"}, {"path": "/dev/fuse", "limit": 2}]}]},
     "no-limit": {"name": "uart", "groups": [paths("/dev/ttyUSB*", "/dev/fuse")]},
+    "roles": {"name": "cards", "groups": [paths("/srv/index0", "/srv/path1", "/srv/name", "/srv/key")]},
     "two-globs": {"name": "camera", "groups": [paths("/dev/video*", "/dev/media*")]},
     "negated": {"name": "uart", "groups": [paths("/dev/ttyUSB[^0]")]},
 }  # fmt: skip
@@ -320,6 +321,9 @@ def test_domain_of_the_arguments_holds_for_the_file(tmp_path: Path, tree: HostTr
         ({"name": "x y", "groups": [paths("/dev/fuse")]}, "x y"),
         ({"name": "x", "groups": [{"usb": [{"vendor": "1a86"}]}]}, "usb without 'product'"),
         ({"name": "x", "groups": [{"usb": [{"vendor": "zz", "product": "1"}]}]}, "invalid literal"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "permissions": "rwx"}]}]}, "'rwx'"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "mountPath": "relative"}]}]}, "relative"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "limit": [1]}]}]}, "int()"),
         ({"name": "x", "groups": [{"count": 1}]}, "either paths or usb"),
         ({"name": "x", "groups": [paths("fuse")]}, "not an absolute path"),
         ({"name": "x", "groups": [paths("/dev/fuse")]}, "a second resource"),
