@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from devhost.allocation.policy import Policy
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
 from devhost.cli.problems import print_problems
 from devhost.model.config import Config
@@ -16,11 +16,13 @@ _allocate_option = click.option(
     "--allocate",
     multiple=True,
     metavar="NAME=N|ID,ID",
+    shell_complete=completion.requests,
     help="Show what a container with N devices, or with these devices, would receive.",
 )
 _against_option = click.option(
     "--against",
     metavar="OLD",
+    shell_complete=completion.files,
     help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
     "without reading the host.",
 )
@@ -29,6 +31,7 @@ _explain_option = click.option(
     is_flag=False,
     flag_value="",
     metavar="[NAME]",
+    shell_complete=completion.resources,
     help="Show what each source looks at, takes and leaves out, of all resources or of one.",
 )
 _all_option = click.option(

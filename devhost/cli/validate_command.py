@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
 from devhost.cli.problems import print_problems
 from devhost.memory import gc_frozen
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@click.argument(
+    "configs", nargs=-1, required=True, metavar="CONFIG...", shell_complete=completion.files
+)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
     "--enforce",

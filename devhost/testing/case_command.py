@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devhost.cli import completion
 from devhost.cli import output as printer
 from devhost.cli.problems import print_problems
 from devhost.memory import gc_frozen
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @click.command("test", epilog="Exit status: 0 passed, 1 failed or invalid, 2 usage error.")
-@click.argument("files", nargs=-1, required=True, metavar="CASES...")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="CASES...", shell_complete=completion.files
+)
 @click.option(
     "-k", "--keyword", default="", help="Run only the tests whose name contains this text."
 )
