@@ -10,7 +10,7 @@ import sys
 
 from tests.support.goprogram import ROOT, Oracle, built
 
-ORACLE = Oracle("workflows", "actionlint", "github.com/rhysd/actionlint")
+ORACLE = Oracle("workflows", "actionlint", "require github.com/rhysd/actionlint")
 
 
 def complaints() -> str:
