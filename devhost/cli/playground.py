@@ -168,7 +168,11 @@ class Playground:
                 process = await asyncio.create_subprocess_exec(*shlex.split(editor), self._file)
             except OSError as error:
                 raise CommandError(f"cannot run {editor}: {error.strerror} (set EDITOR)") from None
-            status = await process.wait()
+            try:
+                status = await process.wait()
+            except asyncio.CancelledError:
+                process.terminate()
+                raise
         if status:
             raise CommandError(f"{editor}: exit status {status}")
         await self._reload([])

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 _ENTER: Final = "\x1b[?1049h\x1b[?2004l"  # another screen; pasted text comes as if it was typed
 _LEAVE: Final = "\x1b[?25h\x1b[0m\x1b[?1049l"
-_KEY: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)|\x1b(?=\x1b)|[^\x1b]", re.DOTALL)
+# A character, Alt with one, or an escape sequence; an Esc that another one follows is alone.
+_KEY: Final = re.compile(r"\x1b(?=\x1b)|\x1b(?:\[[0-?]*[ -/]*[^ -?]|O.|[^\[O])|[^\x1b]", re.DOTALL)
 _IFLAG: Final = 0  # the place in what tcgetattr returns
 _READ_MAX: Final = 4096
 
@@ -24,6 +25,15 @@ def usable() -> bool:
     streams = (sys.stdin, sys.stdout)
     here = all(stream is not None and stream.isatty() for stream in streams)
     return here and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def keys_of(text: str) -> tuple[list[str], str]:
+    """Split what was typed into keys; return them, and the beginning of another."""
+    keys, end = [], 0
+    while found := _KEY.match(text, end):
+        keys.append(found[0])
+        end = found.end()
+    return keys, text[end:]
 
 
 class Terminal:
@@ -148,12 +158,7 @@ class Terminal:
         if not raw:
             self._gone()
             return
-        text = self._rest + self._decoder.decode(raw)
-        keys, end = [], 0
-        while found := _KEY.match(text, end):
-            keys.append(found[0])
-            end = found.end()
-        self._rest = text[end:]  # the beginning of an escape sequence
+        keys, self._rest = keys_of(self._rest + self._decoder.decode(raw))
         if keys:
             self._on_keys(keys)
 

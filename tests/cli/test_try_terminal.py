@@ -1,5 +1,6 @@
 """``devhost try`` in a terminal, as a person sees it."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -126,6 +127,31 @@ async def test_an_edit_applies_and_a_mistake_is_shown(config: Path, tmp_path: Pa
         save(config, f"{CONFIG.format(tmp_path)}{TOKENS}".replace("3", "many"))
         await screen.shows("The file has 1 problem: its last valid version is served")
         await screen.shows("example.com/token: 3 of 3 allocatable")
+
+
+async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    save(editor, "#!/bin/sh\necho as $$-; exec sleep 1000\n")
+    editor.chmod(0o700)
+    async with playing(config, EDITOR=str(editor)) as screen:
+        modes = screen.modes()
+        await screen.shows("2 of 2")
+        screen.type("edit\r")
+        await screen.writes(b"-\r\n")
+        screen.type("\x03")
+        await screen.shows("exit status")
+        seen = len(screen.raw)
+        screen.type("edit\r")
+        await screen.until(lambda: b"-\r\n" in screen.raw[seen:], "the editor again")
+        editing = os.pidfd_open(int(screen.raw.rpartition(b"as ")[2].partition(b"-")[0]))
+        over = asyncio.Event()
+        asyncio.get_running_loop().add_reader(editing, over.set)
+        screen.process.send_signal(signal.SIGTERM)
+        assert await screen.process.wait() == 0
+        assert screen.modes() == modes
+        await over.wait()
+        asyncio.get_running_loop().remove_reader(editing)
+        os.close(editing)
 
 
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])

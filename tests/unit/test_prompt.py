@@ -3,6 +3,7 @@
 import pytest
 
 from devhost.cli.prompt import Prompt
+from devhost.cli.terminal import keys_of
 
 LEFT, RIGHT, UP, DOWN = "\x1b[D", "\x1b[C", "\x1b[A", "\x1b[B"
 HOME, END, BACK, DELETE = "\x1b[H", "\x1b[F", "\x7f", "\x1b[3~"
@@ -55,3 +56,21 @@ def test_lines_are_recalled() -> None:
         prompt.key(key)
         seen.append(prompt.text)
     assert seen == ["two", "one", "one", "two", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "rest"),
+    [
+        ("aé\r", ["a", "é", "\r"], ""),
+        ("\x1b[Aa\x1bOB", [UP, "a", "\x1bOB"], ""),
+        ("a\x1b[5", ["a"], "\x1b[5"),
+        ("\x1b", [], "\x1b"),
+        ("\x1bab", ["\x1ba", "b"], ""),
+        ("\x1b\x1b[A", ["\x1b", UP], ""),
+        ("\x1b[1;5\x03a", ["\x1b[1;5\x03", "a"], ""),
+        ("\x1b\ra", ["\x1b\r", "a"], ""),
+    ],
+)
+def test_what_is_typed_is_split_into_keys(text: str, keys: list[str], rest: str) -> None:
+    """Whatever comes, later keys are seen."""
+    assert keys_of(text) == (keys, rest)
