@@ -1,28 +1,24 @@
 """``devhost devices``."""
 
-import json
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
     from devhost.discovery.machine import Described, DeviceRow, Machine
 
-_PLAIN = re.compile(r"[A-Za-z0-9$/_.*-][A-Za-z0-9$/_.*:{} -]*")
-
 
 @click.command(
     "devices",
     epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
 )
-@click.argument("what", required=False)
+@click.argument("what", required=False, shell_complete=completion.devices)
 @click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
 @click.option("--pci", "subsystems", flag_value="pci", multiple=True, help="PCI functions.")
 @click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")
@@ -62,8 +58,7 @@ def command(
     if output == "json":
         printer.print_json([_as_json(one) for one in found])
     elif output == "yaml":
-        for line in _yaml(machine.entry(one) for one in found):
-            printer.echo(line)
+        _print_yaml(machine.entry(one) for one in found)
     else:
         for number, one in enumerate(found):
             if number:
@@ -119,6 +114,14 @@ def _print(one: "Described") -> None:
         printer.wrapped(f"{'above it':<17}  {above}", "  ", " " * 21)
 
 
+def _print_yaml(entries: Iterable[dict[str, Any]]) -> None:
+    from devhost.drafts.draft import resource_lines
+
+    for entry in entries:
+        for line in resource_lines(entry):
+            printer.echo(line)
+
+
 def _as_json(one: "Described") -> dict[str, Any]:
     return {
         "node": f"/dev/{one.node.file}" if one.node and one.node.file else None,
@@ -130,37 +133,3 @@ def _as_json(one: "Described") -> dict[str, Any]:
         "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
         "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],
     }
-
-
-def _yaml(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield entries of `resources`, as people write them."""
-    for entry in entries:
-        yield f"- name: {entry['name']}"
-        yield "  sources:"
-        for source in entry["sources"]:
-            (kind, given), *_ = source.items()
-            yield f"    - {kind}: {_flow(given)}"
-        if "id" in entry:
-            yield f"  id: {entry['id']}"
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_flow, value))}]"
-    return _scalar(value)
-
-
-def _scalar(value: object) -> str:
-    """Return a scalar for a flow collection, quoted where YAML would read something else."""
-    from devhost.loading.scalars import STRING, tag
-
-    text = str(value)
-    if isinstance(value, int):
-        return text
-    plain = bool(_PLAIN.fullmatch(text)) and not set(text) & set("{}") and ": " not in text
-    plain = plain and text.strip() == text and not text.endswith(":") and text[0] not in "*-"
-    if plain and tag(None, text, (True, False)) == STRING:
-        return text
-    return json.dumps(text, ensure_ascii=False)

@@ -72,7 +72,7 @@ def run(
         from devhost.hostfs.files import HostFiles
         from devhost.model.config import Config
 
-    first = _first(source) if source is not None else Config(version="v1", resources=())
+    first = _first(source, log_format) if source is not None else Config(version="v1", resources=())
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
     endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
@@ -135,14 +135,19 @@ def _usable(plugin_dir: Path) -> Path:
     return plugin_dir.absolute()
 
 
-def _first(source: "ConfigSource") -> "Config":
+def _first(source: "ConfigSource", log_format: str | None) -> "Config":
     """Return the configuration to start with: the file, or the last good copy if it is invalid."""
     from devhost.host.config.source import log_problems
 
     loaded, copy = source.first()
     problems = loaded.problems + (copy.problems if copy else ())
     used = loaded.config or (copy.config if copy else None)
-    log_problems(problems)
+    if log_format != "json" and sys.stderr is not None and sys.stderr.isatty():
+        from devhost.cli.problems import print_problems
+
+        print_problems(problems)
+    else:
+        log_problems(problems)
     if used is None:
         sys.exit(1)
     if loaded.config is None:

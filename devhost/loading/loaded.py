@@ -22,11 +22,13 @@ class Loaded:
     Attributes:
         config: The configuration; ``None`` if any problem is an error.
         problems: Errors and warnings in the order of the file.
+        name: Which part of the file it is; empty if it is the file.
         texts: What the file says of each resource, by which an unchanged one is recognized.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
+    name: str = ""
     texts: tuple[str, ...] = field(default=(), compare=False)
 
     def require(self) -> Config:

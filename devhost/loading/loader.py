@@ -11,9 +11,11 @@ from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
 from devhost.loading import checks, explain, syntax, yamltree
 from devhost.loading.checks import ParsedResource
-from devhost.loading.loaded import SIZE_MAX, Loaded, brief, read, unusable
+from devhost.loading.documents import Document, documents
+from devhost.loading.formats import format_mistake
+from devhost.loading.loaded import SIZE_MAX, Loaded, read, unusable
 from devhost.loading.shapes import shaped
-from devhost.loading.syntax import TreeError
+from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
@@ -40,29 +42,23 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
     return load_bytes(raw, file, policy)
 
 
+def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
+    """Read and check a file like `load`, with each configuration in it."""
+    try:
+        raw = read(file)
+    except OSError as error:
+        return [unusable(file, f"cannot be read: {error.strerror or error}")]
+    return Loader(policy).load_all(raw, file)
+
+
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
     """Check what `read` returned."""
-    if len(raw) > SIZE_MAX:
-        return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode()  # without a byte order mark
-        return unusable(file, "not UTF-8", *syntax.position_after(before))
-    return loads(text, file, policy)
+    return Loader(policy).load_bytes(raw, file)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text; ``file`` is the name in its problems."""
-    with gc_paused():
-        try:
-            tree = yamltree.parse(text)
-            if problem := explain.manifest_problem(tree):
-                raise problem
-        except TreeError as error:
-            return unusable(file, str(error), error.line, error.column)
-        resources: list[ParsedResource] = []
-        return _loaded(file, _found(tree, resources, policy or Policy()), resources)
+    return Loader(policy).loads(text, file)
 
 
 @mapping
@@ -73,50 +69,116 @@ class _Document:
     resources: Annotated[tuple[Any, ...], AsTuple]
 
 
-def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
-    """Yield each problem, and collect the resources that have the right shape."""
-    reported = set()
-    for path, message, at in explain.tree_problems(tree):
-        reported.add(path)
-        yield "error", path, message, at
-    if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
-        message = f"{count} resources, more than {limits.RESOURCES_MAX}"
-        yield "error", ("resources",), message, tree.position(("resources",)).key
-    around = {path[:-1] for path in reported}
-    for parsed_or_error in _shapes(tree):
-        if isinstance(parsed_or_error, ParsedResource):
-            resources.append(parsed_or_error)
-            continue
-        base, error = parsed_or_error
-        for where, message, at in explain.shape_problems(error, base, tree, reported, around):
-            yield "error", where, message, at
-    for severity, full, message, on_key in checks.check(resources, policy):
-        path = explain.known(full, tree)
-        position = tree.position(path)
-        shown_at = position.key if on_key else (position.line, position.column)
-        yield severity, path, message, shown_at
+class Loader:
+    """Checks configurations.
+
+    Args:
+        policy: What the configurations may use.
+    """
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
+
+    def load_bytes(self, raw: bytes, file: str) -> Loaded:
+        """Check what `read` returned, which must contain one configuration."""
+        return _only(self.load_all(raw, file), file)
+
+    def loads(self, text: str, file: str) -> Loaded:
+        """Check a configuration's text; ``file`` is the name in its problems."""
+        return _only(self._all(text, file), file)
+
+    def load_all(self, raw: bytes, file: str) -> list[Loaded]:
+        """Check each configuration in what `read` returned, at least one."""
+        if len(raw) > SIZE_MAX:
+            return [unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")]
+        if problem := syntax.encoding_problem(raw):
+            return [unusable(file, problem)]
+        try:
+            text = raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            before = error.object[: error.start].decode()  # without a byte order mark
+            return [unusable(file, "not UTF-8", *syntax.position_after(before))]
+        return self._all(text, file)
+
+    def _all(self, text: str, file: str) -> list[Loaded]:
+        with gc_paused():
+            try:
+                return [self._one(document, file) for document in documents(text)]
+            except TreeError as error:
+                return [_not_yaml(Document(text, error), error, file)]
+
+    def _one(self, document: Document, file: str) -> Loaded:
+        tree = document.tree
+        if isinstance(tree, TreeError):
+            return _not_yaml(document, tree, file)
+        resources: list[ParsedResource] = []
+        found = self._found(tree, resources)
+        return _loaded(document, file, found, resources)
+
+    def _found(self, tree: Tree, resources: list[ParsedResource]) -> Iterator[_Found]:
+        """Yield each problem, and collect the resources that have the right shape."""
+        if (mistake := format_mistake(tree)) is not None:
+            yield "error", *mistake
+            return
+        reported = set()
+        for path, message, at in explain.tree_problems(tree):
+            reported.add(path)
+            yield "error", path, message, at
+        if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
+            message = f"{count} resources, more than {limits.RESOURCES_MAX}"
+            yield "error", ("resources",), message, tree.position(("resources",)).key
+        around = {path[:-1] for path in reported}
+        for parsed_or_error in _shapes(tree):
+            if isinstance(parsed_or_error, ParsedResource):
+                resources.append(parsed_or_error)
+                continue
+            base, error = parsed_or_error
+            for where, message, at in explain.shape_problems(error, base, tree, reported, around):
+                yield "error", where, message, at
+        for severity, full, message, on_key in checks.check(resources, self._policy):
+            path = tree.known(full)
+            position = tree.position(path)
+            shown_at = position.key if on_key else (position.line, position.column)
+            yield severity, path, message, shown_at
 
 
-def _loaded(file: str, found: Iterable[_Found], resources: Sequence[ParsedResource]) -> Loaded:
+def _only(found: list[Loaded], file: str) -> Loaded:
+    """Return the configuration of a file that must have one."""
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(one.name for one in found)
+    return unusable(file, f"has {len(found)} configurations ({names}); one is needed here")
+
+
+def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
+    problem = document.problem("error", file, (), str(error), (error.line, error.column))
+    return Loaded(None, (problem,), document.name)
+
+
+def _loaded(
+    document: Document,
+    file: str,
+    found: Iterable[_Found],
+    resources: Sequence[ParsedResource],
+) -> Loaded:
     """Return the content of a file with its problems, up to `PROBLEMS_MAX` of each severity."""
     kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
     more: list[Problem] = []
     for severity, path, message, at in found:
         if len(kept[severity]) < PROBLEMS_MAX:
-            shown = explain.shown(path), brief(message)
-            kept[severity].append(Problem(severity, file, *at, *shown))
+            kept[severity].append(document.problem(severity, file, path, message, at))
             continue
         if not any(problem.severity == severity for problem in more):
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
-            more.append(Problem(severity, file, *at, "", end))
+            more.append(document.problem(severity, file, (), end, at))
         if severity == "error":
             break
     problems = [*kept["error"], *kept["warning"], *more]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if kept["error"]:
-        return Loaded(None, tuple(problems))
+        return Loaded(None, tuple(problems), document.name)
     config = Config(version="v1", resources=tuple(one.resource for one in resources))
-    return Loaded(config, tuple(problems), tuple(one.text for one in resources))
+    return Loaded(config, tuple(problems), document.name, tuple(one.text for one in resources))
 
 
 def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
@@ -154,6 +216,8 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
     """
     paths = [details["loc"] for details in error.errors(include_url=False)]
     if not isinstance(item, dict) or any(path[:1] in ((), ("sources",)) for path in paths):
+        return None
+    if any(len(path) == 1 and str(path[0]).startswith("group") for path in paths):
         return None
     rest = copy.deepcopy(item)
     for path in paths:
@@ -204,12 +268,13 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         file: Its name.
         reasons: The key and the message of an error, by resource.
     """
-    tree = yamltree.parse(raw.decode("utf-8-sig"))
-    problems = []
+    (document,) = documents(raw.decode("utf-8-sig"))
+    tree, problems = document.tree, []
+    assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
     for index, resource in enumerate(loaded.require().resources):
         if (found := reasons.get(resource.name)) is not None:
             path: yamltree.Path = ("resources", index, found[0])
-            at = tree.position(path)
-            shown = explain.shown(explain.known(path, tree))
-            problems.append(Problem("error", file, at.line, at.column, shown, found[1]))
-    return Loaded(None, (*problems, *loaded.problems))
+            at, shown = tree.position(path), tree.known(path)
+            problem = document.problem("error", file, shown, found[1], (at.line, at.column))
+            problems.append(problem)
+    return Loaded(None, (*problems, *loaded.problems), loaded.name)
