@@ -203,7 +203,7 @@ def _what_to_write(kind: str, given: Any, path: Path) -> str:
 
 def _of_string(kind: str, given: str, path: Path) -> str:
     """Return what to write instead of a string that should be a list or mapping."""
-    if "preStart" in path[-2:] and kind in ("tuple_type", "model_type"):
+    if "preStart" in path[-2:] and kind in ("tuple_type", "dataclass_type"):
         step = f"{{run: [{', '.join(given.split())}]}}"
         return f", not a string; write {f'[{step}]' if kind == 'tuple_type' else step}"
     if kind == "tuple_type" and given.startswith("-"):
