@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from devhost.discovery.nearest import closest
 from devhost.discovery.roots import (
     NOT_DEVICES,
     BaseRoot,
@@ -28,6 +29,7 @@ from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
 from devhost.model import names
 
+_ALIKE: Final = 0.7  # how alike a subsystem is to be what was meant, from 0 to 1
 VALUE_MAX: Final = 4096  # bytes; an attribute has at most a page
 # In these directories, link by link, udev names what it knows by more than a number.
 _BY: Final = ("by-id", "by-path")
@@ -297,8 +299,13 @@ def _absent(subsystem: str, files: HostFiles) -> str:
     if not os.path.isdir(files.to_local("/sys/devices")):
         where = "/sys" if files.is_host else f"/sys below {files.root}"
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
-    what = {"usb": "no USB", "pci": "no PCI"}.get(subsystem, f"no subsystem {subsystem}")
-    return f"this kernel has {what}"
+    if subsystem in ("usb", "pci"):
+        return f"this kernel has no {subsystem.upper()}"
+    sysfs = SysfsTree(files)
+    known = names.natural({*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())})
+    near = closest(subsystem, known, _ALIKE)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"this kernel has no subsystem {subsystem}{hint}"
 
 
 @immutable

@@ -1,10 +1,11 @@
 """The source ``usb``: USB devices by what they say of themselves, and their nodes."""
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from devhost.discovery import hardware
+from devhost.discovery import hardware, wording
 from devhost.discovery.hardware import (
     KernelNode,
     MatchedDevice,
@@ -32,6 +33,8 @@ _DRIVERS = {
     "067b": "pl2303",
     "02": "cdc_acm",
 }
+_INTERFACES_MAX = 5  # that are named
+NOT_AUTHORIZED = "it is not authorized (its `authorized` is 0)"
 _HEX = re.compile(r"[0-9a-fA-F]{1,2}")
 
 
@@ -132,7 +135,14 @@ class UsbDevice:
         if selector.port is not None and not any_matches(selector.port, self.port):
             yield mismatch("port", self.port, selector.port)
         if selector.by_interface and not (self.selected(selector) or self.is_of_class(selector)):
-            yield "no interface has the class, interface and driver that are asked for"
+            yield f"{wording.NO_INTERFACE}: {self._has()}"
+
+    def _has(self) -> str:
+        """Name its interfaces."""
+        if not (some := self.interfaces()):
+            return NOT_AUTHORIZED if self.text("authorized") == "0" else "it has no interfaces"
+        shown = (f"{one.number} ({one.code}, {one.driver or 'no driver'})" for one in some)
+        return f"it has {', '.join(itertools.islice(shown, _INTERFACES_MAX))}"
 
     def variables(self) -> dict[str, str]:
         """Return what it gives to templates, where it has a value."""
@@ -205,9 +215,15 @@ class _MatchedUsb(MatchedDevice):
     def why_none(self) -> str | None:
         """Name what is not authorized, or has no driver."""
         if self._device.text("authorized") == "0":
-            return "it is not authorized (its `authorized` is 0)"
+            return NOT_AUTHORIZED
         idle = next((one for one in self._selected.values() if one.driver is None), None)
         return f"no driver is bound to {idle.name} ({idle.code})" if idle else None
+
+    def drivers(self) -> str | None:
+        """Name those of the interfaces that count."""
+        drivers = dict.fromkeys(one.driver for one in self._selected.values() if one.driver)
+        verb = "its driver is" if len(drivers) == 1 else "its drivers are"
+        return f"{verb} {', '.join(drivers)}" if drivers else None
 
     def describe(self, node: KernelNode) -> dict[str, str]:
         """Add the interface that the node is below."""
@@ -271,8 +287,8 @@ class UsbFinder:
     @property
     def summary(self) -> str:
         """The source in words."""
-        nodes = hardware.nodes_in_words(self.options.node)
-        return f"{hardware.in_words('usb', self.options)}, {nodes}"
+        nodes = wording.nodes_in_words(self.options.node)
+        return f"{wording.in_words('usb', self.options)}, {nodes}"
 
     def looked(self, readings: Readings) -> str:
         """Say how many devices there are."""
@@ -307,6 +323,16 @@ class UsbFinder:
             return None
         return f"on this kind of host it would be {driver}: is the module there, and loaded?"
 
+    def texts(self, readings: Readings) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
+        """Yield the numbers, the strings and the ports, where they are asked for."""
+        devices = [one for one in self.devices(readings) if not one.is_hub]
+        if (wanted := self.options.device) is not None:
+            yield wanted, {one.name: one.number for one in devices}
+        for option in ("manufacturer", "product", "serial", "port"):
+            if (globs := getattr(self.options, option)) is not None:
+                found = {one.name: one.variables().get(f"usb.{option}") for one in devices}
+                yield globs, {name: text for name, text in found.items() if text is not None}
+
     def unmatched(self, readings: Readings) -> str:
         """Say how many devices there are, and what comes nearest."""
-        return hardware.unmatched(self, readings)
+        return wording.unmatched(self, readings, "devhost devices --usb")
