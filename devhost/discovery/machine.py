@@ -28,10 +28,14 @@ class DeviceRow:
 
     Attributes:
         values: By column.
+        syspath: Its directory in sysfs.
+        nodes: Its nodes.
         plain: Whether it is shown without ``--all``.
     """
 
     values: Mapping[str, str]
+    syspath: str
+    nodes: tuple[KernelNode, ...]
     plain: bool = True
 
 
@@ -47,6 +51,7 @@ class Described:
         variables: What a source gives for it.
         parents: What is above it, from below upwards: the names and subsystems.
         nodes: The nodes of its owner.
+        asked: Whether a node was asked for rather than a device.
     """
 
     node: KernelNode | None
@@ -56,6 +61,35 @@ class Described:
     parents: tuple[tuple[str, str], ...]
     nodes: tuple[KernelNode, ...]
     permissions: FileAccess | None = None
+    asked: bool = False
+
+    @property
+    def syspath(self) -> str:
+        """Its directory in sysfs."""
+        if self.owner is not None and not self.asked:
+            return self.owner.syspath
+        return self.node.syspath if self.node is not None else ""
+
+    @property
+    def every_node(self) -> tuple[KernelNode, ...]:
+        """The node that was asked for, or all of the device."""
+        own = (self.node,) if self.node is not None else ()
+        return own if self.asked else (*own, *self.nodes)
+
+    @property
+    def called(self) -> frozenset[str]:
+        """The names under which sources may look at it."""
+        texts = {self.variables.get("byId"), self.variables.get("byPath")}
+        if self.node is not None:
+            texts |= {self.node.name, self.node.file, self.path}
+        if self.owner is not None:
+            texts.add(posixpath.basename(self.owner.syspath))
+        return frozenset(text for text in texts if text is not None)
+
+    @property
+    def path(self) -> str | None:
+        """The host path of its node."""
+        return f"/dev/{self.node.file}" if self.node is not None and self.node.file else None
 
 
 class Machine:
@@ -98,14 +132,16 @@ class Machine:
         """Yield the USB devices; hubs are no plain ones."""
         for device in self.usb_devices():
             texts = (device.text("manufacturer"), device.text("product"))
+            nodes, own = self.nodes(device.syspath), device.node()
             values = {
                 "USB": device.name,
                 "DEVICE": device.number,
                 "NAME": " ".join(filter(None, texts)) or "-",
                 "SERIAL": device.text("serial") or "-",
-                "NODES": _names(self.nodes(device.syspath)),
+                "NODES": _names(nodes),
             }
-            yield DeviceRow(values, plain=not device.is_hub)
+            every = (*nodes, *((own,) if own else ()))
+            yield DeviceRow(values, device.syspath, every, plain=not device.is_hub)
 
     def pci_rows(self) -> Iterator[DeviceRow]:
         """Yield the PCI functions; bridges are no plain ones."""
@@ -119,7 +155,8 @@ class Machine:
                 "GROUP": function.group or "-",
                 "NODES": _names(nodes),
             }
-            yield DeviceRow(values, plain=not function.code.startswith(_BRIDGE))
+            plain = not function.code.startswith(_BRIDGE)
+            yield DeviceRow(values, function.syspath, tuple(nodes), plain)
 
     def subsystem_rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem."""
@@ -133,7 +170,7 @@ class Machine:
                 "DRIVER": found.get("driver", "-"),
                 "PLACE": found.get("place", "-"),
             }
-            yield DeviceRow(values)
+            yield DeviceRow(values, path, (node,) if node else ())
 
     def nodes(self, owner: str) -> list[KernelNode]:
         """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
@@ -203,7 +240,8 @@ class Machine:
             if sysfs.link(f"{one}/subsystem") is not None
         )
         permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
-        return Described(shown, state, owner, variables, parents, nodes, permissions)
+        asked = node is not None
+        return Described(shown, state, owner, variables, parents, nodes, permissions, asked)
 
     def _interface(self, owner: UsbDevice, path: str) -> str:
         one = next((one for one in owner.interfaces() if one.syspath == path), None)
