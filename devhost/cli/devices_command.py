@@ -96,11 +96,19 @@ def command(
     found = machine.find(what)
     if not found:
         printer.fail(f"no device {printable(what)}; `devhost devices --all` lists what there is")
+    _show(machine, found, output, offers)
+
+
+def _show(
+    machine: "Machine", found: "Sequence[Described]", output: str, offers: "Offers | None"
+) -> None:
     match output:
         case "json":
             printer.print_json([_as_json(one) | _offered_json(one, offers) for one in found])
         case "yaml":
-            for line in _yaml(machine.entry(one) for one in found):
+            from devhost.discovery.entries import Entries
+
+            for line in as_yaml(Entries(machine).of(found)):
                 printer.echo(line)
         case _:
             _print(found, offers)
@@ -238,7 +246,7 @@ def _as_json(one: "Described") -> dict[str, Any]:
     }
 
 
-def _yaml(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
+def as_yaml(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield entries of `resources`, as people write them."""
     for entry in entries:
         yield f"- name: {entry['name']}"

@@ -39,6 +39,7 @@ _ROOT_HUB: Final = re.compile(r"usb[0-9]+")
 # Native multipath: the path nvme2c2n1 has no node; the disk is its head nvme2n1.
 _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
+PLACES: Final = ("pci", *_NAMED)
 
 
 class SysfsTree:

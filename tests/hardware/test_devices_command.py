@@ -8,11 +8,7 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
-from devhost.allocation.policy import Policy
 from devhost.cli import main
-from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
-from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
 
 HERE: Final = Path(__file__).parent
@@ -30,25 +26,6 @@ def devices(tree: HostTree, *arguments: str) -> str:
     result = CliRunner().invoke(main, ["devices", *arguments, "--root", str(tree.root)])
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
-def test_an_entry_offers_exactly_that_device(path: Path, tree: HostTree) -> None:
-    tree.hardware(path.read_text())
-    words = [line.split() for line in path.read_text().splitlines()]
-    nodes = [
-        line[1] for line in words
-        if line[0] not in ("link", "dir", "usb", "pci") and any(":" in w and w.replace(":", "").isdecimal() for w in line[2:3])
-    ]  # fmt: skip
-    nodes += [line[1] for line in words if line[0] == "net"]
-    for node in nodes:
-        entry = devices(tree, node, "-o", "yaml")
-        (resource,) = loads(f"version: v1\nresources:\n{entry}").require().resources
-        config = loads(f"version: v1\nresources:\n{entry}").require()
-        (found,) = report(config, HostFiles(str(tree.root)), Policy(("*",)), "node")
-        (device,) = found.snapshot.devices.values()
-        assert node in {one.variables["name"] for one in device.nodes}, entry
-        assert resource.name.startswith("example.com/")
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
