@@ -86,7 +86,7 @@ class Unit:
     Attributes:
         syspath: Its directory in sysfs (of an IOMMU group: the group's).
         label: How messages call it.
-        id: Its default ID.
+        id: Its default ID; ``None`` where nothing says where it is plugged in.
         place: Where it is plugged in.
         variables: What all its nodes give to templates.
         numa: The directory from which its NUMA node is looked for, upwards.
@@ -94,7 +94,7 @@ class Unit:
 
     syspath: str
     label: str
-    id: str
+    id: str | None
     place: str | None
     variables: Mapping[str, str]
     numa: str
@@ -228,8 +228,8 @@ class Nodes:
                 if node is not None:
                     yield node
 
-    def _ids(self, unit: Unit, found: Sequence[KernelNode]) -> dict[KernelNode, str]:
-        if not self._split:
+    def _ids(self, unit: Unit, found: Sequence[KernelNode]) -> Mapping[KernelNode, str | None]:
+        if not self._split or unit.id is None:
             return dict.fromkeys(found, unit.id)
         places: dict[str, list[KernelNode]] = {}
         for node in found:
@@ -272,7 +272,7 @@ class Nodes:
         drivers = owner.grows and not self._split and node.subsystem != USB_NODE
         return Match(
             path,
-            device_id or unit.id,
+            device_id or unit.id or "",
             variables,
             at=(self._files, node.file) if node.file else None,
             hardware=Hardware(

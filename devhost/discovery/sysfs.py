@@ -242,6 +242,27 @@ class SubsystemRoot(BaseRoot):
 
 
 @immutable
+class EventsRoot(BaseRoot):
+    """Subsystems of which nothing is read: something of them may change what others select."""
+
+    heard: frozenset[str]
+
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """All of them."""
+        return self.heard
+
+    @property
+    def base(self) -> str:
+        """A name for messages."""
+        return "/sys"
+
+    def read(self, files: HostFiles, _tally: Tally | None = None) -> Reading:
+        """Read nothing."""
+        return Reading(self, files, whole=False)
+
+
+@immutable
 class NumbersRoot(BaseRoot):
     """All devices that have a number, of all subsystems."""
 

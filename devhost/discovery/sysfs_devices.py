@@ -9,7 +9,7 @@ from devhost.discovery.hardware import KernelNode, MatchedDevice, Nodes, Unit, a
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, SysfsTree
+from devhost.discovery.sysfs import EventsRoot, SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.discovery.usb import UsbDevice, interface_variables
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
@@ -50,8 +50,16 @@ class SysfsFinder:
 
     @property
     def roots(self) -> tuple[Root, ...]:
-        """Return the subsystem and /dev."""
-        return (SubsystemRoot(self.options.subsystem), hardware.nodes_root(self.mentioned))
+        """Return the subsystem and /dev, and what may change above its devices."""
+        own = (SubsystemRoot(self.options.subsystem), hardware.nodes_root(self.mentioned))
+        selectors = (self.options, *self.options.exclude)
+        above = frozenset(
+            name
+            for selector in selectors
+            for parent in selector.parent
+            for name in parent.subsystem or ()
+        )
+        return (*own, *((EventsRoot(above),) if above else ()))
 
     @property
     def by_path_alone(self) -> bool:

@@ -191,8 +191,9 @@ def mismatch(option: str, found: str | None, globs: Sequence[str]) -> str:
 class _MatchedUsb(MatchedDevice):
     """A USB device that matches."""
 
-    def __init__(self, device: UsbDevice, port: str, options: Usb, readings: Readings) -> None:
-        unit = Unit(device.syspath, device.name, port, port, device.variables(), device.syspath)
+    def __init__(self, device: UsbDevice, options: Usb, readings: Readings) -> None:
+        path, port = device.syspath, device.port
+        unit = Unit(path, device.name, port, port, device.variables(), path)
         super().__init__(unit, members(readings, _ROOT).sysfs)
         self._device, self._readings = device, readings
         self._selected = {one.syspath: one for one in device.selected(options)}
@@ -271,11 +272,7 @@ class UsbFinder:
             if any(map(device.matches, self.options.exclude)):
                 yield Skipped(device.name, "excluded")
                 continue
-            port = device.port
-            if port is None:
-                yield Skipped(device.name, "it has no place: nothing above it is known")
-            else:
-                yield from nodes.of(_MatchedUsb(device, port, self.options, readings))
+            yield from nodes.of(_MatchedUsb(device, self.options, readings))
 
     def devices(self, readings: Readings) -> Iterator[UsbDevice]:
         """Yield all USB devices."""
