@@ -70,7 +70,7 @@ class KernelNode:
         if number is None:  # whatever its uevent says: a device chooses some of that
             return cls(name, subsystem, syspath, None, None) if subsystem == _NO_FILE else None
         file = sysfs.uevent(syspath).get("DEVNAME")
-        if file is None:
+        if file is None or not {"", ".", ".."}.isdisjoint(file.split("/")):
             return None
         try:
             found = number_of(number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from devhost import limits
-from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label
+from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label, place
 from devhost.discovery.selection import ABSENT, DANGLING, UNREADABLE, Selection
 from devhost.model import names
 from devhost.model.config import Resource
@@ -146,8 +146,9 @@ def _vanished(
     if previous.devices.keys() <= present.devices.keys():
         return {}
     moved = _moved(present, previous)
-    seen = {node.path or node.name for node in selection.nodes}
-    seen |= {
+    # What is found in sysfs is known by its place: its path may be another device's by now.
+    there = {place(node) for node in selection.nodes}
+    seen = {
         skipped.candidate
         for skipped in selection.skipped
         if skipped.reason not in (ABSENT, DANGLING)
@@ -170,7 +171,7 @@ def _vanished(
             reason, withdrawn = present.incomplete[device_id], False
         elif (
             _orphan(device)
-            or any(label(node) in seen for node in device.nodes)
+            or any(place(node) in there or label(node) in seen for node in device.nodes)
             or not moved.isdisjoint(files_of(device))
         ):
             reason, withdrawn = "not offered any more, or under another ID", True

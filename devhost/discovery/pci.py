@@ -235,6 +235,10 @@ class PciFinder:
                 continue
             if (node := KernelNode.of("vfio", syspath, reading.sysfs)) is not None:
                 return nodes.match(_MatchedFunction(function, directory, sysfs), node)
+        driver = function.driver
+        if driver is not None and driver.startswith("vfio"):
+            reason = f"bound to {driver}, but the kernel has no node of group {group}"
+            return Skipped(function.address, reason)
         return Skipped(function.address, "not bound to vfio-pci")
 
     @property

@@ -75,7 +75,9 @@ class UsbDevice:
 
     @property
     def port(self) -> str | None:
-        """Where it is plugged in."""
+        """Where it is plugged in; ``None`` also while it is being removed."""
+        if self._sysfs.linked(f"{self.syspath}/subsystem") != "usb":
+            return None
         return self._sysfs.place(self.syspath)
 
     def interfaces(self) -> list[UsbInterface]:

@@ -68,7 +68,10 @@ def unmatched(found: HardwareFinder, readings: Readings, listed: str) -> str:
         readings: Of its roots.
         listed: The command that lists all there is.
     """
-    said = f"{found.looked(readings)}; none is {found.summary}"
+    looked = found.looked(readings)
+    if looked.startswith("0 "):  # of anything, whatever is asked for
+        return f"{looked.partition(':')[0]}, so none is {found.summary}"
+    said = f"{looked}; none is {found.summary}"
     for globs, texts in found.texts(readings):
         if any(any_matches(globs, text) for text in texts.values()):
             continue
