@@ -106,9 +106,9 @@ def _show(
         case "json":
             printer.print_json([_as_json(one) | _offered_json(one, offers) for one in found])
         case "yaml":
-            from devhost.discovery.entries import Entries
+            from devhost.discovery.entries import EntryWriter
 
-            for line in as_yaml(Entries(machine).of(found)):
+            for line in as_yaml(EntryWriter(machine).of(found)):
                 printer.echo(line)
         case _:
             _print(found, offers)

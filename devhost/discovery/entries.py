@@ -20,7 +20,7 @@ _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nob
 _COUNTER: Final = re.compile("[0-9]+")
 
 
-class Entries:
+class EntryWriter:
     """Writes entries with the fewest options that match. All methods block."""
 
     def __init__(self, machine: Machine) -> None:

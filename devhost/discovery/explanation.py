@@ -5,9 +5,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery import wording
 from devhost.discovery.commanded import CommandTerms
-from devhost.discovery.match import Finder, Readings
+from devhost.discovery.match import Finder, Readings, distance
 from devhost.discovery.selection import finder, select
 from devhost.discovery.usb import UsbFinder
 from devhost.hostfs.file_owners import FileOwners
@@ -100,7 +99,7 @@ def explain(
             )
             for skip in selection.skipped
         ]
-        left = sorted(one.left(readings), key=wording.distance)
+        left = sorted(one.left(readings), key=distance)
         candidates += [
             ExplainedCandidate(name, taken=False, reasons=reasons)
             for name, reasons in itertools.islice(left, _SHOWN_MAX)

@@ -8,6 +8,7 @@ from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
 from devhost.model.device import Hardware, Listed, Skipped
 
+NO_INTERFACE: Final = "no interface has the class, interface and driver that are asked for"
 LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
 
 
@@ -70,3 +71,13 @@ class Finder(Protocol):
     def unmatched(self, readings: Readings) -> str:
         """Say why nothing is found where nothing is missing."""
         ...
+
+
+def distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool, bool]:
+    """Return how far from a match something is: the nearest comes first.
+
+    What differs in its interfaces alone is what was named.
+    """
+    _, reasons = left
+    named = reasons[0].startswith(NO_INTERFACE)
+    return len(reasons), not reasons[0].endswith(LETTERS), not named

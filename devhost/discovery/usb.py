@@ -15,7 +15,7 @@ from devhost.discovery.hardware import (
     members,
     numbers_match,
 )
-from devhost.discovery.match import LETTERS, Match, Readings
+from devhost.discovery.match import LETTERS, NO_INTERFACE, Match, Readings
 from devhost.discovery.roots import Root
 from devhost.discovery.sysfs import NumbersRoot, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
@@ -137,7 +137,7 @@ class UsbDevice:
         if selector.port is not None and not any_matches(selector.port, self.port):
             yield mismatch("port", self.port, selector.port)
         if selector.by_interface and not (self.selected(selector) or self.is_of_class(selector)):
-            yield f"{wording.NO_INTERFACE}: {self._has()}"
+            yield f"{NO_INTERFACE}: {self._has()}"
 
     def _has(self) -> str:
         """Name its interfaces."""

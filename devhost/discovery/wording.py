@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from devhost.discovery.hardware import any_matches
-from devhost.discovery.match import LETTERS, Finder, Readings
+from devhost.discovery.match import LETTERS, Finder, Readings, distance
 from devhost.discovery.nearest import closest
 from devhost.model.hardware import (
     PCI_CLASSES,
@@ -15,7 +15,6 @@ from devhost.model.hardware import (
     UsbSelector,
 )
 
-NO_INTERFACE: Final = "no interface has the class, interface and driver that are asked for"
 _PLAIN: Final = ("class", "interface", "subsystem")  # options whose values need no quotes
 
 
@@ -85,13 +84,3 @@ def unmatched(found: HardwareFinder, readings: Readings, listed: str) -> str:
     if left is not None:
         return f"{said}; {left[0]}: {left[1][0]}"
     return f"{said}; `{listed}` lists what there is"
-
-
-def distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool, bool]:
-    """Return how far from a match something is: the nearest comes first.
-
-    What differs in its interfaces alone is what was named.
-    """
-    _, reasons = left
-    named = reasons[0].startswith(NO_INTERFACE)
-    return len(reasons), not reasons[0].endswith(LETTERS), not named
