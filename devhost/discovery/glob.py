@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from devhost.discovery.match import Match, Readings
-from devhost.discovery.nearest import closest, nearest
+from devhost.discovery.nearest import closest, few, nearest
 from devhost.discovery.roots import (
     NOT_DEVICES,
     BaseRoot,
@@ -167,7 +167,8 @@ def _nearest(rest: str, reading: Reading, base: str) -> str:
     depth = beside[0].count("/") if beside else 0
     part = rest.split("/")[depth]
     if not depth:
-        return "" if part == "**" else nearest(part, beside)
+        hint = "" if part == "**" else nearest(part, beside)
+        return hint or (few(beside) if base.startswith("/dev/") else "")
     by_last = {name.rpartition("/")[2]: name for name in reversed(beside)}
     near = closest(part, by_last)
     return f"; did you mean {names.printable(f'{base}/{by_last[near]}')}?" if near else ""

@@ -42,12 +42,15 @@ def _ratio(matcher: "difflib.SequenceMatcher[str]", name: str, length: int, leas
     return max(part, matcher.ratio())
 
 
-def nearest(written: str, found: Sequence[str]) -> str:
-    """Return ``; did you mean X?``, or what there is if that is little, or nothing."""
+def nearest(written: str, found: Iterable[str]) -> str:
+    """Return ``; did you mean X?`` for the name that is most like what is written."""
     near = closest(written, found)
-    if near is not None:
-        return f"; did you mean {names.printable(near)}?"
-    if 0 < len(found) <= _FEW:
-        verb = "is" if len(found) == 1 else "are"
-        return f"; there {verb} {', '.join(map(names.printable, found))}"
-    return ""
+    return "" if near is None else f"; did you mean {names.printable(near)}?"
+
+
+def few(found: Sequence[str]) -> str:
+    """Return ``; there are X, Y`` where there is little."""
+    if not 0 < len(found) <= _FEW:
+        return ""
+    verb = "is" if len(found) == 1 else "are"
+    return f"; there {verb} {', '.join(map(names.printable, found))}"

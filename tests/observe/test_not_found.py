@@ -48,6 +48,7 @@ TRIALS: Final = (
     ("/dev/ttyUSBO", "none matches ttyUSBO; did you mean ttyUSB0?"),
     ("glob: '/dev/serial/by-id/usb-Sonoff*'", f"did you mean {DONGLE}?"),
     ("glob: '/dev/serial/byid/*'", "did you mean /dev/serial/by-id?"),
+    ("/dev/input/mouse*", "none matches mouse*; there are event5, mice"),
     ("glob: '/dev/*/by-idd/*'", "none matches */by-idd/*; did you mean /dev/serial/by-id?"),
     ("glob: '/dev/ttyUSB[!0-9]'", "none matches ttyUSB[!0-9]; did you mean ttyUSB0?"),
     ("dev: ttyUSB", "the pattern has to match the whole path, such as ttyUSB0"),
@@ -83,6 +84,8 @@ def tree(tmp_path: Path) -> HostTree:
     one = HostTree(tmp_path / "host")
     one.hardware(HARDWARE)
     one.directory("/acme")
+    one.char("/dev/input/event5", 13, 69)
+    one.char("/dev/input/mice", 13, 63)
     for number in range(40):
         one.char(f"/dev/tty{number}", 4, number)
     return one

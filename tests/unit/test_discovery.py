@@ -170,10 +170,10 @@ def test_an_empty_directory_is_not_a_missing_one(tmp_path: Path) -> None:
     [
         ("directory: /e", "/e has 1 entry, none without a leading dot"),
         ("directory: {path: /e, recursive: true}", "/e has 1 entry, none without a leading dot"),
-        ("/dev/ttyUSB*", "/dev has 2 entries, none matches ttyUSB*; there are null, zero"),
+        ("/dev/ttyUSB*", "/dev has 2 entries, none matches ttyUSB*"),
         ("/e/*", "/e has 1 entry, none matches *"),
-        ("glob: [/e/x, /dev/*/z]", "/e has 1 entry, none matches x; there is .hidden; /dev has 2 entries, none matches */z"),
-        (f"glob: [{', '.join(f'/dev/x{i}' for i in range(5))}]", "none matches x2; there are null, zero; and 2 more patterns"),
+        ("glob: [/e/x, /dev/*/z]", "/e has 1 entry, none matches x; /dev has 2 entries, none matches */z"),
+        (f"glob: [{', '.join(f'/dev/x{i}' for i in range(5))}]", "none matches x2; and 2 more patterns"),
         ("dev: 'ttyUSB[0-9]+'", "/dev has 2 entries, nothing below it matches ttyUSB[0-9]+"),
         ("static: 0", "static declares no devices"),
     ],
@@ -181,7 +181,7 @@ def test_an_empty_directory_is_not_a_missing_one(tmp_path: Path) -> None:
 def test_nothing_is_found_for_a_reason(tmp_path: Path, source: str, says: str) -> None:
     files(tmp_path, "e/.hidden", "dev/null", "dev/zero")
     (reason,) = look(tmp_path, source).unmatched
-    assert says in reason
+    assert reason.endswith(says)
 
 
 def test_nothing_is_said_of_a_source_where_another_finds_something(tmp_path: Path) -> None:
