@@ -31,16 +31,20 @@ LOCK = .tools/uv-venv/bin/uv pip compile --quiet --no-config --generate-hashes -
 	--python-platform linux --python-version 3.11 --constraint constraints.txt \
 	--custom-compile-command 'make requirements'
 
+AUDIT_PINS := $(shell grep -E '^(pip_audit|pip-licenses)==' constraints.txt)
+# Each permits what we do with them: to publish them in an image, unchanged.
+LICENSES := MIT;MIT License;Apache-2.0;Apache-2.0 AND BSD-2-Clause;BSD License;BSD-2-Clause;BSD-3-Clause;3-Clause BSD License;PSF-2.0
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench lint type format kubelet chart-schema manifest image requirements proto schema reference picture docs clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench lint type format kubelet chart-schema manifest image audit requirements proto schema reference picture docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.stamp ## Make .venv with devhost and what its tests need
 
-demo: setup ## Show devhost at work, without a cluster
+demo: .venv/.runtime ## Show devhost at work, without a cluster
 	@GRPC_VERBOSITY=NONE $(BIN)/python docs/demo.py
 
 # The prerequisites are quick and come first; pytest's last line closes the output. Most tests
@@ -49,6 +53,7 @@ test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds t
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
 		$(BIN)/python -m tests.support.promql >/dev/null && \
+		$(BIN)/python -m tests.support.actionlint >/dev/null && \
 		$(BIN)/python -m tests.chart.helm >/dev/null && \
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
@@ -108,6 +113,14 @@ manifest: chart-schema ## Write deploy/kubernetes/devhost.yaml from the chart (b
 image: setup ## Build the image without a registry, below .tools/image
 	@$(BIN)/python -m tests.image.build
 
+# Both take the names from what the image installs. Not part of the tests: pip-audit asks PyPI.
+audit: setup ## Ask for known vulnerabilities and the licences of what the image installs
+	@$(PYTHON) -m venv .tools/audit-venv
+	@.tools/audit-venv/bin/python $(PIP) install $(AUDIT_PINS)
+	@.tools/audit-venv/bin/pip-licenses --python=$(BIN)/python --allow-only='$(LICENSES)' \
+		--packages $$(grep -oE '^[^ =]+==' deploy/image/requirements.txt | tr -d =)
+	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r deploy/image/requirements.txt
+
 # For all architectures: the hashes are those of all wheels of a version.
 requirements: ## Write the requirements of the image, with hashes, for the versions in constraints.txt
 	@$(PYTHON) -m venv .tools/uv-venv
@@ -136,14 +149,20 @@ docs: .venv/.docs ## Build the documentation below .tools/site; any broken link 
 	@echo 'open .tools/site/index.html, or: $(BIN)/mkdocs serve'
 
 clean: ## Remove all that was made, but for what was built in .tools
-	@rm -rf .venv .tools/proto-venv .tools/uv-venv build dist
+	@rm -rf .venv .tools/proto-venv .tools/uv-venv .tools/audit-venv build dist
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.tools/*' -prune -exec rm -rf {} +
 
-.venv/.stamp: pyproject.toml constraints.txt
-	@echo 'setting up .venv'
+# devhost alone, which is all that a demonstration needs; pip shows its progress.
+.venv/.runtime: pyproject.toml constraints.txt
+	@echo 'setting up .venv: devhost and its dependencies'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[test]'
+	@$(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt -e .
+	@touch $@
+
+.venv/.stamp: .venv/.runtime
+	@echo 'setting up .venv: what the tests need'
+	@$(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[test]'
 	@touch $@
 
 .venv/.docs: .venv/.stamp

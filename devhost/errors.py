@@ -16,6 +16,23 @@ Severity = Literal["error", "warning"]
 
 
 @immutable
+class Excerpt:
+    """The part of a source line that a problem is in, with any characters as they are in the file.
+
+    Attributes:
+        text: The line, or a part of a long one.
+        start: Where the problem begins in the text, counted from 0.
+        end: Where it ends.
+        line: The line's number in the file; 0 if the file has the text in another form.
+    """
+
+    text: str
+    start: int
+    end: int
+    line: int
+
+
+@immutable
 class Problem:
     """An error or a warning in a configuration, and where.
 
@@ -26,6 +43,8 @@ class Problem:
         column: Counted from 1.
         path: The path in the document (``resources[0].allocate.env``); empty for the whole file.
         message: What is wrong and what would be right.
+        resource: The name of the resource that it is in; empty if there is none.
+        excerpt: The source; ``None`` if there is no line to show.
     """
 
     severity: Severity
@@ -34,6 +53,13 @@ class Problem:
     column: int
     path: str
     message: str
+    resource: str = ""
+    excerpt: Excerpt | None = None
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return the stable shape of ``-o json``, without the excerpt."""
+        names = ("severity", "file", "line", "column", "path", "message", "resource")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}:{self.column}: {self.severity}: "

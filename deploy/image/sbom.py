@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 PLACE: Final = "usr/share/sbom/devhost.cdx.json"
-_NAME: Final = "devhost"
+_NAME: Final = "kube-devhost"
 
 Component = dict[str, Any]
 

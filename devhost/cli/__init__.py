@@ -19,6 +19,8 @@ _COMMANDS = {
     "try": "Serve the resources to an embedded stand-in kubelet.",
     "test": "Test a configuration against hosts that files describe.",
     "devices": "Show the devices of this host, and how to select them.",
+    "init": "Write a configuration for the devices of this host.",
+    "convert": "Convert the settings of other device plugins.",
     "status": "Show the state of a running devhost.",
     "schema": "Print the JSON Schema of configuration files.",
 }

@@ -1,16 +1,15 @@
 """``devhost devices``."""
 
-import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from devhost.discovery.machine import Described, DeviceRow, Machine
     from devhost.hostfs.files import HostFiles
     from devhost.offers import Offers
-
-_PLAIN = re.compile(r"[A-Za-z0-9$/_.*-][A-Za-z0-9$/_.*:{} -]*")
 
 
 _SUBSYSTEMS = (
@@ -45,7 +42,7 @@ def _subsystem_options(command: Callable[..., None]) -> Callable[..., None]:
     "devices",
     epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
 )
-@click.argument("what", required=False)
+@click.argument("what", required=False, shell_complete=completion.devices)
 @_subsystem_options
 @click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
 @click.option(
@@ -108,8 +105,7 @@ def _show(
         case "yaml":
             from devhost.discovery.entries import EntryWriter
 
-            for line in as_yaml(EntryWriter(machine).of(found)):
-                printer.echo(line)
+            _print_yaml(EntryWriter(machine).of(found))
         case _:
             _print(found, offers)
 
@@ -121,7 +117,7 @@ def _offers(config: str, files: "HostFiles", policy: "Policy", node_name: str) -
     from devhost.report import report
 
     loaded = load(config, policy)
-    printer.print_problems(loaded.problems)
+    print_problems(loaded.problems)
     if loaded.config is None:
         sys.exit(1)
     enforced = replace(policy, enforced=True)
@@ -246,35 +242,9 @@ def _as_json(one: "Described") -> dict[str, Any]:
     }
 
 
-def as_yaml(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield entries of `resources`, as people write them."""
+def _print_yaml(entries: Iterable[dict[str, Any]]) -> None:
+    from devhost.drafts.draft import resource_lines
+
     for entry in entries:
-        yield f"- name: {entry['name']}"
-        yield "  sources:"
-        for source in entry["sources"]:
-            (kind, given), *_ = source.items()
-            yield f"    - {kind}: {_flow(given)}"
-        if "id" in entry:
-            yield f"  id: {entry['id']}"
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_flow, value))}]"
-    return _scalar(value)
-
-
-def _scalar(value: object) -> str:
-    """Return a scalar for a flow collection, quoted where YAML would read something else."""
-    from devhost.loading.scalars import STRING, tag
-
-    text = str(value)
-    if isinstance(value, int):
-        return text
-    plain = bool(_PLAIN.fullmatch(text)) and not set(text) & set("{}") and ": " not in text
-    plain = plain and text.strip() == text and not text.endswith(":") and text[0] not in "*-"
-    if plain and tag(None, text, (True, False)) == STRING:
-        return text
-    return json.dumps(text, ensure_ascii=False)
+        for line in resource_lines(entry):
+            printer.echo(line)

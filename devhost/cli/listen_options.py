@@ -1,6 +1,7 @@
 """``--listen``, ``--status-listen`` and ``--metrics-devices``: the HTTP servers."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,6 +21,7 @@ class NoEndpoint:
     """Replaces an `Endpoint` if HTTP is off."""
 
     recorder = Recorder()
+    urls: Mapping[str, str] = MappingProxyType({})
 
     async def serve_during(self, _host: "Host", work: Coroutine[Any, Any, None]) -> None:
         """Run without serving."""

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from devhost.cli import output
+from devhost.cli import completion, output
 from devhost.cli.listen_options import listen_options
 
 _PATIENCE_S: Final = 10.0  # for a filesystem to respond
@@ -31,7 +31,11 @@ class _Root(click.Path):
 
 
 config_argument = click.argument(
-    "config", envvar="DEVHOST_CONFIG", default="/etc/devhost/config.yaml", metavar="[CONFIG]"
+    "config",
+    envvar="DEVHOST_CONFIG",
+    default="/etc/devhost/config.yaml",
+    metavar="[CONFIG]",
+    shell_complete=completion.files,
 )
 root_option = click.option(
     "--root",
@@ -191,6 +195,7 @@ def _holder_options(command: _Command) -> _Command:
                 show_envvar=True,
                 type=Path,
                 metavar="SOCKET",
+                shell_complete=completion.files,
                 help="Kubelet's pod-resources socket, to know which pods have devices: "
                 "/var/lib/kubelet/pod-resources/kubelet.sock.",
             ),
@@ -223,6 +228,7 @@ def kubelet_options(command: _Command) -> _Command:
                 show_default=True,
                 type=Path,
                 metavar="DIRECTORY",
+                shell_complete=completion.directories,
                 help="Kubelet's device plugin directory.",
             ),
             click.option(
@@ -231,6 +237,7 @@ def kubelet_options(command: _Command) -> _Command:
                 show_envvar=True,
                 type=Path,
                 metavar="DIRECTORY",
+                shell_complete=completion.directories,
                 help="Directory for state that is kept across restarts: the resource names and IDs "
                 "of devices, the pods that devices were prepared for (both shared by all instances "
                 "on the node), and the last good configuration, for a start with an invalid one.",
@@ -256,6 +263,7 @@ def kubelet_options(command: _Command) -> _Command:
                 show_default=True,
                 type=Path,
                 metavar="DIRECTORY",
+                shell_complete=completion.directories,
                 help="Directory where container runtimes look for CDI specs.",
             ),
         )

@@ -10,7 +10,6 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -54,12 +53,6 @@ def print_json(value: Any) -> None:
     _print(json.dumps(value, indent=2))
 
 
-def print_problems(problems: Iterable[Problem], *, err: bool = True) -> None:
-    """Print one line per problem."""
-    for problem in problems:
-        note(str(problem)) if err else echo(str(problem))
-
-
 def print_warnings(texts: Iterable[str]) -> None:
     """Print warnings about the command line."""
     for text in texts:
@@ -69,7 +62,7 @@ def print_warnings(texts: Iterable[str]) -> None:
 def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
     """Return the shape of ``validate -o json``."""
     valid = all(problem.severity != "error" for problem in problems)
-    return {"valid": valid, "problems": [asdict(problem) for problem in problems]}
+    return {"valid": valid, "problems": [problem.as_json() for problem in problems]}
 
 
 def fail(message: str) -> NoReturn:

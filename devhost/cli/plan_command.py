@@ -7,19 +7,22 @@ from dataclasses import replace
 import click
 
 from devhost.allocation.policy import Policy
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.model.config import Config
 
 _allocate_option = click.option(
     "--allocate",
     multiple=True,
     metavar="NAME=N|ID,ID",
+    shell_complete=completion.requests,
     help="Show what a container with N devices, or with these devices, would receive.",
 )
 _against_option = click.option(
     "--against",
     metavar="OLD",
+    shell_complete=completion.files,
     help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
     "without reading the host.",
 )
@@ -28,6 +31,7 @@ _explain_option = click.option(
     is_flag=False,
     flag_value="",
     metavar="[NAME]",
+    shell_complete=completion.resources,
     help="Show what each source looks at, takes and leaves out, of all resources or of one.",
 )
 _all_option = click.option(
@@ -106,7 +110,7 @@ def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
     from devhost.loading.loader import load
 
     found = [load(file, policy) for file in files]
-    printer.print_problems(problem for loaded in found for problem in loaded.problems)
+    print_problems([problem for loaded in found for problem in loaded.problems])
     configs = [loaded.config for loaded in found if loaded.config is not None]
     if len(configs) < len(found):
         sys.exit(1)

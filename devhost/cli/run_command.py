@@ -75,7 +75,7 @@ def run(
     first, source = Config(version="v1", resources=()), None
     if config is not None:
         source = ConfigSource(config, policy, LastGood(state_dir, last_good) if state_dir else None)
-        first = _first(source)
+        first = _first(source, log_format)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
     endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
@@ -125,14 +125,19 @@ def _usable(plugin_dir: Path) -> Path:
     return plugin_dir.absolute()
 
 
-def _first(source: "ConfigSource") -> "Config":
+def _first(source: "ConfigSource", log_format: str | None) -> "Config":
     """Return the configuration to start with: the file, or the last good copy if it is invalid."""
     from devhost.host.config.source import log_problems
 
     loaded, copy = source.first()
     problems = loaded.problems + (copy.problems if copy else ())
     used = loaded.config or (copy.config if copy else None)
-    log_problems(problems)
+    if log_format != "json" and sys.stderr is not None and sys.stderr.isatty():
+        from devhost.cli.problems import print_problems
+
+        print_problems(problems)
+    else:
+        log_problems(problems)
     if used is None:
         sys.exit(1)
     if loaded.config is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devhost.cli import listen_options, options, output
+from devhost.cli.problems import print_problems
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 def command(config: str, once: bool, **chosen: Any) -> None:
     """Serve the resources to an embedded stand-in kubelet in a temporary directory.
 
-    Prints a line per resource when it changes, and follows the configuration, until Ctrl-C.
+    In a terminal, shows the devices as kubelet sees them, with a prompt to allocate them, to
+    restart kubelet and to edit the configuration. Otherwise prints a line per resource when it
+    changes. Follows the configuration, until Ctrl-C.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
     """
     run(config, once=once, **chosen)
@@ -88,14 +91,27 @@ def run(
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
-        work = endpoint.serve_during(trial.host, _live(trial, node_name))
+        addresses = [f"{what}: {url}" for what, url in endpoint.urls.items()]
+        live = _live(trial, config, addresses)
+        work = endpoint.serve_during(trial.host, live)
         asyncio.run(until_signal(work, source.reload_soon if source else None))
 
 
-async def _live(trial: "Trial", node_name: str) -> None:
+async def _live(trial: "Trial", config: str | None, addresses: Sequence[str]) -> None:
     """Show what happens until cancelled; signals are handled by now."""
+    from devhost.cli import terminal
+
     if not trial.names:
-        output.print_nothing(node_name)
+        output.print_nothing(trial.host.settings.node_name)
+    if config != "-" and terminal.usable():
+        from devhost.cli.playground import Playground
+
+        # A log that goes to a file stays there.
+        on_screen = sys.stderr is not None and sys.stderr.isatty()
+        await Playground(trial, config, addresses, take_logs=on_screen).run()
+        return
+    for address in addresses:
+        output.note(f"devhost: {address}")
     await trial.live(output.echo)
 
 
@@ -106,7 +122,7 @@ def _first(source: "ConfigSource | None") -> "Config":
     if source is None:
         return Config(version="v1", resources=())
     loaded, _ = source.first()
-    output.print_problems(loaded.problems)
+    print_problems(loaded.problems)
     if loaded.config is None:
         sys.exit(1)
     return loaded.config

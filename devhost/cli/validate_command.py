@@ -1,13 +1,15 @@
 """``devhost validate``."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from devhost.cli import options
+from devhost.cli import completion, options
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.memory import gc_frozen
 
 if TYPE_CHECKING:
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@click.argument(
+    "configs", nargs=-1, required=True, metavar="CONFIG...", shell_complete=completion.files
+)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
     "--enforce",
@@ -33,21 +37,32 @@ def command(
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
-    Prints one line per problem: file:line:column: severity: path: message.
+    A file may also be a manifest with ConfigMaps, or the values of the chart.
+
+    Prints one line per problem: file:line:column: severity: path: message. On a terminal, prints
+    also the line of the file, and how many problems there are.
     """
     with gc_frozen():
-        from devhost.loading.loader import load
+        from devhost.loading.loader import load_all
 
     printer.print_warnings(policy.warnings)
     policy = replace(policy, enforced=enforce)
-    problems = [problem for config in configs for problem in load(config, policy).problems]
+    found = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
+    problems = [problem for _, loaded in found for problem in loaded.problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":
         shown = printer.problems_json(problems)
         printer.print_json({**shown, "valid": not errors})
     else:
-        printer.print_problems(problems, err=False)
+        print_problems(problems, err=False)
         if not errors:
-            files = f"{len(configs)} files are" if len(configs) > 1 else f"{configs[0]} is"
-            printer.note(f"{files} valid")
+            for line in _valid(configs, [(file, loaded.name) for file, loaded in found]):
+                printer.note(line)
     sys.exit(1 if errors else 0)
+
+
+def _valid(files: Sequence[str], found: Sequence[tuple[str, str]]) -> list[str]:
+    """Say which files are valid, and what was read of a file with more than a configuration."""
+    if any(name for _, name in found):
+        return [f"{file}{name and f': {name}'} is valid" for file, name in found]
+    return [f"{len(files)} files are valid" if len(files) > 1 else f"{files[0]} is valid"]

@@ -55,6 +55,16 @@ class Endpoint:
         self._devices = devices
         self.recorder = Counters(RESULTS)
 
+    @property
+    def urls(self) -> dict[str, str]:
+        """What is served, and where a browser on this machine finds it."""
+        sockets = {"metrics": (self._listen, "/metrics"), "status page": (self._status_listen, "/")}
+        return {
+            what: f"http://{_address(sock).near}{path}"
+            for what, (sock, path) in sockets.items()
+            if sock is not None
+        }
+
     async def serve_during(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host while ``work`` runs."""
         with contextlib.closing(work):  # it never starts if a server is cancelled first
@@ -99,8 +109,11 @@ def _bound(flag: str, address: Address | None) -> socket.socket | None:
 
 
 def _log_address(message: str, sock: socket.socket) -> None:
-    where, port = sock.getsockname()[:2]
-    _LOG.info(message, extra={"fields": {"address": str(Address(where, port))}})
+    _LOG.info(message, extra={"fields": {"address": str(_address(sock))}})
+
+
+def _address(sock: socket.socket) -> Address:
+    return Address(*sock.getsockname()[:2])
 
 
 def _readyz(host: Host) -> Response:

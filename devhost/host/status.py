@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ def _config(config: ConfigStatus) -> Json:
         "hash": config.hash,
         "reloads": config.reloads,
         "failures": config.failures,
-        "problems": [asdict(problem) for problem in config.problems],
+        "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
         "unsaved": config.unsaved,
     }

@@ -77,7 +77,12 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
 
 
 def _alone(path: Path, resource: Resource) -> Iterator[Finding]:
-    yield from check_sources(path, resource)
+    found = [*check_sources(path, resource)]
+    yield from found
+    if any(
+        where[-1] in ("as", "pattern") for severity, where, _, _ in found if severity == "error"
+    ):
+        return  # variables would seem to be unknown
     yield from check_hardware(path, resource)
     yield from check_globs(resource.node_names or (), (*path, "nodeNames"))
     yield from check_templates(path, resource)

@@ -1,70 +1,29 @@
 """Messages for values of the wrong shape: what is wrong and what would be right."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from devhost.loading.syntax import TreeError
+from devhost.loading.characters import odd_character
+from devhost.loading.spelling import did_you_mean
+from devhost.loading.unknown_keys import keys_of, model_at, unknown_key
 from devhost.loading.yamltree import Path, Position, Tree
-from devhost.model import allocate, config, hardware, sources
-from devhost.model.mapping import Model
 from devhost.model.names import printable
 from devhost.model.template import TemplateError
 
 Found = tuple[Path, str, tuple[int, int]]
 
-# The time for a hint grows with both.
-_HINT_LENGTH_MAX: Final = 100
-_HINT_WORDS_MAX: Final = 100
 _KEY_MAX: Final = 400  # longer than any valid key
 _MESSAGE_MAX: Final = 1000
 
-# The model of the mapping below a key.
-_BELOW: Final[dict[str, type[Model]]] = {
-    "sources": sources.Source,
-    "directory": sources.Directory,
-    "glob": sources.Glob,
-    "dev": sources.Dev,
-    "static": sources.Static,
-    "usb": hardware.Usb,
-    "pci": hardware.Pci,
-    "sysfs": hardware.Sysfs,
-    "node": hardware.NodeChoice,
-    "parent": hardware.ParentSelector,
-    "allocate": allocate.Allocate,
-    "env": allocate.Text,
-    "annotations": allocate.Text,
-    "devices": allocate.DeviceNode,
-    "mounts": allocate.Mount,
-    "health": config.HealthChecks,
-    "exec": sources.Exec,
-    "checks": config.Probe,
-    "file": config.FileCheck,
-    "preStart": config.Step,
-    "resources": config.Resource,
-}
 # The keys whose values may be templates.
 _TEMPLATES: Final = (
     *("id", "group", "value", "hostPath", "containerPath", "devices", "mounts", "cdi"),
     *("run", "exec", "waitFor"),
 )
-# What Kubernetes and other device plugins call an option: the keys of this language for it.
-_SYNONYMS: Final = {
-    "count": ("replicas",),
-    "limit": ("maxDevices",),
-    "mountPath": ("containerPath",),
-    "nodeSelector": ("nodeNames",),
-    "path": ("sources", "glob"),
-    "periodSeconds": ("interval",),
-    "readOnly": ("permissions",),
-    "resource": ("name",),
-    "resourceName": ("name",),
-}
-# Mappings whose keys nobody means elsewhere.
-_OWN: Final = frozenset({"usb", "pci", "sysfs", "node", "parent"})
-_HARDWARE: Final = (hardware.Usb, hardware.Pci, hardware.Sysfs, hardware.ParentSelector)
+_SPECIAL: Final = frozenset("[]{},\"'")  # in lists between brackets
 _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
 _EXPECTED: Final = {
@@ -97,18 +56,6 @@ def brief(message: str) -> str:
         half = _MESSAGE_MAX // 2
         message = f"{message[:half]} … {message[-half:]}"
     return printable(message)
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the closest word, or an empty string."""
-    words = list(words)
-    if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
-        return ""
-    import difflib  # noqa: PLC0415 (only needed for a file with errors)
-
-    words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def tree_problems(tree: Tree) -> Iterator[Found]:
@@ -148,18 +95,9 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
         message = "has no value; set one or remove the key"
         if ":" in key:
             message = f"has no value; missing space after '{key.partition(':')[0]}:'"
+        elif " " in key:
+            message = f"has no value; missing ':' after '{key.partition(' ')[0]}'"
         yield path, message, tree.position(path).key
-
-
-def manifest_problem(tree: Tree) -> TreeError | None:
-    """Return the error for a file that is a Kubernetes manifest."""
-    if not isinstance(tree.data, dict) or not {"apiVersion", "kind"} <= tree.data.keys():
-        return None
-    message = (
-        "this is a Kubernetes manifest, not a devhost configuration; of a ConfigMap, use the "
-        "value below `data` as the file (it begins with 'version: v1')"
-    )
-    return TreeError(message, *tree.position(("apiVersion",)).key)
 
 
 def _bare_name(path: Path, tree: Tree) -> str:
@@ -170,7 +108,7 @@ def _bare_name(path: Path, tree: Tree) -> str:
     (name,), position = value, tree.position(path)
     in_braces = (position.line, position.column) != tree.position((*path, name)).key
     template = keys[-1] in _TEMPLATES or keys[-2:-1] in (["env"], ["annotations"])
-    named = name.isidentifier() and name not in _keys(_model_at((*path, name)))
+    named = name.isidentifier() and name not in keys_of(model_at((*path, name)))
     return name if in_braces and template and named else ""
 
 
@@ -186,83 +124,31 @@ def shape_problems(
         reported: Paths that already have an error, and get no other.
         around: The parents of these paths, which are not reported either.
     """
-    for details in error.errors(include_url=False):
-        path = known((*base, *details["loc"]), tree)
+    meant: set[Path] = set()  # required keys that have another name
+    found = error.errors(include_url=False)
+    for details in found:
         if details["type"] == "extra_forbidden":
-            yield from _unknown_key((*base, *details["loc"]), tree, reported)
-        elif details["type"] == "too_short" and details["input"]:
+            full = (*base, *details["loc"])
+            path = tree.known(full)
+            if _bare_name(path[:-1], tree):
+                continue
+            if (unknown := unknown_key(full, tree, reported)) is not None:
+                hint, key = unknown
+                meant.add((*full[:-1], key))
+                yield path, f"unknown key '{full[-1]}'{hint}", tree.position(path).key
+    for details in found:
+        full = (*base, *details["loc"])
+        path = tree.known(full)
+        if details["type"] == "extra_forbidden" or {full, full[:-1]} & meant:
+            continue
+        if details["type"] == "too_short" and details["input"]:
             continue  # its items have errors of their own
-        elif path not in reported and path not in around:
+        if path not in reported and path not in around:
             position = tree.position(path)
             column = position.column + _template_offset(details, position)
-            yield path, shape_message(details, path, position), (position.line, column)
-
-
-def known(path: Path, tree: Tree) -> Path:
-    """Drop the parts of a path that are not in the file: shorthands' options and union tags."""
-    kept: Path = ()
-    for part in path:
-        if (*kept, part) in tree.positions:
-            kept = (*kept, part)
-    return kept
-
-
-def _unknown_key(full: Path, tree: Tree, reported: set[Path]) -> Iterator[Found]:
-    """Explain an unknown key; ``full`` is its path with shorthands expanded."""
-    key, path = str(full[-1]), known(full, tree)
-    if (path in reported and ":" in key) or _bare_name(path[:-1], tree):
-        return
-    model, present = _model_at(full), tree.value(path[:-1])
-    keys = _keys(model)
-    absent = [other for other in keys if other not in present]
-    if model in _HARDWARE and (hint := _hardware_key(model, key, present)):
-        pass
-    elif synonym := next((one for one in _SYNONYMS.get(key, ()) if one in absent), None):
-        hint = f"; did you mean '{synonym}'?"
-    else:
-        near = [*filter(present.__contains__, keys)]  # `present` may be huge
-        near += (one for one in keys if one not in _OWN)
-        hint = (
-            _belongs(key, near)
-            or did_you_mean(key, absent)
-            or _belongs(
-                key, [other for other in _BELOW if other not in {*full, *_OWN, "file", "checks"}]
-            )
-            or f"; known keys: {', '.join(keys)}"
-        )
-    yield path, f"unknown key '{key}'{hint}", tree.position(path).key
-
-
-def _model_at(path: Path) -> type[Model]:
-    # "mapping" is a tag of the union of health checks.
-    parents = [part for part in path[:-1] if isinstance(part, str) and part != "mapping"]
-    if not parents:
-        return config.Config
-    if len(parents) > 1 and parents[-2] in ("env", "annotations"):
-        return allocate.Text
-    return _BELOW.get(parents[-1], config.Config)
-
-
-def _keys(model: type[Model]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _hardware_key(model: type[Model], key: str, present: Any) -> str:
-    """Return what to write instead of a key that other tools have for devices in sysfs."""
-    if key in ("vendor", "idVendor", "vendorId"):
-        numbers = (str(present.get(one, "")) for one in (key, "product", "productId", "idProduct"))
-        digits = [one for one in numbers if len(one) == 4]
-        return f"; write device: {':'.join(digits) if len(digits) == 2 else '0403:6001'}"
-    if model in (hardware.ParentSelector, hardware.Sysfs) and key not in ("name", "class"):
-        return f"; did you mean attr: {{{key}: …}}?"
-    return ""
-
-
-def _belongs(key: str, parents: Iterable[str]) -> str:
-    for parent in parents:
-        if parent in _BELOW and key in _keys(_BELOW[parent]):
-            return f"; it belongs below '{parent}'"
-    return ""
+            odd = odd_character(position.text or "")
+            message = odd[1] if odd else shape_message(details, path, position)
+            yield path, message, (position.line, column + (odd[0] if odd else 0))
 
 
 def _template_offset(details: ErrorDetails, position: Position) -> int:
@@ -303,7 +189,11 @@ def shape_message(details: ErrorDetails, path: Path, position: Position) -> str:
 
 def _what_to_write(kind: str, given: Any, path: Path) -> str:
     """Return what to write instead of a value of the wrong type, where that is known."""
+    if isinstance(given, str) and (better := _of_string(kind, given, path)):
+        return better
     match kind, given:
+        case "tuple_type", int() | float() if path[-1:] == ("id",):
+            return f", or a string with a variable, not {given}; write ${{name}}"
         case "int_type", str() if given.isdecimal():
             return f"; remove the quotes of '{given}'"
         case "bool_type", str() if given in _BOOLEANS:
@@ -319,10 +209,25 @@ def _what_to_write(kind: str, given: Any, path: Path) -> str:
     return ""
 
 
+def _of_string(kind: str, given: str, path: Path) -> str:
+    """Return what to write instead of a string that should be a list or mapping."""
+    if "preStart" in path[-2:] and kind in ("tuple_type", "model_type"):
+        step = f"{{run: [{', '.join(given.split())}]}}"
+        return f", not a string; write {f'[{step}]' if kind == 'tuple_type' else step}"
+    if kind == "tuple_type" and given.startswith("-"):
+        return "; missing space after '-'"
+    if kind == "dict_type" and path[-1:] in (("env",), ("annotations",)) and "=" in given:
+        name, _, value = given.partition("=")
+        return f", not a string; write {name.strip()}: {value.strip()}"
+    return ""
+
+
 def _as_list(path: Path, text: str) -> str:
     """Return a string as the list to write instead; a command is split into its arguments."""
     command = path[-1:] in (("run",), ("exec",), ("command",))
-    return f"[{', '.join(text.split()) if command else text}]"
+    if command:
+        return "[COMMAND, ARGUMENT]" if set(text) & _SPECIAL else f"[{', '.join(text.split())}]"
+    return f'["{text}"]' if set(text) & (_SPECIAL - {","}) else f"[{text}]"
 
 
 def _first_name(items: list[Any]) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from devhost.loading.explain import did_you_mean
 from devhost.loading.kernel_names import counted_of
+from devhost.loading.spelling import did_you_mean
 from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Resource
 from devhost.model.hardware import (

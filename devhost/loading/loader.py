@@ -15,7 +15,9 @@ from devhost.errors import ConfigError, Problem, Severity
 from devhost.immutable import immutable
 from devhost.loading import checks, explain, syntax, yamltree
 from devhost.loading.checks import ParsedResource
-from devhost.loading.syntax import TreeError
+from devhost.loading.documents import Document, documents
+from devhost.loading.formats import format_mistake
+from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
@@ -33,10 +35,12 @@ class Loaded:
     Attributes:
         config: The configuration; ``None`` if any problem is an error.
         problems: Errors and warnings in the order of the file.
+        name: Which part of the file it is; empty if it is the file.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
+    name: str = ""
 
     def require(self) -> Config:
         """Return the configuration.
@@ -64,6 +68,15 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
     return load_bytes(raw, file, policy)
 
 
+def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
+    """Read and check a file like `load`, with each configuration in it."""
+    try:
+        raw = read(file)
+    except OSError as error:
+        return [unusable(file, f"cannot be read: {error.strerror or error}")]
+    return Loader(policy).load_all(raw, file)
+
+
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
     """Check what `read` returned."""
     return Loader(policy).load_bytes(raw, file)
@@ -89,33 +102,48 @@ class Loader:
         self._clean: dict[str, Resource] = {}  # by their text
 
     def load_bytes(self, raw: bytes, file: str) -> Loaded:
-        """Check what `read` returned."""
+        """Check what `read` returned, which must contain one configuration."""
+        return _only(self.load_all(raw, file), file)
+
+    def loads(self, text: str, file: str) -> Loaded:
+        """Check a configuration's text; ``file`` is the name in its problems."""
+        return _only(self._all(text, file), file)
+
+    def load_all(self, raw: bytes, file: str) -> list[Loaded]:
+        """Check each configuration in what `read` returned, at least one."""
         if len(raw) > SIZE_MAX:
-            return unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")
+            return [unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")]
+        if problem := syntax.encoding_problem(raw):
+            return [unusable(file, problem)]
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             before = error.object[: error.start].decode()  # without a byte order mark
-            return unusable(file, "not UTF-8", *syntax.position_after(before))
-        return self.loads(text, file)
+            return [unusable(file, "not UTF-8", *syntax.position_after(before))]
+        return self._all(text, file)
 
-    def loads(self, text: str, file: str) -> Loaded:
-        """Check a configuration's text; ``file`` is the name in its problems."""
+    def _all(self, text: str, file: str) -> list[Loaded]:
         with gc_paused():
             try:
-                tree = yamltree.parse(text)
-                if problem := explain.manifest_problem(tree):
-                    raise problem
+                return [self._one(document, file) for document in documents(text)]
             except TreeError as error:
-                return unusable(file, str(error), error.line, error.column)
-            resources: list[ParsedResource] = []
-            found = self._found(tree, resources)
-            loaded = _loaded(file, found, lambda: [one.resource for one in resources])
-            self._clean = {one.text: one.resource for one in resources if one.clean}
-            return loaded
+                return [_not_yaml(Document(text, error), error, file)]
+
+    def _one(self, document: Document, file: str) -> Loaded:
+        tree = document.tree
+        if isinstance(tree, TreeError):
+            return _not_yaml(document, tree, file)
+        resources: list[ParsedResource] = []
+        found = self._found(tree, resources)
+        loaded = _loaded(document, file, found, lambda: [one.resource for one in resources])
+        self._clean = {one.text: one.resource for one in resources if one.clean}
+        return loaded
 
     def _found(self, tree: Tree, resources: list[ParsedResource]) -> Iterator[_Found]:
         """Yield each problem, and collect the resources that have the right shape."""
+        if (mistake := format_mistake(tree)) is not None:
+            yield "error", *mistake
+            return
         reported = set()
         for path, message, at in explain.tree_problems(tree):
             reported.add(path)
@@ -132,33 +160,49 @@ class Loader:
             for where, message, at in explain.shape_problems(error, base, tree, reported, around):
                 yield "error", where, message, at
         for severity, full, message, on_key in checks.check(resources, self._policy):
-            path = explain.known(full, tree)
+            path = tree.known(full)
             position = tree.position(path)
             shown_at = position.key if on_key else (position.line, position.column)
             yield severity, path, message, shown_at
 
 
+def _only(found: list[Loaded], file: str) -> Loaded:
+    """Return the configuration of a file that must have one."""
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(one.name for one in found)
+    return unusable(file, f"has {len(found)} configurations ({names}); one is needed here")
+
+
+def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
+    problem = document.problem("error", file, (), str(error), (error.line, error.column))
+    return Loaded(None, (problem,), document.name)
+
+
 def _loaded(
-    file: str, found: Iterable[_Found], resources: Callable[[], Iterable[Resource]]
+    document: Document,
+    file: str,
+    found: Iterable[_Found],
+    resources: Callable[[], Iterable[Resource]],
 ) -> Loaded:
     """Return the content of a file with its problems, up to `PROBLEMS_MAX` of each severity."""
     kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
     more: list[Problem] = []
     for severity, path, message, at in found:
         if len(kept[severity]) < PROBLEMS_MAX:
-            shown = explain.shown(path), explain.brief(message)
-            kept[severity].append(Problem(severity, file, *at, *shown))
+            kept[severity].append(document.problem(severity, file, path, message, at))
             continue
         if not any(problem.severity == severity for problem in more):
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
-            more.append(Problem(severity, file, *at, "", end))
+            more.append(document.problem(severity, file, (), end, at))
         if severity == "error":
             break
     problems = [*kept["error"], *kept["warning"], *more]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if kept["error"]:
-        return Loaded(None, tuple(problems))
-    return Loaded(Config(version="v1", resources=tuple(resources())), tuple(problems))
+        return Loaded(None, tuple(problems), document.name)
+    config = Config(version="v1", resources=tuple(resources()))
+    return Loaded(config, tuple(problems), document.name)
 
 
 def _shapes(
@@ -205,6 +249,8 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
     """
     paths = [details["loc"] for details in error.errors(include_url=False)]
     if not isinstance(item, dict) or any(path[:1] in ((), ("sources",)) for path in paths):
+        return None
+    if any(len(path) == 1 and str(path[0]).startswith("group") for path in paths):
         return None
     rest = copy.deepcopy(item)
     for path in paths:
@@ -273,15 +319,16 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         file: Its name.
         reasons: The key and the message of an error, by resource.
     """
-    tree = yamltree.parse(raw.decode("utf-8-sig"))
-    problems = []
+    (document,) = documents(raw.decode("utf-8-sig"))
+    tree, problems = document.tree, []
+    assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
     for index, resource in enumerate(loaded.require().resources):
         if (found := reasons.get(resource.name)) is not None:
             path: yamltree.Path = ("resources", index, found[0])
-            at = tree.position(path)
-            shown = explain.shown(explain.known(path, tree))
-            problems.append(Problem("error", file, at.line, at.column, shown, found[1]))
-    return Loaded(None, (*problems, *loaded.problems))
+            at, shown = tree.position(path), tree.known(path)
+            problem = document.problem("error", file, shown, found[1], (at.line, at.column))
+            problems.append(problem)
+    return Loaded(None, (*problems, *loaded.problems), loaded.name)
 
 
 def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:

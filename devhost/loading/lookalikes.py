@@ -11,7 +11,8 @@ from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, gl
 
 # A set of characters as `fnmatch` reads it, or an unclosed '['.
 _SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
-_VARIABLE: Final = re.compile(r"\$\{[A-Za-z_]")
+_VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]")
+_GO_TEMPLATE: Final = re.compile(r"\{\{.*?\}\}")
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 # What is special in regular expressions only; sets have been replaced by '[]'. udev writes a space
 # in a label as '\x20', so not every backslash counts.
@@ -41,6 +42,20 @@ def variable_mistake(text: str) -> str | None:
     return None
 
 
+def go_template_mistake(text: str) -> str | None:
+    """Explain that templates of Go and Helm are handed over as they are."""
+    found = _GO_TEMPLATE.search(text)
+    return f"{found[0]} is not replaced; write a variable, such as ${{name}}" if found else None
+
+
+def command_mistake(program: str) -> str | None:
+    """Explain a program with its arguments in one string, as a shell takes it."""
+    words = program.split()
+    if len(words) < 2 or not words[1].startswith(("-", "/")):
+        return None
+    return f"no program is called {program!r}; there is no shell: write {', '.join(words)}"
+
+
 def directory_mistake(path: str) -> str | None:
     """Explain that the path of a directory cannot be a glob or contain a variable."""
     if any(character in path for character in "*?["):
@@ -55,6 +70,11 @@ def glob_mistake(text: str) -> str | None:
             return "unclosed '['; write '[[]' for the character itself"
         if found[0].startswith("[^"):
             return f"a glob negates a set with '!'; write [!{found[0][2:]}"
+    docker = _DOCKER.fullmatch(text)
+    if docker:
+        return f"looks like docker's HOST:CONTAINER:MODE; write {docker['host']}"
+    if re.search(r"[, ]\s*/", text):
+        return "more than one path; write each as an item of a list"
     return variable_mistake(text) or _regex_mistake(text) or _braces_mistake(text)
 
 

@@ -7,7 +7,12 @@ from typing import Final
 from devhost import limits
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
-from devhost.loading.lookalikes import directory_mistake, glob_mistake, variable_mistake
+from devhost.loading.lookalikes import (
+    command_mistake,
+    directory_mistake,
+    glob_mistake,
+    variable_mistake,
+)
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.config import Resource
@@ -98,6 +103,8 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 def _command(kind: Exec, path: Path) -> Iterator[Finding]:
     if not kind.command[0]:
         yield "error", (*path, "command", 0), "the command is empty", False
+    if problem := command_mistake(kind.command[0]):
+        yield "warning", (*path, "command", 0), problem, False
     for index, text in enumerate(kind.command):
         if problem := names.text_problem(text):
             yield "error", (*path, "command", index), problem, False

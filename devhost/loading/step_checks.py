@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
+from devhost.loading.lookalikes import command_mistake
 from devhost.loading.template_checks import check_path, check_template, variables_of
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
@@ -153,3 +154,5 @@ def _arguments(
         yield from check_template((*path, index), text, allowed, known)
     if texts and not texts[0].parts:
         yield "error", (*path, 0), "the command is empty", False
+    elif texts and (problem := command_mistake(str(texts[0]))):
+        yield "warning", (*path, 0), problem, False

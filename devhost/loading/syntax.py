@@ -6,12 +6,25 @@ from typing import Any, Final
 
 import yaml
 
+from devhost.loading.brackets import bracket_mistake, extra_bracket
+from devhost.loading.characters import odd_character
+from devhost.loading.syntax_error import TreeError
+
 # Line breaks: editors know the first three, YAML 1.1 knows all.
 _BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 _ITEMS: Final = r" *(?:- +)*"
 _KEY: Final = re.compile(_ITEMS + r"""(?P<key>"[^"]*"|'[^']*'|[^\s"'#:{[-][^:#]*):(?=\s|$)""")
 _NO_SPACE: Final = re.compile(_ITEMS + r"[A-Za-z_][\w./-]*:(?!//)(?=\S)")
+_WORD: Final = re.compile(r" *(?P<word>[A-Za-z_][\w-]*|//|/\*)(?=\s|$)")  # not a list item
+_DASH: Final = re.compile(r" *-(?=[A-Za-z_/][^ ]*:(?:\s|$))")
+_FOREIGN: Final = re.compile(
+    r"\s*(?:(?P<template>\{\{-? *(?!\.)[^}]*\}\}\s*$|\{%)|(?P<fence>```))"
+    r"|(?P<conflict><{7} |={7}$|>{7} )"
+)
+_DASH_LINES: Final = 3  # before the one where the parser stopped
+_SCANNED_MAX: Final = 100_000  # characters
+_ODD_LINES: Final = 2  # before the one where the parser stopped
 # What PyYAML's two parsers report for a line that does not fit into its block.
 _BLOCK_PROBLEMS: Final = (
     "did not find expected key",
@@ -20,20 +33,6 @@ _BLOCK_PROBLEMS: Final = (
     "expected <block end>",
     "expected '<document start>'",
 )
-
-
-class TreeError(Exception):
-    """The text is not YAML, or uses YAML that a configuration may not use.
-
-    Attributes:
-        line: Counted from 1.
-        column: Counted from 1.
-    """
-
-    def __init__(self, message: str, line: int, column: int) -> None:
-        super().__init__(message)
-        self.line = line
-        self.column = column
 
 
 def error_at(message: str, event: Any) -> TreeError:
@@ -48,12 +47,30 @@ def position_after(text: str) -> tuple[int, int]:
     return len(lines), len(lines[-1]) + 1
 
 
+def encoding_problem(raw: bytes) -> str:
+    """Explain a file that is in another encoding than UTF-8; empty if it may be in UTF-8."""
+    begin = raw[:4]
+    if begin[:2] in (b"\xff\xfe", b"\xfe\xff") or begin[:2].count(0) == begin[2:].count(0) == 1:
+        return "UTF-16, not UTF-8; save it as UTF-8"
+    if begin[:2] == b"\x1f\x8b":
+        return "compressed (gzip), not YAML"
+    return ""
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines of a text, as the parser counts them."""
+    return _BREAK.split(text)
+
+
 def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     """Return a syntax error with its position, and with common mistakes explained."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = _BREAK.split(text)
     around = lines[line] if line < len(lines) else ""
+    found = _foreign(lines) or _odd(lines, line) or _open_quote(text, lines)
+    if found := found or _flow(error, lines):
+        return found
     before, problem = around[:column], error.problem or error.context or "invalid YAML"
     if "${" in around and ("{" in before.replace("${", "") or "[" in before):
         message = 'inside { } and [ ] quote a template: "${…}"'
@@ -68,10 +85,68 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     )
 
 
+def _foreign(lines: Sequence[str]) -> TreeError | None:
+    """Explain a line that is part of another language: a template, git, Markdown."""
+    for number, line in enumerate(lines, 1):
+        found = _FOREIGN.match(line)
+        if found is None:
+            continue
+        if found["template"]:
+            message = "a template, not YAML; render it first, such as by 'helm template'"
+        elif found["conflict"]:
+            message = "an unresolved merge conflict"
+        else:
+            message = "not part of the file; remove it"
+        return TreeError(message, number, found.start(found.lastgroup or 0) + 1)
+    return None
+
+
+def _odd(lines: Sequence[str], last: int) -> TreeError | None:
+    """Explain a character that looks like another, in the lines where the parser stopped."""
+    for number in range(max(last - _ODD_LINES, 0), last + 1):
+        if number < len(lines) and (found := odd_character(lines[number])):
+            return TreeError(found[1], number + 1, found[0] + 1)
+    return None
+
+
+def _open_quote(text: str, lines: Sequence[str]) -> TreeError | None:
+    """Explain a quote that closes at the opening quote of a later string."""
+    last = None
+    if len(text) > _SCANNED_MAX:
+        return None
+    try:
+        for token in yaml.scan(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(token, yaml.ScalarToken) and token.style in ("'", '"'):
+                last = token
+    except yaml.MarkedYAMLError:
+        pass
+    if last is None or last.start_mark.line == last.end_mark.line:
+        return None
+    after = lines[last.end_mark.line][last.end_mark.column :]
+    if not after.strip() or after.lstrip().startswith(("#", ",", ":", "]", "}")):
+        return None
+    return TreeError("unclosed quote", last.start_mark.line + 1, last.start_mark.column + 1)
+
+
+def _flow(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> TreeError | None:
+    """Explain brackets that do not fit."""
+    opening, mark, context = error.context_mark, error.problem_mark, error.context or ""
+    if mark is None:
+        return None
+    if opening is not None and "flow" in context:
+        place = opening.line, opening.column
+        return bracket_mistake(lines, place, (mark.line, mark.column))
+    if mark.line < len(lines) and (found := extra_bracket(lines[mark.line], mark.column)):
+        return TreeError(str(found), mark.line + 1, found.column)
+    return None
+
+
 def _named(error: yaml.MarkedYAMLError, problem: str, around: str, column: int) -> str:
     for character in around[max(0, column - 1) : column + 1]:
         if character in "%@`*&!|>":
             return f"quote a string that begins with {character!r} ({problem})"
+    if "block sequence entries are not allowed" in problem:
+        return "begin a list on a line of its own, or write it in [ ]"
     if "mapping values are not allowed" in problem:
         return f"{problem}; quote a string that contains ': '"
     if around[:column].rstrip().endswith(("'", '"')) and problem.startswith(_BLOCK_PROBLEMS):
@@ -129,6 +204,9 @@ def _key(error: yaml.MarkedYAMLError, problem: str, lines: Sequence[str]) -> Tre
         )
     if mark is None or mark.line >= len(lines):
         return None
+    for line in range(max(mark.line - _DASH_LINES, 0), mark.line + 1):
+        if found := _DASH.match(lines[line]):
+            return TreeError("missing space after '-'", line + 1, found.end())
     if "mapping values are not allowed" in problem:
         return _continued_string(lines, mark.line, mark.column)
     if problem.startswith(_BLOCK_PROBLEMS) and not lines[mark.line][: mark.column].strip():
@@ -154,6 +232,11 @@ def _continued_string(lines: Sequence[str], line: int, column: int) -> TreeError
         if key := _KEY.match(lines[above]):
             message = f"indentation differs from '{key['key']}' on line {above + 1}"
             return TreeError(message, line + 1, own.start("key") + 1)
+        if word := _WORD.match(lines[above]):
+            at = word.start("word") + 1
+            if word["word"].startswith(("//", "/*")):
+                return TreeError("a comment begins with '#'", above + 1, at)
+            return TreeError(f"missing ':' after '{word['word']}'", above + 1, at)
         if lines[above].lstrip().startswith("- "):
             message = f"unexpected key after a string on line {above + 1}; missing ':' there?"
             return TreeError(message, line + 1, own.start("key") + 1)

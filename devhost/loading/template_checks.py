@@ -14,8 +14,8 @@ from devhost.allocation.variables import (
     SYSFS_VARIABLES,
     USB_VARIABLES,
 )
-from devhost.loading.explain import did_you_mean
-from devhost.loading.lookalikes import docker_mistake
+from devhost.loading.lookalikes import docker_mistake, go_template_mistake
+from devhost.loading.spelling import did_you_mean
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.allocate import DeviceNode, Mount, Text
@@ -36,9 +36,7 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
         return
     known, some = _everywhere(resource, given), frozenset.union(*given)
     if resource.group is not None:
-        yield from check_template(
-            (*path, "group"), resource.group, _of_each(resource, given), known
-        )
+        yield from _group((*path, "group"), resource, resource.group, given)
         given = [known]
     yield from _ids((*path, "id"), resource.id or (), given, some)
     base = (*path, "allocate")
@@ -62,6 +60,20 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
             yield "error", (*base, "cdi", index), problem, False
     yield from _optional_nodes(base, resource)
     yield from _paths_of_links(base, resource)
+
+
+def _group(
+    path: Path, resource: Resource, group: Template, given: Sequence[frozenset[str]]
+) -> Iterator[Finding]:
+    """Check the key of a group, whose variables each source needs."""
+    allowed = _of_each(resource, given)
+    for name in sorted(group.names - allowed - BUILT_IN_VARIABLES):
+        lacking = [index for index, one in enumerate(given) if name not in one]
+        if 0 < len(lacking) < len(given):
+            message = f"sources[{lacking[0]}] has no ${{{name}}}; a group needs it of each source"
+            yield "error", path, message, False
+            allowed |= {name}
+    yield from check_template(path, group, allowed, _everywhere(resource, given))
 
 
 def _ids(
@@ -203,18 +215,28 @@ def check_template(
     path: Path, template: Template, allowed: frozenset[str], known: frozenset[str]
 ) -> Iterator[Finding]:
     """Yield the variables that are not allowed; some may be known in other places."""
+    if problem := go_template_mistake(str(template)):
+        yield "warning", path, problem, False
     for name in sorted(template.names - allowed):
         if name in known:
             message = f"${{{name}}} is not available here"
         elif name in BUILT_IN_VARIABLES:
             message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
         else:
-            near = [other for other in allowed if ("." in other) == ("." in name)]
-            message = (
-                f"unknown variable ${{{name}}}{did_you_mean(name, near)}"
-                f" (known: {', '.join(sorted(allowed))})"
-            )
+            message = f"unknown variable ${{{name}}}{_hint(name, allowed)}"
         yield "error", path, message, False
+
+
+def _hint(name: str, allowed: frozenset[str]) -> str:
+    """Return what an unknown variable should have been, and what is known."""
+    near = [other for other in allowed if ("." in other) == ("." in name)]
+    hint = did_you_mean(name, near)
+    if f"{name}.path" in allowed:
+        return f"; write ${{{name}.path}}"
+    role, _, rest = name.rpartition(".")
+    if not hint and role and rest in NODE_VARIABLES:
+        return f": not every device has a node named '{role}' by `as`; write ${{{rest}}}"
+    return f"{hint} (known: {', '.join(sorted(allowed))})"
 
 
 def _text(

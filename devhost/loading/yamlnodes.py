@@ -8,7 +8,8 @@ from typing import Any, Final
 import yaml
 
 from devhost.loading import scalars
-from devhost.loading.syntax import TreeError, error_at, position_after
+from devhost.loading.syntax import error_at, position_after
+from devhost.loading.syntax_error import TreeError
 
 try:
     from yaml import CSafeLoader as _Parser
@@ -47,7 +48,7 @@ class YamlNode:
 
 
 class Reader:
-    """Reads a text that holds a single document."""
+    """Reads the documents of a text."""
 
     def __init__(self, text: str) -> None:
         if len(directives := [*_DIRECTIVE.finditer(text)]) > DIRECTIVES_MAX:
@@ -57,22 +58,22 @@ class Reader:
         self._anchors: dict[str, YamlNode] = {}
         self._read = 0
 
-    def root(self) -> YamlNode:
-        """Return the root node of the document.
+    def roots(self) -> list[tuple[tuple[int, int], YamlNode]]:
+        """Return where each document begins and its root node, at least one.
 
         Raises:
-            TreeError: There is no single document, or it is too large or too deep.
+            TreeError: There is no document, or one is too deep, or all are too large.
             YAMLError: The text is not YAML.
         """
-        root: YamlNode | None = None
+        roots: list[tuple[tuple[int, int], YamlNode]] = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
-                if root is not None:
-                    raise error_at("only one YAML document is allowed per file", event)
-                root = self._node(next(self._events), 0)
-        if root is None:
+                self._anchors.clear()
+                start = YamlNode(event).at
+                roots.append((start, self._node(next(self._events), 0)))
+        if not roots:
             raise TreeError("the file is empty; needs 'version: v1' and 'resources:'", 1, 1)
-        return root
+        return roots
 
     def _node(self, event: Any, depth: int) -> YamlNode:
         if depth > DEPTH_MAX:

@@ -5,7 +5,7 @@ aliases are bounded while reading, duplicate keys are seen, and each value keeps
 and the text it was written as.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -13,7 +13,8 @@ import yaml
 from devhost.errors import Severity
 from devhost.immutable import immutable
 from devhost.loading import scalars, syntax
-from devhost.loading.syntax import TreeError, error_at
+from devhost.loading.syntax import error_at
+from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamlnodes import DEPTH_MAX, NODES_MAX, Reader, YamlNode
 
 Path = tuple[str | int, ...]
@@ -62,18 +63,42 @@ class Tree:
         positions: The position of each value; the root has the empty path.
         duplicates: Keys that are defined again in one mapping; the first value is used.
         non_string_keys: Keys that are not strings, with the path of their mapping.
+        start: Line and column where the document begins.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
     duplicates: list[Duplicate] = field(default_factory=list)
     non_string_keys: list[tuple[Path, str, int, int]] = field(default_factory=list)
+    start: tuple[int, int] = (1, 1)
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
         while path not in self.positions and path:
             path = path[:-1]
         return self.positions.get(path, Position(1, 1, (1, 1)))
+
+    def known(self, path: Path) -> Path:
+        """Drop the parts of a path that are not there: shorthands' options and union tags."""
+        kept: Path = ()
+        for part in path:
+            if (*kept, part) in self.positions:
+                kept = (*kept, part)
+        return kept
+
+    def below(self, path: Path) -> "Tree":
+        """Return the document that the value at ``path``, which must exist, is by itself."""
+        size = len(path)
+
+        def within(other: Path) -> bool:
+            return other[:size] == path
+
+        return Tree(
+            self.value(path),
+            {key[size:]: at for key, at in self.positions.items() if within(key)},
+            [replace(one, path=one.path[size:]) for one in self.duplicates if within(one.path)],
+            [(one[0][size:], *one[1:]) for one in self.non_string_keys if within(one[0])],
+        )
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -89,9 +114,23 @@ def parse(text: str) -> Tree:
     Raises:
         TreeError: The text is not a single document of plain YAML, or is too large or too deep.
     """
+    first, *others = parse_all(text)
+    if others:
+        message = "only one YAML document is allowed per file"
+        raise TreeError(message, *others[0].start)
+    return first
+
+
+def parse_all(text: str) -> list[Tree]:
+    """Read YAML documents, at least one.
+
+    Raises:
+        TreeError: The text is not plain YAML, or is too large or too deep.
+    """
     try:
         text.encode()
-        return _Builder(text).document()
+        roots, builder = Reader(text).roots(), _Builder()
+        return [builder.document(root, start) for start, root in roots]
     except UnicodeEncodeError as error:
         position = syntax.position_after(text[: error.start])
         raise TreeError("not UTF-8", *position) from None
@@ -113,14 +152,14 @@ def _scalar_position(scalar: Any, key: tuple[int, int]) -> Position:
 
 
 class _Builder:
-    def __init__(self, text: str) -> None:
-        self._root = Reader(text).root()
+    def __init__(self) -> None:
         self._nodes = 0
         self._text = 0
         self._tree = Tree()
 
-    def document(self) -> Tree:
-        self._tree.data = self._value(self._root, (), self._root.at)
+    def document(self, root: YamlNode, start: tuple[int, int]) -> Tree:
+        self._tree = Tree(start=start)
+        self._tree.data = self._value(root, (), root.at)
         return self._tree
 
     def _value(self, node: YamlNode, path: Path, key: tuple[int, int]) -> Any:

@@ -19,6 +19,9 @@ SHARES_MAX: Final = limits.DEVICE_IDS_MAX  # of a resource: devices times replic
 _NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_OTHER_DURATION: Final = re.compile(
+    r"([0-9]{1,9}) *(?:(d|h|m|s|ms)(?:ay|our|in(?:ute)?|ec(?:ond)?|illis(?:econd)?)?s?)?"
+)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",
@@ -52,8 +55,21 @@ def _template(value: object) -> Template:
 def _duration(value: object) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError("should be a duration with a unit (ms, s, m or h), such as 30s")
+        hint = _duration_meant(value)
+        raise ValueError(
+            f"should be a duration with a unit (ms, s, m or h), such as {hint or '30s'}"
+        )
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def _duration_meant(value: object) -> str | None:
+    """Return the duration that another form of it means."""
+    match = _OTHER_DURATION.fullmatch(str(value).lower())
+    if match is None:
+        return None
+    if match[2] == "d":
+        return f"{int(match[1]) * 24}h"
+    return f"{match[1]}{match[2] or 's'}"
 
 
 def _whole(value: object) -> object:
@@ -68,8 +84,9 @@ def _removal(value: object) -> float:
     try:
         return _duration(value)
     except ValueError:
+        hint = _duration_meant(value)
         raise ValueError(
-            "should be never, or a duration with a unit (ms, s, m or h), such as 5m"
+            f"should be never, or a duration with a unit (ms, s, m or h), such as {hint or '5m'}"
         ) from None
 
 
@@ -84,7 +101,16 @@ def _topology(value: object) -> int | Literal["auto", "none"]:
 def _permissions(value: str) -> str | None:
     if value and len(value) == len(set(value) & set("rwm")):
         return None
-    return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
+    meant = {
+        "ro": "r",
+        "rwx": "rw",
+        "read-write": "rw",
+        "read": "r",
+        "write": "w",
+        "read-only": "r",
+    }.get(value)
+    hint = f"; write {meant}" if meant else ""
+    return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod){hint}"
 
 
 def listed(value: object) -> object:

@@ -1,9 +1,11 @@
 """Logs on stderr, as JSON or text: a short message, and fields."""
 
+import contextlib
 import json
 import logging
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, NoReturn
@@ -20,6 +22,8 @@ _LEVELS: Final = {
     # Logs a traceback for each message that cannot be parsed; the caller gets an error anyway.
     "grpc._common": logging.CRITICAL,
 }
+# The loggers of which a person at the terminal sees more than warnings.
+_SHOWN: Final = ("devhost.host.config.source", "devhost.host.supervisor")
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -49,6 +53,27 @@ def set_up(level: str, form: str | None) -> None:
     sys.excepthook = _crashed
     sys.unraisablehook = _unraisable
     threading.excepthook = _thread_crashed
+
+
+@contextlib.contextmanager
+def shown_by(show: Callable[[str], None] | None) -> Iterator[None]:
+    """Give warnings, and what becomes of the configuration, to a function instead of stderr.
+
+    Args:
+        show: Called in any thread; ``None`` leaves the log as it is.
+    """
+    if show is None:
+        yield
+        return
+    handler = _Shown(show)
+    handler.setFormatter(_Text())
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name in _SHOWN)
+    root = logging.getLogger()
+    before, root.handlers[:] = root.handlers[:], [handler]
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
 
 
 def fail(message: str) -> NoReturn:
@@ -118,6 +143,16 @@ def _details(record: logging.LogRecord) -> dict[str, object]:
 def _time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Shown(logging.Handler):
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in self.format(record).splitlines():
+            self._show(line)
 
 
 class _Json(logging.Formatter):

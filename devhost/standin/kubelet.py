@@ -112,7 +112,22 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
         """Return resource to (capacity, allocatable)."""
+        return self.resources()
+
+    def resources(self) -> dict[str, tuple[int, int]]:
+        """Return resource to (capacity, allocatable), now."""
         return {resource: table.counts() for resource, table in self._ledger.tables.items()}
+
+    def held(self) -> dict[str, dict[str, list[str]]]:
+        """Return pod to resource to the devices that its containers hold."""
+        return {
+            name: {
+                resource: sorted(held.ids)
+                for container in pod.containers.values()
+                for resource, held in container.items()
+            }
+            for name, pod in self._ledger.pods.items()
+        }
 
     def devices(self, resource: str) -> dict[str, str]:
         """Return ID to health as last listed."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from devhost.cli import completion
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.memory import gc_frozen
 
 if TYPE_CHECKING:
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 
 
 @click.command("test", epilog="Exit status: 0 passed, 1 failed or invalid, 2 usage error.")
-@click.argument("files", nargs=-1, required=True, metavar="CASES...")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="CASES...", shell_complete=completion.files
+)
 @click.option(
     "-k", "--keyword", default="", help="Run only the tests whose name contains this text."
 )
@@ -52,7 +56,7 @@ def command(files: tuple[str, ...], keyword: str, timeout: float, verbose: bool)
                     outcomes.append(asyncio.run(case_run.run(file, index, timeout)))
                     _show(name, outcomes[-1])
         except ConfigError as error:
-            printer.print_problems(error.problems)
+            print_problems(error.problems)
             invalid = True
         except NotPermittedError as error:
             printer.note(f"{name}: {error}")

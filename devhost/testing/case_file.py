@@ -11,7 +11,8 @@ from devhost.errors import ConfigError, Problem
 from devhost.immutable import immutable
 from devhost.loading import explain, yamltree
 from devhost.loading.loader import SIZE_MAX, read
-from devhost.loading.syntax import TreeError
+from devhost.loading.spelling import did_you_mean
+from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.model.mapping import Model
 from devhost.model.values import Count
@@ -262,10 +263,7 @@ def load(file: str) -> CaseFile:
 
 def _shape(error: ValidationError, tree: Tree) -> Iterator[tuple[str, str, tuple[int, int]]]:
     """Yield path, message and position of each mistake, the first of those at one place."""
-    found = [
-        (explain.known(details["loc"], tree), details)
-        for details in error.errors(include_url=False)
-    ]
+    found = [(tree.known(details["loc"]), details) for details in error.errors(include_url=False)]
     # Of the alternatives that a value may be, the one that was meant has a mistake inside.
     around = {path[:size] for path, _ in found for size in range(len(path))}
     for path, details in found:
@@ -277,7 +275,7 @@ def _shape(error: ValidationError, tree: Tree) -> Iterator[tuple[str, str, tuple
             names = [part for part in path[:-1] if isinstance(part, str)]
             model = next((_MODELS[name] for name in reversed(names) if name in _MODELS), Cases)
             keys = [field.alias or name for name, field in model.model_fields.items()]
-            hint = explain.did_you_mean(str(path[-1]), keys) or f"; known keys: {', '.join(keys)}"
+            hint = did_you_mean(str(path[-1]), keys) or f"; known keys: {', '.join(keys)}"
             message = f"unknown key '{path[-1]}'{hint}"
             yield explain.shown(path), message, position.key
             continue

@@ -287,6 +287,7 @@ def test_validate_as_json(tokens: Path, bad: Path) -> None:
         "line": 5,
         "column": 5,
         "path": "resources[0].allocatee",
+        "resource": "example.com/token",
     }
 
 

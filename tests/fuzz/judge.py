@@ -4,7 +4,6 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +39,7 @@ def judge(loaded: Loaded, text: str, *, used: bool = True) -> None:
         assert shown.isprintable(), "a problem is one line"
         assert len(shown) < 20_000
         assert not [word for word in JARGON if word in shown and word not in text], problem
-        json.dumps(asdict(problem), ensure_ascii=False).encode()
+        json.dumps(problem.as_json(), ensure_ascii=False).encode()
     places = [(problem.line, problem.column) for problem in loaded.problems]
     assert places == sorted(places)
     if used and loaded.config is not None:

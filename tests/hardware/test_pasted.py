@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.cli.devices_command import as_yaml
 from devhost.discovery.entries import EntryWriter
 from devhost.discovery.machine import Machine
+from devhost.drafts.draft import resource_lines
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
@@ -136,7 +136,7 @@ def offered(entry: str, tree: HostTree) -> list[HostDevice]:
 
 def entries(tree: HostTree, what: str) -> list[str]:
     machine = Machine(HostFiles(str(tree.root)))
-    return ["\n".join(as_yaml([one])) for one in EntryWriter(machine).of(machine.find(what))]
+    return ["\n".join(resource_lines(one)) for one in EntryWriter(machine).of(machine.find(what))]
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
@@ -191,7 +191,7 @@ def test_every_node_of_the_machine_on_which_the_tests_run() -> None:
     own += [row.nodes[0] for row in machine.subsystem_rows("block") if row.nodes][:5]
     for node in own:
         (found,) = machine.find(f"/dev/{node.file}")
-        entry = "\n".join(as_yaml(EntryWriter(machine).of([found])))
+        entry = "\n".join(resource_lines(next(EntryWriter(machine).of([found]))))
         config = loads(f"version: v1\nresources:\n{entry}").require()
         (one,) = report(config, HostFiles("/"), EVERYTHING, "node")
         skipped = [skip for skip in one.snapshot.skipped if skip.reason.startswith("in use")]

@@ -15,6 +15,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
+from devhost import __version__
 from tests.image.build import REQUIREMENTS, REVISION, Image, for_platform, unpacked_size
 from tests.image.machine import ROOT
 
@@ -52,10 +53,10 @@ def test_labels(image: Image) -> None:
         if key.startswith(prefix)
     }
     assert labels == {
-        "title": PROJECT["name"],
+        "title": "devhost",
         "description": PROJECT["description"],
         "licenses": PROJECT["license"],
-        "version": PROJECT["version"],
+        "version": __version__,
         "revision": REVISION,
         "created": "1970-01-01T00:00:00Z",
         "source": "",
@@ -64,7 +65,7 @@ def test_labels(image: Image) -> None:
 
 
 def test_devhost_is_installed_not_linked(packages: Path) -> None:
-    (info,) = packages.glob("devhost-*.dist-info")
+    (info,) = packages.glob("kube_devhost-*.dist-info")
     assert "editable" not in (info / "direct_url.json").read_text()
     assert not list(packages.glob("*.pth"))
     expected = {path.relative_to(ROOT) for path in (ROOT / "devhost").rglob("*.py")}
@@ -84,7 +85,7 @@ def pins(text: str) -> dict[str, str]:
 
 def test_the_dependencies_are_the_pinned_ones_and_no_more(packages: Path) -> None:
     installed = installed_in(packages)
-    assert installed.pop("devhost") == PROJECT["version"]
+    assert installed.pop(PROJECT["name"]) == __version__
     assert installed == pins(REQUIREMENTS[0].read_text())
     assert not installed.keys() & {"pip", "setuptools", "wheel", "hatchling", "pytest"}
 

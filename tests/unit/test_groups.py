@@ -248,7 +248,10 @@ def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
         ("sources: [{dev: a, optional: true}, {dev: b}]", "set `group` as well"),
         ("sources: [{dev: a, optional: true}]\ngroup: g", "must not be optional"),
         ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not available"),
-        ("sources: [{dev: a}, {dev: 'b(?P<n>.)'}]\ngroup: '${n}'", "unknown variable ${n}"),
+        (
+            "sources: [{dev: a}, {dev: 'b(?P<n>.)'}]\ngroup: '${n}'",
+            "sources[0] has no ${n}; a group needs it of each source",
+        ),
         ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not available"),
         (
             "sources: [{dev: a, as: x}, {dev: b}]\nallocate: {env: {A: '${x.path}'}}",

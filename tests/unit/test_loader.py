@@ -51,7 +51,7 @@ DEVICES: Final = f"{A}.allocate.devices"
     [
         # the whole file
         ("", "1:1", "", "the file is empty; needs 'version: v1' and 'resources:'"),
-        ("foo", "1:1", "", "should be a mapping, not 'foo'"),
+        ("foo", "1:1", "", "should be a mapping with 'version: v1' and 'resources:', not 'foo'"),
         ("[]", "1:1", "", "should be a mapping with 'version: v1' and 'resources:', not a list"),
         ("resources: []", "1:1", "", "needs 'version: v1'"),
         ("version: v1", "1:1", "", "needs 'resources'"),
@@ -86,7 +86,7 @@ DEVICES: Final = f"{A}.allocate.devices"
         (devices("{mountPath: /b}", section="mounts"), "7:12", f"{A}.allocate.mounts[0].mountPath", "did you mean 'containerPath'?"),
         (env("A: {name: x}"), "7:13", f"{ENV}.A.name", "unknown key 'name'; known keys: value, separator, optional"),
         (source("{dev: kvm, name: x}"), "5:20", f"{S}.name", "unknown key 'name'; known keys: directory, glob, dev, static, usb, pci, sysfs, exec, as, optional"),
-        ("apiVersion: v1\nkind: ConfigMap\ndata: {}", "1:1", "", "of a ConfigMap, use the value below `data` as the file (it begins with 'version: v1')"),
+        ("apiVersion: v1\nkind: ConfigMap\ndata: {}", "3:1", "", "no key of this ConfigMap has a configuration ('version: v1' and 'resources:')"),
         (devices("{name: A, value: x}", section="env"), "7:9", ENV, "should be a mapping, not a list; write A: …"),
         (devices("A=b", section="annotations"), "7:9", f"{A}.allocate.annotations", "should be a mapping, not a list; write NAME: …"),
         # templates without their '$'
@@ -327,7 +327,8 @@ def test_a_closed_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_errors_beyond_measure_are_cut_off() -> None:
     """After so many errors one says that there are more."""
-    found = problems("".join(f"a{number}: b\n" for number in range(PROBLEMS_MAX * 2)))
+    lines = "".join(f"a{number}: b\n" for number in range(PROBLEMS_MAX * 2))
+    found = problems(f"version: v1\n{lines}")
     assert len(found) == PROBLEMS_MAX + 1
     assert [line for line in found if "more than 1000 errors; the rest is not shown" in line]
 

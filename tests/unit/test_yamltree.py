@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.loading import yamltree
-from devhost.loading.syntax import TreeError
+from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamlnodes import DEPTH_MAX, NODES_MAX
 from devhost.loading.yamltree import Duplicate
 
@@ -271,15 +271,15 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a: 2020-13-45", (1, 4), "'2020-13-45' is not a valid timestamp; quote it"),
         ("a:\n\tb: 1", (2, 1), "indented with a tab"),
         ("a: b: c", (1, 5), "quote a string that contains ': '"),
-        ("a: [b", (1, None), "flow sequence"),
+        ("a: [b", (1, 4), "this '[' is not closed"),
         ("a: 'b\nc: d\n", (1, 4), "unclosed quote"),
         ('a:\n  - "b\n', (2, 5), "unclosed quote"),
         (
             "a: 'b\nc: 'd'",
-            (2, 5),
-            "after a closing quote; quote the whole value, or close an earlier",
+            (1, 4),
+            "unclosed quote",
         ),
-        ("a: {b: c", (1, None), "flow mapping"),
+        ("a: {b: c", (1, 4), "this '{' is not closed"),
         # indented too far, or too little
         ("a: 1\n b: 2", (2, 2), "indentation differs from 'a' on line 1"),
         ("- a: b c\n\n   d: [e]", (3, 4), "indentation differs from 'a' on line 1"),
@@ -304,7 +304,8 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a: {b}c", (1, 4), "quote a string that begins with '{'"),
         ("a: [b: [0-9]+]", (1, 8), "quote a string that begins with '['"),
         ("a: [[:b:]]+", (1, None), "quote strings that contain { } [ ] or ,"),
-        ("a: [{b: c} {d: e}]", (1, 12), "flow sequence"),
+        ("a: [{b: c} {d: e}]", (1, 12), "missing ',' before this"),
+        ("a: 'b' c", (1, 8), "text after a closing quote"),
         ("a: 1\nb: é\x00\n\n\n", (2, 5), "characters are not allowed"),
     ],
 )

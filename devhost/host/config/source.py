@@ -265,7 +265,9 @@ def log_problems(problems: Iterable[Problem]) -> None:
     """Log each problem in a line of its own, as `validate` prints it, with its position."""
     for problem in problems:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
-        place = {key: getattr(problem, key) for key in ("file", "line", "column", "path")}
+        place = {
+            key: getattr(problem, key) for key in ("file", "line", "column", "path", "resource")
+        }
         _LOG.log(level, "%s", problem, extra={"details": place})
 
 

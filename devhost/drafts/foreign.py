@@ -1,0 +1,131 @@
+"""Finds the settings of other device plugins in a file, whatever the file is.
+
+It may be the plugin's own file, a manifest that has it in a ConfigMap or as arguments of a
+container, or values of a chart. The search looks only at how the settings themselves look.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from devhost.immutable import immutable
+
+_DEPTH_MAX: Final = 40
+_KEYS: Final = ("devices", "device")
+_FLAG: Final = "--device"
+
+
+@immutable
+class GenericDevices:
+    """Devices of generic-device-plugin.
+
+    Attributes:
+        devices: The mappings with ``name`` and ``groups``.
+        domain: The domain of their names, where it is given.
+        other: Flags that are not about devices.
+    """
+
+    devices: tuple[Any, ...]
+    domain: str | None = None
+    other: tuple[str, ...] = ()
+
+
+@immutable
+class SmarterDevices:
+    """Devices of smarter-device-manager: the mappings with ``devicematch``."""
+
+    devices: tuple[dict[str, Any], ...]
+
+
+Foreign = GenericDevices | SmarterDevices
+
+
+def found(text: str) -> list[Foreign]:
+    """Return the settings of other plugins in a text.
+
+    Scalars stay as they are written: 0403 is no number here.
+
+    Raises:
+        yaml.YAMLError: It is not YAML.
+    """
+    documents = yaml.load_all(text, Loader=yaml.BaseLoader)
+    try:
+        return [one for document in documents for one in _below(document, 0)]
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
+
+
+def _below(value: Any, depth: int) -> Iterator[Foreign]:
+    if depth > _DEPTH_MAX:
+        return
+    if isinstance(value, dict):
+        devices = [one for key, one in value.items() if key in _KEYS and _all(one, "groups")]
+        for one in devices:
+            yield GenericDevices(tuple(one), value.get("domain") or None)
+        yield from _each([one for one in value.values() if one not in devices], depth)
+    elif _all(value, "devicematch"):
+        yield SmarterDevices(tuple(value))
+    elif _all(value, "groups"):
+        yield GenericDevices(tuple(value))
+    elif isinstance(value, list):
+        yield from _arguments([one for one in value if isinstance(one, str)])
+        yield from _each([one for one in value if not isinstance(one, str)], depth)
+    elif isinstance(value, str) and "\n" in value:  # such as in a ConfigMap
+        yield from _embedded(value, depth)
+
+
+def _each(values: list[Any], depth: int) -> Iterator[Foreign]:
+    for one in values:
+        yield from _below(one, depth + 1)
+
+
+def _embedded(text: str, depth: int) -> Iterator[Foreign]:
+    if not any(word in text for word in ("devicematch", "groups", _FLAG)):
+        return
+    try:
+        document = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (makes only strings)
+    except yaml.YAMLError:
+        return
+    if not isinstance(document, str):
+        yield from _below(document, depth + 1)
+
+
+def _all(value: Any, key: str) -> bool:
+    """Whether it is a list of mappings that have a key."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, dict) and key in one for one in value)
+    )
+
+
+def _arguments(words: list[str]) -> Iterator[GenericDevices]:
+    """Yield the devices in the arguments of a container."""
+    if not any(word == _FLAG or word.startswith(f"{_FLAG}=") for word in words):
+        return
+    devices, domain, other = [], None, []
+    rest = iter(words)
+    for word in rest:
+        flag, separator, value = word.partition("=")
+        if flag in (_FLAG, "--domain") and not separator:
+            value = next(rest, "")
+        if flag == _FLAG:
+            devices.append(_device(value))
+        elif flag == "--domain":
+            domain = value
+        elif flag.startswith("-"):
+            other.append(word if separator else f"{word} {next(rest, '')}".strip())
+    yield GenericDevices(tuple(devices), domain, tuple(other))
+
+
+def _device(text: str) -> Any:
+    """Return a device of the command line: YAML, or of old versions NAME,PATH,PATH."""
+    try:
+        device = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (makes only strings)
+    except yaml.YAMLError:
+        return text
+    if isinstance(device, str) and "," in device:
+        name, *paths = device.split(",")
+        return {"name": name, "groups": [{"paths": [{"path": path}]} for path in paths]}
+    return device

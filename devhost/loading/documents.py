@@ -1,0 +1,218 @@
+"""The configurations in a file: usually the file itself.
+
+People also have them in ConfigMaps, as manifests of one or several documents, and in the values of
+the chart. Positions are always those of the file.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Final
+
+from devhost.errors import Excerpt, Problem, Severity
+from devhost.loading import explain, syntax, yamltree
+from devhost.loading.syntax_error import TreeError
+from devhost.loading.yamltree import Path, Position, Tree
+
+_EXCERPT_MAX: Final = 200  # characters
+_BEFORE_MAX: Final = 100  # of these, before the problem
+_OURS: Final = re.compile(r"^[ \t]*[\"']?(?:version|resources)[\"']?[ \t]*:", re.MULTILINE)
+_FILES: Final = (".yaml", ".yml", ".json")
+# What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
+_TOKEN: Final = re.compile(
+    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\$\{[^}]*\}|[\w./-]+(?=:(?:\s|$))"""
+    r"""|(?:(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
+)
+
+
+class Document:
+    """A configuration in a file.
+
+    Attributes:
+        tree: Its values, or why it is not YAML.
+        name: Which part of the file it is; empty if it is the file.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        tree: Tree | TreeError,
+        *,
+        name: str = "",
+        base: Path = (),
+        indent: int = 0,
+        value: tuple[str, Position] | None = None,
+    ) -> None:
+        """Describe a part of a file.
+
+        Args:
+            text: The text with the lines that positions count: the file, or `value`.
+            tree: The document.
+            name: Which part of the file it is.
+            base: The path of the document in the file, for messages.
+            indent: How much further right the document is in the file.
+            value: If it is a string that the file has in another form: the key, and its position.
+        """
+        self.tree, self.name = tree, name
+        self._text, self._base, self._indent, self._value = text, base, indent, value
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return syntax.lines(self._text)
+
+    def problem(
+        self, severity: Severity, file: str, path: Path, message: str, at: tuple[int, int]
+    ) -> Problem:
+        """Return a problem at a position in the document."""
+        line, column = at[0], at[1] + self._indent
+        excerpt = self._excerpt(path, line, column)
+        if self._value is not None:
+            key, place = self._value
+            message = f"line {line}, column {column} of '{key}': {message}"
+            line, column = place.line, place.column
+        shown = explain.shown((*self._base, *path) if path else ())
+        text = explain.brief(message)
+        return Problem(severity, file, line, column, shown, text, self._resource(path), excerpt)
+
+    def _resource(self, path: Path) -> str:
+        """Return the name of the resource that a path is in."""
+        if path[:1] != ("resources",) or len(path) == 1 or isinstance(self.tree, TreeError):
+            return ""
+        resource = self.tree.value(path[:2])
+        name = resource.get("name") if isinstance(resource, dict) else None
+        return name if isinstance(name, str) else ""
+
+    def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        if not text.strip() or column > len(text) + 1:
+            return None
+        first = max(column - 1 - _BEFORE_MAX, 0) if len(text) > _EXCERPT_MAX else 0
+        start = column - 1 - first
+        text = text[first : first + _EXCERPT_MAX]
+        token = _TOKEN.match(text, start)
+        end = max(token.end() if token else 0, start + 1)
+        if isinstance(self.tree, Tree):
+            found = self.tree.position(path)
+            if found.verbatim and (found.line, found.column + self._indent) == (line, column):
+                end = start + len(found.text or "") + (0 if found.plain else 2)
+        return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self._value else line)
+
+
+def documents(text: str) -> list[Document]:
+    """Return the configurations in a file, at least one.
+
+    Raises:
+        TreeError: The text is not YAML, or there is none in it.
+    """
+    trees = yamltree.parse_all(text)
+    first = trees[0]
+    if len(trees) == 1 and not _is_manifest(first):
+        return [*_of_values(text, first)] or [Document(text, first)]
+    if not any(map(_is_manifest, trees)):
+        message = "only one YAML document is allowed per file"
+        raise TreeError(message, *trees[1].start)
+    found = [one for tree in trees for one in _of_manifest(text, tree, ())]
+    if not found:
+        raise _nothing_in(next(filter(_is_manifest, trees)))
+    return found
+
+
+def _is_manifest(tree: Tree) -> bool:
+    return isinstance(tree.data, dict) and {"apiVersion", "kind"} <= tree.data.keys()
+
+
+def _of_manifest(text: str, tree: Tree, path: Path) -> Iterator[Document]:
+    """Yield the configurations in a ConfigMap, or in those of a List."""
+    manifest = tree.value(path)
+    if not isinstance(manifest, dict):
+        return
+    if manifest.get("kind") == "List" and isinstance(manifest.get("items"), list) and not path:
+        for index in range(len(manifest["items"])):
+            yield from _of_manifest(text, tree, (*path, "items", index))
+    data = manifest.get("data")
+    if manifest.get("kind") != "ConfigMap" or not isinstance(data, dict):
+        return
+    texts = {key: value for key, value in data.items() if isinstance(value, str)}
+    ours = [key for key, value in texts.items() if _OURS.search(value)]
+    if not ours and len(texts) == 1:
+        ours = [key for key in texts if key.endswith(_FILES)]
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    for key in ours:
+        shown = f"{key} of ConfigMap {name}" if isinstance(name, str) else key
+        yield _of_string(text, texts[key], tree.position((*path, "data", key)), key, shown)
+
+
+def _of_string(text: str, value: str, position: Position, key: str, name: str) -> Document:
+    """Return the document in a string; a literal block keeps its lines, other strings do not."""
+    lines = syntax.lines(text)
+    mark = lines[position.line - 1][position.column - 1 : position.column]
+    written = next(filter(str.strip, lines[position.line :]), "")
+    indent = len(written) - len(next(filter(str.strip, syntax.lines(value)), ""))
+    if mark != "|":
+        parsed = _parsed(value)
+        if isinstance(parsed, TreeError) and not position.plain and mark == ">":
+            message = f"'>' joins the lines of a text; write '{key}: |'"
+            parsed = TreeError(message, position.line, position.column)
+            return Document(text, parsed, name=name)
+        return Document(value, parsed, name=name, value=(key, position))
+    above = "\n" * position.line  # so that messages have the numbers of the file's lines
+    return Document(text, _parsed(above + value), name=name, indent=indent)
+
+
+def _parsed(text: str) -> Tree | TreeError:
+    try:
+        return yamltree.parse(text)
+    except TreeError as error:
+        return error
+
+
+def _of_values(text: str, tree: Tree) -> Iterator[Document]:
+    """Yield the configurations in the values of the chart, also if it is a dependency."""
+    data = tree.data
+    if not isinstance(data, dict) or {"version", "resources"} & data.keys():
+        return
+    for base in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
+        values = tree.value(base)
+        config, profiles = values.get("config"), values.get("profiles")
+        profiles = profiles if isinstance(profiles, list) else []
+        if isinstance(config, dict) and config.keys() == {"existingConfigMap"} and not profiles:
+            message = "the configuration is not here: check the ConfigMap of this name"
+            place = tree.position((*base, "config", "existingConfigMap"))
+            raise TreeError(message, place.line, place.column)
+        if _is_config(config) and ("resources" in config or not profiles):
+            part = tree.below((*base, "config"))
+            part.data = {"version": "v1", **part.data}  # the chart's default
+            part.data.pop("existingConfigMap", None)
+            path: Path = (*base, "config")
+            yield Document(text, part, name=explain.shown(path), base=path)
+        for index, profile in enumerate(profiles):
+            if isinstance(profile, dict) and _is_config(profile.get("config")):
+                path = (*base, "profiles", index, "config")
+                yield Document(text, tree.below(path), name=explain.shown(path), base=path)
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, dict) and bool({"version", "resources"} & value.keys())
+
+
+def _nothing_in(tree: Tree) -> TreeError:
+    """Explain why a manifest has no configuration."""
+    manifest, at = tree.data, tree.position(("kind",))
+    data = manifest.get("data")
+    if manifest["kind"] == "ConfigMap":
+        if isinstance(data, dict):
+            for key, value in data.items():
+                if isinstance(value, dict | list):
+                    message = f"should be a string; write '{key}: |'"
+                    return TreeError(message, *tree.position(("data", key)).key)
+        message = "no key of this ConfigMap has a configuration ('version: v1' and 'resources:')"
+        return TreeError(message, *tree.position(("data",)).key)
+    if "resources" in manifest:
+        message = "begin with 'version: v1' and 'resources:', not with apiVersion and kind"
+        return TreeError(message, *tree.position(("apiVersion",)).key)
+    message = (
+        f"a Kubernetes manifest ({manifest['kind']}), not a configuration: that begins with "
+        "'version: v1' and 'resources:', or is in a ConfigMap"
+    )
+    return TreeError(message, at.line, at.column)

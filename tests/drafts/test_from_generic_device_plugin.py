@@ -1,0 +1,380 @@
+"""`devhost convert` of generic-device-plugin's settings: the same devices on the same host.
+
+The oracle below is that plugin's discovery, from its documentation and sources: of each path of a
+group the sorted matches, and the n-th device has the n-th match of each.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from devhost.allocation.policy import Policy
+from devhost.cli import main
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.report import report
+from devhost.testing import HostTree, can_make_nodes
+
+HARDWARE: Final = """\
+pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-1 1a86:7523 bus=1 dev=4 serial=77
+      if 1-1:1.0 ffffff
+    usb 1-2 1d50:00f4 bus=1 dev=7 serial=a*b
+      if 1-2:1.0 ffffff
+"""
+NODES: Final = {
+    **{f"ttyUSB{n}": (188, n) for n in (0, 1, 10)},
+    **{f"ttyACM{n}": (166, n) for n in (0, 3)},
+    **{f"video{n}": (81, n) for n in (0, 1)},
+    **{f"media{n}": (240, n) for n in (0, 1)},
+    **{f"snd/controlC{n}": (116, n) for n in (0, 1)},
+    **{f"snd/pcmC{n}D0c": (116, 8 + n) for n in (0, 1)},
+    "snd/pcmC1D0p": (116, 20),
+    "fuse": (10, 229),
+    "tpm0": (10, 224),
+    "tpmrm0": (250, 0),
+    "net/tun": (10, 200),
+}
+USB: Final = {"1a86:7523": "/dev/bus/usb/001/004", "1d50:00f4": "/dev/bus/usb/001/007"}
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+Given = dict[str, Any]
+Received = tuple[frozenset[tuple[str, str, str]], frozenset[tuple[str, str, bool]]]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> HostTree:
+    tree = HostTree(tmp_path_factory.mktemp("generic") / "host")
+    tree.hardware(HARDWARE)
+    for name, number in NODES.items():
+        tree.char(f"/dev/{name}", *number)
+    tree.file("/etc/licence", "x")
+    tree.directory("/srv/models")
+    return tree
+
+
+def expected(device: Given, tree: HostTree) -> Iterator[Received]:
+    """Yield what a container gets by each device of the plugin."""
+    root = str(tree.root)
+    for group in device["groups"]:
+        shares = group.get("count", 1)
+        found: list[Received] = []
+        if specs := group.get("usb", group.get("usbs")):
+            paths = [
+                USB.get(f"{int(s['vendor'], 16):04x}:{int(s['product'], 16):04x}") for s in specs
+            ]
+            nodes = [(path, path, "rw") for path in paths if path]
+            found = [(frozenset(nodes), frozenset())] if nodes else []
+        else:
+            matches = [_matching(tree, p["path"]) for p in group["paths"]]
+            usable = [m * p.get("limit", 1) for m, p in zip(matches, group["paths"], strict=True)]
+            for at in range(min(max(map(len, matches)), *map(len, usable), 10**6)):
+                chosen = [m[at].removeprefix(root) for m in usable]
+                found.append(_received(zip(chosen, group["paths"], strict=True), tree))
+        yield from (one for one in found for _ in range(shares))
+
+
+def _matching(tree: HostTree, path: str) -> list[str]:
+    return sorted(map(str, tree.root.glob(path.replace("[^", "[!").lstrip("/"))))
+
+
+def _received(chosen: Any, tree: HostTree) -> Received:
+    nodes, mounts = set(), set()
+    for host, path in chosen:
+        container = path.get("mountPath") or host
+        if container.endswith("/"):
+            container += host.rpartition("/")[2]
+        if path.get("type") == "Mount":
+            mounts.add((host, container, path.get("readOnly", False)))
+            continue
+        inside = sorted(p.name for p in tree.at(host).iterdir()) if tree.at(host).is_dir() else []
+        permissions = path.get("permissions", "mrw")
+        nodes |= {(f"{host}/{name}", f"{container}/{name}", permissions) for name in inside}
+        if not inside:
+            nodes.add((host, container, permissions))
+    return frozenset(nodes), frozenset(mounts)
+
+
+def offered(text: str, tree: HostTree) -> dict[str, list[Received]]:
+    """Return what a container gets by each device ID of a configuration."""
+    config = loads(text).require()
+    files, policy = HostFiles(str(tree.root)), Policy(("*",))
+    result: dict[str, list[Received]] = {}
+    for one in report(config, files, policy, "node"):
+        received = result.setdefault(one.resource.name, [])
+        for device in one.snapshot.devices.values():
+            assert device.healthy, device.reason
+            share = f"{device.id}::0" if one.resource.replicas > 1 else device.id
+            requests = {one.resource.name: f"{share},"}
+            (again,) = [
+                r for r in report(config, files, policy, "node", requests)
+                if r.resource.name == one.resource.name
+            ]  # fmt: skip
+            assert again.allocation is not None, again.allocation_error
+            nodes = frozenset(
+                (d.host_path, d.container_path, d.permissions) for d in again.allocation.devices
+            )
+            mounts = frozenset(
+                (m.host_path, m.container_path, m.read_only) for m in again.allocation.mounts
+            )
+            received += [(nodes, mounts)] * one.resource.replicas
+    return result
+
+
+def convert(text: str, tree: HostTree, *arguments: str) -> tuple[str, str]:
+    result = CliRunner().invoke(
+        main, ["convert", "-", "--root", str(tree.root), *arguments], input=text
+    )
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def paths(*given: str, **options: Any) -> Given:
+    return {"paths": [{"path": one} for one in given], **options}
+
+
+# The features of the examples in the plugin's README, manifests and chart, and of its sources.
+EXAMPLES: Final[dict[str, Given]] = {
+    "one-node": {"name": "camera", "groups": [paths("/dev/video0")]},
+    "absent": {"name": "camera", "groups": [paths("/dev/video7")]},
+    "globs": {
+        "name": "uart",
+        "groups": [paths(f"/dev/{stem}") for stem in ("ttyUSB*", "ttyACM*", "tty.usb*", "cu.*", "cuaU*")],
+    },
+    "counted": {"name": "fuse", "groups": [paths("/dev/fuse", count=10)]},
+    "directory": {"name": "audio", "groups": [paths("/dev/snd", count=4)]},
+    "set": {"name": "mic", "groups": [paths("/dev/snd/controlC0", "/dev/snd/pcmC0D0c")]},
+    "sets": {
+        "name": "mic",
+        "groups": [
+            paths("/dev/snd/controlC0", "/dev/snd/pcmC0D0c"),
+            *(
+                {
+                    "paths": [
+                        {"path": f"/dev/snd/controlC{n}", "mountPath": "/dev/snd/controlC0"},
+                        {"path": f"/dev/snd/pcmC{n}D0c", "mountPath": "/dev/snd/pcmC0D0c"},
+                    ]
+                }
+                for n in (1, 2, 3)
+            ),
+        ],
+    },
+    "permissions": {
+        "name": "tpm",
+        "groups": [{"paths": [{"path": "/dev/tpm0", "permissions": "r"}, {"path": "/dev/tpmrm0", "permissions": "rw"}]}],
+    },
+    "usb": {"name": "ch340", "groups": [{"usb": [{"vendor": "1A86", "product": "7523"}]}]},
+    "usb-serial": {
+        "name": "key",
+        "groups": [{"usb": [{"vendor": "1d50", "product": "F4", "serial": "a*b"}]}],
+    },
+    "usb-set": {
+        "name": "both",
+        "groups": [{"usb": [{"vendor": "1a86", "product": "7523"}, {"vendor": "1d50", "product": "00f4"}]}],
+    },
+    "usb-part": {
+        "name": "both",
+        "groups": [{"usb": [{"vendor": "1a86", "product": "7523"}, {"vendor": "1d50", "product": "0001"}]}],
+    },
+    "usb-or-path": {
+        "name": "any",
+        "groups": [{"usb": [{"vendor": "1a86", "product": "7523"}]}, paths("/dev/ttyACM*")],
+    },
+    "renamed": {"name": "uart", "groups": [{"paths": [{"path": "/dev/ttyUSB0", "mountPath": "/dev/modem"}]}]},
+    "into-directory": {
+        "name": "uart", "groups": [{"paths": [{"path": "/dev/ttyUSB*", "mountPath": "/dev/serial/"}]}],
+    },
+    "several-targets": {
+        "name": "uart",
+        "groups": [
+            {"paths": [{"path": "/dev/ttyUSB0", "mountPath": "/dev/first"}]},
+            {"paths": [{"path": "/dev/ttyACM0", "mountPath": "/dev/second", "permissions": "r"}]},
+        ],
+    },
+    "mount": {
+        "name": "licence",
+        "groups": [{"paths": [{"path": "/etc/licence", "type": "Mount", "readOnly": True}]}],
+    },
+    "mounts": {
+        "name": "models",
+        "groups": [{"paths": [{"path": "/srv/models", "type": "Mount", "mountPath": "/models"}]}],
+    },
+    "node-and-mount": {
+        "name": "card",
+        "groups": [{"paths": [{"path": "/dev/video0"}, {"path": "/etc/licence", "type": "Mount"}]}],
+    },
+    "limit": {"name": "uart", "groups": [{"paths": [{"path": "/dev/ttyUSB*"}, {"path": "/dev/fuse", "limit": 2}]}]},
+    "no-limit": {"name": "uart", "groups": [paths("/dev/ttyUSB*", "/dev/fuse")]},
+    "roles": {"name": "cards", "groups": [paths("/srv/index0", "/srv/path1", "/srv/name", "/srv/key")]},
+    "two-globs": {"name": "camera", "groups": [paths("/dev/video*", "/dev/media*")]},
+    "negated": {"name": "uart", "groups": [paths("/dev/ttyUSB[^0]")]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_offers_the_same(name: str, tree: HostTree) -> None:
+    device = EXAMPLES[name]
+    text, errors = convert(json.dumps({"devices": [device]}), tree)
+    (found,) = offered(text, tree).values()
+    assert Counter(found) == Counter(expected(device, tree)), text
+    assert "0 settings not carried over" in errors
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_any_device_of_single_paths_offers_the_same(tree: HostTree, data: st.DataObject) -> None:
+    stems = data.draw(st.lists(st.sampled_from(["ttyUSB*", "ttyACM?", "video[01]", "net/tun", "nothing*"]), min_size=1, unique=True))  # fmt: skip
+    count = data.draw(st.integers(1, 3))
+    permissions = st.sampled_from(["r", "rw", "mrw"])
+    fixed = {"mountPath": "/dev/x", "permissions": data.draw(permissions)}
+    option = st.just(fixed) | st.fixed_dictionaries(
+        {"mountPath": st.sampled_from(["", "/dev/$y/"])}, optional={"permissions": permissions}
+    )
+    groups = [
+        {"paths": [{"path": f"/dev/{stem}", **data.draw(option)}], "count": count} for stem in stems
+    ]
+    device = {"name": "some", "groups": groups}
+    text, _ = convert(json.dumps({"devices": [device]}), tree)
+    (found,) = offered(text, tree).values()
+    assert Counter(found) == Counter(expected(device, tree)), text
+
+
+def test_a_whole_file_shares_nodes_as_before(tree: HostTree) -> None:
+    devices = [EXAMPLES[name] for name in ("directory", "sets", "globs", "counted", "one-node")]
+    text, _ = convert(yaml.safe_dump({"domain": "iot.example.org", "devices": devices}), tree)
+    found = offered(text, tree)
+    for device in devices:
+        assert Counter(found[f"iot.example.org/{device['name']}"]) == Counter(
+            expected(device, tree)
+        )
+
+
+DEVICE: Final = "name: fuse\ngroups:\n- count: 10\n  paths:\n  - path: /dev/fuse\n"
+
+
+def daemon_set(arguments: list[str]) -> str:
+    containers = [{"name": "plugin", "image": "example.org/plugin:1", "args": arguments}]
+    pod = {"spec": {"containers": containers}}
+    kinds = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}},
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": pod}},
+    ]
+    return yaml.safe_dump_all(kinds)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (yaml.safe_dump({"devices": [yaml.safe_load(DEVICE)]}), "squat.ai/fuse"),
+        (yaml.safe_dump({"device": [yaml.safe_load(DEVICE)], "domain": "a.org"}), "a.org/fuse"),
+        (daemon_set(["--device", DEVICE]), "squat.ai/fuse"),
+        (daemon_set([f"--device={json.dumps(yaml.safe_load(DEVICE))}", "--domain", "b.org"]), "b.org/fuse"),
+        (daemon_set(["--domain=b.org", "--device", "fuse,/dev/fuse"]), "b.org/fuse"),
+        (
+            yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": {"config.yaml": f"devices:\n- {DEVICE.replace(chr(10), chr(10) + '  ')}"}}),
+            "squat.ai/fuse",
+        ),
+        (
+            yaml.safe_dump({"genericDevicePlugin": {"status": "Enabled", "domain": "c.org", "devices": [yaml.safe_load(DEVICE)]}}),
+            "c.org/fuse",
+        ),
+        (yaml.safe_dump({"controllers": {"main": {"args": ["--device", DEVICE]}}}), "squat.ai/fuse"),
+        (yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(daemon_set(["--device", DEVICE]).split("---")[1])]}), "squat.ai/fuse"),
+    ],
+)  # fmt: skip
+def test_wherever_the_settings_are(text: str, name: str, tree: HostTree) -> None:
+    converted, _ = convert(text, tree)
+    assert list(offered(converted, tree)) == [name]
+
+
+def test_domain_of_the_arguments_holds_for_the_file(tmp_path: Path, tree: HostTree) -> None:
+    (tmp_path / "config.yaml").write_text(f"devices:\n- {DEVICE.replace(chr(10), chr(10) + '  ')}")
+    (tmp_path / "ds.yaml").write_text(daemon_set(["--device", "kvm,/dev/kvm", "--domain", "d.org"]))
+    files = [str(tmp_path / name) for name in ("config.yaml", "ds.yaml")]
+    result = CliRunner().invoke(main, ["convert", *files, "--root", str(tree.root)])
+    assert list(offered(result.stdout, tree)) == ["d.org/fuse", "d.org/kvm"]
+    result = CliRunner().invoke(main, ["convert", *files, "--domain", "e.org"])
+    assert list(offered(result.stdout, tree)) == ["e.org/fuse", "e.org/kvm"]
+
+
+@pytest.mark.parametrize(
+    ("device", "lost"),
+    [
+        ({"name": "x", "groups": [paths("/dev/fuse", count=10), paths("/dev/video0")]}, "`replicas` is the lowest"),
+        ({"name": "x", "groups": [{"paths": [{"path": f"/dev/{one}", "mountPath": "/dev/x", "permissions": mode}]} for one, mode in (("tpm0", "r"), ("fuse", "rw"))]}, "one mountPath with different options"),
+        ({"name": "x", "groups": [paths("/dev/fuse")], "color": "red"}, "unknown key 'color' of a device"),
+        ({"name": "x", "groups": [paths("/dev/video0"), paths("/dev/tpm0", "/dev/tpmrm0")]}, "groups of several paths"),
+        ({"name": "x", "groups": [paths("/dev/tpm0", "/dev/fuse"), paths("/dev/video0", "/dev/video1")]}, "differ in more"),
+        ({"name": "x", "groups": [paths("/dev/video*", "/srv/*")]}, "cannot be joined"),
+        ({"name": "x y", "groups": [paths("/dev/fuse")]}, "x y"),
+        ({"name": "x", "groups": [{"usb": [{"vendor": "1a86"}]}]}, "usb without 'product'"),
+        ({"name": "x", "groups": [{"usb": [{"vendor": "zz", "product": "1"}]}]}, "invalid literal"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "permissions": "rwx"}]}]}, "'rwx'"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "mountPath": "relative"}]}]}, "relative"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "limit": [1]}]}]}, "int()"),
+        ({"name": "x", "groups": [{"count": 1}]}, "either paths or usb"),
+        ({"name": "x", "groups": [paths("fuse")]}, "not an absolute path"),
+        ({"name": "x", "groups": [paths("/dev/fuse")]}, "a second resource"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_carried_over_is_named(device: Given, lost: str, tree: HostTree) -> None:
+    devices = [{"name": "first", "groups": [paths("/dev/net/tun")]}, device, device]
+    text, errors = convert(json.dumps({"devices": devices}), tree)
+    assert lost in errors
+    assert "# Not carried over:" in text
+    assert "squat.ai/first" in offered(text, tree)
+    result = CliRunner().invoke(
+        main, ["convert", "-", "--strict"], input=json.dumps({"devices": devices})
+    )
+    assert result.exit_code == 1
+    assert result.stdout.startswith("# Converted by")
+
+
+def test_other_flags_are_named(tree: HostTree) -> None:
+    text, errors = convert(
+        daemon_set(["--log-level", "debug", "--listen=:1", "--device", DEVICE]), tree
+    )
+    assert "1 resource converted, 2 settings not carried over" in errors
+    assert "# Not carried over: --log-level debug" in text
+    assert "# Not carried over: --listen=:1" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image: {repository: squat/generic-device-plugin}", "no devices of generic-device-plugin"),
+        ("[", "while parsing"),
+        ("a: " + "[" * 600, "nested too deeply"),
+        ("", "no devices"),
+    ],
+)
+def test_what_has_no_devices_is_an_error(text: str, message: str) -> None:
+    result = CliRunner().invoke(main, ["convert", "-"], input=text)
+    assert (result.exit_code, message in result.stderr) == (1, True), result.output
+
+
+def test_a_file_is_not_overwritten(tmp_path: Path, tree: HostTree) -> None:
+    target = tmp_path / "devhost.yaml"
+    given = daemon_set(["--device", DEVICE])
+    _, errors = convert(given, tree, "-o", str(target))
+    assert f"next: devhost plan {target} --root {tree.root}\n" in errors
+    first = target.read_text()
+    result = CliRunner().invoke(
+        main, ["convert", "-", "-o", str(target), "--domain", "f.org"], input=given
+    )
+    assert (result.exit_code, "overwrite it with --force" in result.stderr) == (1, True)
+    assert target.read_text() == first
+    convert(given, tree, "-o", str(target), "--domain", "f.org", "--force")
+    assert "f.org/fuse" in target.read_text()

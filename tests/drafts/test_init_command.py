@@ -1,0 +1,212 @@
+"""`devhost init`: a configuration for what a host has."""
+
+import contextlib
+import os
+import pty
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner, Result
+
+from devhost.allocation.policy import Policy
+from devhost.cli import main
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.report import report
+from devhost.testing import HostTree, can_make_nodes
+
+TREES: Final = sorted((Path(__file__).parents[1] / "hardware" / "trees").glob("*.tree"))
+# Where nothing is for containers, or nothing without a flag.
+EMPTY: Final = {"can", "nvme", "sriov", "fpga-dfl", "fpga-xdma", "serial-card", "spi-i2c", "tpm", "yubikey"}  # fmt: skip
+# The report descriptor of a security token: its usage page is that of FIDO, 0xF1D0.
+FIDO: Final = bytes.fromhex("06d0f10901a1010920150026ff0075089540810209211500 26ff00750895409102c0")
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    return HostTree(tmp_path / "host")
+
+
+def init(tree: HostTree, *arguments: str, **options: str) -> Result:
+    return CliRunner().invoke(main, ["init", "--root", str(tree.root), *arguments], **options)  # type: ignore[arg-type]
+
+
+def written(tree: HostTree, *arguments: str) -> str:
+    result = init(tree, *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def commented_in(text: str) -> str:
+    """Return a file with the resources that are commented out."""
+    lines = text.replace("resources: []", "resources:").splitlines()
+    keys = ("- name:", "  sources:", "    - ", "  id:", "  replicas:")
+    return "\n".join(
+        f"  {line[4:]}" if line.startswith("  # ") and line[4:].startswith(keys) else line
+        for line in lines
+    )
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
+def test_all_that_is_offered_can_be_allocated(path: Path, tree: HostTree) -> None:
+    tree.hardware(path.read_text())
+    text = written(tree)
+    assert text == written(tree)
+    config = loads(text, policy=Policy(enforced=True)).require()
+    found = report(config, HostFiles(str(tree.root)), Policy(enforced=True), "")
+    assert bool(found) == (path.stem not in EMPTY)
+    nodes: set[object] = set()
+    for one in found:
+        (device,) = one.snapshot.devices.values()
+        assert device.healthy, device.reason
+        assert not nodes & {node.path for node in device.nodes}
+        nodes |= {node.path for node in device.nodes}
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
+def test_what_is_commented_out_would_be_refused(path: Path, tree: HostTree) -> None:
+    tree.hardware(path.read_text())
+    text = written(tree)
+    loaded = loads(commented_in(text))
+    config = loaded.require()
+    assert text.count("# Not offered: ") == text.count("  # - name: ") or "/dev/kvm" in text
+    active = {one.name for one in loads(text).require().resources}
+    for one in report(config, HostFiles(str(tree.root)), Policy(enforced=True), ""):
+        healthy = [device for device in one.snapshot.devices.values() if device.healthy]
+        assert bool(healthy) == (one.resource.name in active), one.resource.name
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
+def test_every_device_with_a_safe_node_is_offered(path: Path, tree: HostTree) -> None:
+    """No adapter, camera, sound card or GPU is forgotten."""
+    text = path.read_text()
+    tree.hardware(text)
+    config = loads(written(tree)).require()
+    found = report(config, HostFiles(str(tree.root)), Policy(enforced=True), "")
+    names = {
+        node.variables["name"] for one in found for device in one.snapshot.devices.values() for node in device.nodes
+    }  # fmt: skip
+    for line in map(str.split, text.splitlines()):
+        if line[0] in ("tty", "video4linux", "dvb", "sound", "gpio", "apex") and ":" in line[-1]:
+            assert line[1] in names or path.stem in EMPTY, line
+        if line[0] == "drm" and line[1].startswith("render"):
+            assert line[1] in names
+
+
+def test_an_empty_host_gets_examples(tree: HostTree) -> None:
+    result = init(tree)
+    assert result.stderr == f"0 resources\nnext: devhost plan FILE --root {tree.root}\n"
+    assert loads(result.stdout).require().resources == ()
+    found = loads(commented_in(result.stdout)).require().resources
+    assert [one.name for one in found] == ["example.com/kvm", "example.com/fuse", "example.com/tun"]
+
+
+def test_nodes_that_are_shared(tree: HostTree) -> None:
+    tree.char("/dev/kvm", 10, 232)
+    tree.char("/dev/fuse", 10, 229)
+    (kvm, fuse) = loads(written(tree, "--domain", "iot.example.org")).require().resources
+    assert (kvm.name, kvm.replicas, fuse.name) == (
+        "iot.example.org/kvm",
+        100,
+        "iot.example.org/fuse",
+    )
+
+
+def test_a_security_token_is_offered_by_its_safe_node(tree: HostTree) -> None:
+    tree.hardware((TREES[0].parent / "yubikey.tree").read_text())
+    (hid,) = (tree.root / "sys/devices").rglob("*0003:1050:0407.0015")
+    (hid / "report_descriptor").write_bytes(FIDO)
+    (resource,) = loads(written(tree)).require().resources
+    (found,) = report(loads(written(tree)).require(), HostFiles(str(tree.root)), Policy(enforced=True), "")  # fmt: skip
+    (device,) = found.snapshot.devices.values()
+    assert [node.path for node in device.nodes] == ["/dev/hidraw9"]
+    assert resource.name == "example.com/yubikey-otp-fido-ccid"
+
+
+def test_keyboards_disks_and_bluetooth_are_left_out(tree: HostTree) -> None:
+    tree.hardware(
+        """pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-1 046d:c31c bus=1 dev=2 product=Keyboard
+      if 1-1:1.0 030101 usbhid
+        hid 0003:046D:C31C.0001 driver=hid-generic
+          hidraw hidraw0 240:0
+          input input5
+            input event3 13:67
+    usb 1-2 8087:0a2b bus=1 dev=3
+      if 1-2:1.0 e00101 btusb
+    usb 1-3 0781:5567 bus=1 dev=4 product=Disk
+      if 1-3:1.0 080650 usb-storage
+        scsi 4:0:0:0
+          block sda 8:0
+"""
+    )
+    assert loads(commented_in(written(tree))).require().resources[0].name == "example.com/kvm"
+
+
+def test_chosen_devices(tree: HostTree) -> None:
+    tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
+    (one,) = loads(written(tree, "ttyUSB1")).require().resources
+    assert one.sources[0].usb is not None
+    assert one.sources[0].usb.serial == ("A50285BI",)
+    assert len(loads(written(tree, "0403:6001")).require().resources) == 2
+    result = init(tree, "ttyUSB9")
+    assert (result.exit_code, "no device ttyUSB9" in result.stderr) == (1, True)
+
+
+def test_a_file_is_not_overwritten(tree: HostTree, tmp_path: Path) -> None:
+    target = tmp_path / "devhost.yaml"
+    result = init(tree, "-o", str(target))
+    assert (
+        result.stdout,
+        f"next: devhost plan {target} --root {tree.root}\n" in result.stderr,
+    ) == ("", True)
+    result = init(tree, "-o", str(target), "--domain", "a.org")
+    assert (result.exit_code, "overwrite it with --force" in result.stderr) == (1, True)
+    assert "a.org" not in target.read_text()
+    assert init(tree, "-o", str(target), "--domain", "a.org", "--force").exit_code == 0
+    assert "a.org/kvm" in target.read_text()
+
+
+def test_an_invalid_domain_is_an_error(tree: HostTree) -> None:
+    result = init(tree, "--domain", "a b")
+    assert (result.exit_code, "--domain" in result.stderr) == (2, True)
+
+
+def test_names_cannot_break_the_file(tree: HostTree) -> None:
+    tree.hardware(
+        """pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-1 1a86:7523 bus=1 dev=2 product="a: [b]* #\u202e" serial="x]{$y}'z"
+      if 1-1:1.0 ffffff
+    usb 1-2 1a86:7523 bus=1 dev=3 product="${other}" serial="8: *"
+      if 1-2:1.0 ffffff
+"""
+    )
+    text = written(tree)
+    found = report(loads(text).require(), HostFiles(str(tree.root)), Policy(enforced=True), "")
+    assert [len(one.snapshot.devices) for one in found] == [1, 1]
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_on_a_terminal_it_asks(tree: HostTree, tmp_path: Path) -> None:
+    tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
+    devhost = str(Path(sys.executable).with_name("devhost"))
+    target = str(tmp_path / "devhost.yaml")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(devhost, [devhost, "init", "--root", str(tree.root), "-o", target])
+    os.write(terminal, b"iot.example.org\nn\n\n")  # Enter is yes
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is closed
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    os.close(terminal)
+    os.waitpid(process, 0)
+    assert b"Now /dev/ttyUSB1. Include it? [Y/n]" in shown
+    (one,) = loads(Path(target).read_text()).require().resources
+    assert one.name == "iot.example.org/ft232r-usb-uart-2"

@@ -1,0 +1,137 @@
+"""Configurations in manifests and in the chart's values, with the positions of that file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from devhost.loading.loader import Loaded, load, load_all
+
+BODY = (
+    "version: v1\nresources:\n  - name: example.com/a\n    sources: [static: 1]\n    replcas: 2\n"
+)
+GOOD = BODY.replace("replcas", "replicas")
+
+
+def inside(text: str, columns: int) -> str:
+    return "".join(f"{' ' * columns}{line}\n" for line in text.splitlines())
+
+
+def config_map(*values: str, name: str = "a") -> str:
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\ndata:\n{''.join(values)}"
+
+
+def checked(tmp_path: Path, text: str) -> list[Loaded]:
+    file = tmp_path / "f.yaml"
+    file.write_bytes(text.encode())
+    return load_all(str(file))
+
+
+def found(tmp_path: Path, text: str) -> list[str]:
+    loaded = checked(tmp_path, text)
+    return [f"{one.line}:{one.column} {one.path}" for part in loaded for one in part.problems]
+
+
+@pytest.mark.parametrize("mark", ["|", "|-", "|+", "|2-", "| # a comment"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_block_has_the_positions_of_the_manifest(tmp_path: Path, mark: str, end: str) -> None:
+    text = config_map(f"  config.yaml: {mark}\n", inside(BODY, 4))
+    (part,) = checked(tmp_path, text.replace("\n", end))
+    (problem,) = part.problems
+    assert (problem.line, problem.column) == (11, 9)
+    assert problem.resource == "example.com/a"
+    assert part.name == "config.yaml of ConfigMap a"
+
+
+def test_messages_have_the_numbers_of_the_manifest_too(tmp_path: Path) -> None:
+    twice = GOOD + "    replicas: 3\n"
+    (part,) = checked(tmp_path, config_map("  config.yaml: |\n", inside(twice, 4)))
+    (problem,) = part.problems
+    assert (problem.line, problem.column) == (12, 9)
+    assert problem.message == "duplicate key (first defined on line 11)"
+
+
+def test_an_error_of_yaml_in_a_block(tmp_path: Path) -> None:
+    broken = BODY.replace("    replcas", "   replcas")
+    text = config_map("  config.yaml: |\n", inside(broken, 4))
+    assert found(tmp_path, text) == ["11:8 "]
+
+
+def test_a_quoted_string_says_where_in_it(tmp_path: Path) -> None:
+    (part,) = checked(tmp_path, config_map(f"  config.yaml: {json.dumps(BODY)}\n"))
+    (problem,) = part.problems
+    assert (problem.line, problem.column) == (6, 16)
+    assert problem.message.startswith("line 5, column 5 of 'config.yaml': unknown key 'replcas'")
+    assert problem.excerpt is not None
+    assert (problem.excerpt.text, problem.excerpt.line) == ("    replcas: 2", 0)
+
+
+def test_a_folded_string_loses_its_lines(tmp_path: Path) -> None:
+    (part,) = checked(tmp_path, config_map("  config.yaml: >\n", inside(BODY, 4)))
+    assert [one.message for one in part.problems] == [
+        "'>' joins the lines of a text; write 'config.yaml: |'"
+    ]
+
+
+def test_each_of_several_keys_and_documents_is_judged(tmp_path: Path) -> None:
+    one = config_map("  a.yaml: |\n", inside(BODY, 4), "  b.yaml: |\n", inside(BODY, 6))
+    other = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: x}\n"
+    text = f"---\n{one}---\n{other}---\n{config_map('  nginx.conf: |', chr(10), '    a {}')}\n"
+    parts = checked(tmp_path, text)
+    assert [part.name for part in parts] == ["a.yaml of ConfigMap a", "b.yaml of ConfigMap a"]
+    assert found(tmp_path, text) == [
+        "12:9 resources[0].replcas",
+        "18:11 resources[0].replcas",
+    ]
+
+
+def test_a_list_of_manifests(tmp_path: Path) -> None:
+    item = inside(config_map("  config.yaml: |\n", inside(BODY, 4)), 4).replace(
+        "    api", "  - api"
+    )
+    text = f"apiVersion: v1\nkind: List\nitems:\n{item}"
+    assert found(tmp_path, text) == ["14:13 resources[0].replcas"]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("image: {tag: a}\nconfig:\n" + inside(BODY, 2), "7:7 config.resources[0].replcas"),
+        (
+            "config:\n" + inside(BODY.replace("version: v1\n", ""), 2),
+            "5:7 config.resources[0].replcas",
+        ),
+        ("devhost:\n  config:\n" + inside(BODY, 4), "7:9 devhost.config.resources[0].replcas"),
+        (
+            "config: {resources: []}\nprofiles:\n  - name: a\n    config:\n" + inside(BODY, 6),
+            "9:11 profiles[0].config.resources[0].replcas",
+        ),
+    ],
+)
+def test_the_values_of_the_chart(tmp_path: Path, text: str, at: str) -> None:
+    assert found(tmp_path, text) == [at]
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "says"),
+    [
+        ("config: {existingConfigMap: a}\n", "1:29", "the configuration is not here: check the ConfigMap of this name"),
+        (config_map("  config.yaml:\n", inside(BODY, 4)), "6:3", "should be a string; write 'config.yaml: |'"),
+        (config_map("  nginx.conf: a\n"), "5:1", "no key of this ConfigMap has a configuration"),
+        ("apiVersion: v1\nkind: List\nitems: [1]\n", "2:7", "a Kubernetes manifest (List), not a configuration"),
+    ],
+)  # fmt: skip
+def test_where_there_is_none(tmp_path: Path, text: str, at: str, says: str) -> None:
+    (part,) = checked(tmp_path, text)
+    (problem,) = part.problems
+    assert f"{problem.line}:{problem.column}" == at
+    assert problem.message.startswith(says)
+
+
+def test_a_command_for_one_configuration_refuses_several(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(config_map("  a.yaml: |\n", inside(GOOD, 4), "  b.yaml: |\n", inside(GOOD, 4)))
+    (problem,) = load(str(file)).problems
+    assert problem.message == (
+        "has 2 configurations (a.yaml of ConfigMap a, b.yaml of ConfigMap a); one is needed here"
+    )

@@ -1,0 +1,13 @@
+// actionlint: checks GitHub's workflows.
+package main
+
+import (
+	"os"
+
+	"github.com/rhysd/actionlint"
+)
+
+func main() {
+	command := actionlint.Command{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	os.Exit(command.Main(os.Args))
+}
