@@ -1,7 +1,6 @@
 """Why a resource has no devices: in `plan`, `status`, on the status page and in the log."""
 
 import asyncio
-import html
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,6 @@ from devhost.loading.loader import loads
 from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
 from tests.observe.asking import status, status_port_of
-from tests.observe.test_page import BROWSER, browse
 from tests.observe.test_status_command import asked
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.hosting import Kubelet
@@ -111,9 +109,7 @@ def test_a_trial(tree: HostTree, source: str, says: str) -> None:
     assert says in texts_of(found.as_json())
 
 
-async def test_all_of_them_in_all_places(
-    daemon: Daemon, started: Kubelet, tree: HostTree, directory: Path
-) -> None:
+async def test_all_of_them_in_all_places(daemon: Daemon, started: Kubelet, tree: HostTree) -> None:
     """One process, and the commands as a person runs them."""
     daemon.flags += ["--root", str(tree.root), "--allow-exec", "--allow-path", "*"]
     await daemon.start(configuration(*(source for source, _ in TRIALS)))
@@ -123,7 +119,6 @@ async def test_all_of_them_in_all_places(
             await asyncio.sleep(0.05)
     _, text, _ = await asked("--status-listen", f":{port}")
     plan = await planned(daemon, tree)
-    page = html.unescape((await browse(port, directory, "--dump-dom"))[0]) if BROWSER else None
     shown = {one["name"]: texts_of(one) for one in (await status(port))["resources"]}
     missing = []
     for at, (source, says) in enumerate(TRIALS):
@@ -132,7 +127,6 @@ async def test_all_of_them_in_all_places(
             "plan": part_of(plan, name_of(at)),
             "status": part_of(text, name_of(at)),
             "what the page shows": shown[name_of(at)],
-            "page": page or says,
             "log": "\n".join(str(line.get("reason")) for line in lines),
         }
         missing += [(place, source) for place, found in places.items() if says not in found]
