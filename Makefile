@@ -37,7 +37,7 @@ LICENSES := MIT;MIT License;Apache-2.0;Apache-2.0 AND BSD-2-Clause;BSD License;B
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench lint type format kubelet chart-schema manifest image audit requirements proto schema reference picture docs clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest image audit requirements proto schema reference picture docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -87,6 +87,14 @@ fuzz: setup ## Fuzz all that reads what others write, for SECONDS in all
 
 bench: setup ## Measure, beside a bare Go plugin and the machine's floor
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+# The picture for the README is of a real run; the others are to be looked at.
+screenshots: setup ## Check the status page in a browser, and write docs/images/status.png and build/pictures
+	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[test,browser]'
+	@$(BIN)/python -m tests.support.browser >/dev/null
+	@mkdir -p build/pictures docs/images
+	@DEVHOST_TEST_PICTURES=build/pictures $(BIN)/python -m pytest tests/observe/test_page_browser.py
+	@cp build/pictures/status.png docs/images/
 
 lint: setup ## Check style, formatting and who may import whom
 	@$(BIN)/ruff check

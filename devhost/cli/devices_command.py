@@ -1,17 +1,41 @@
 """``devhost devices``."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from devhost.cli import completion, options
 from devhost.cli import output as printer
+from devhost.cli.problems import print_problems
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
+    from devhost.allocation.policy import Policy
     from devhost.discovery.machine import Described, DeviceRow, Machine
+    from devhost.hostfs.files import HostFiles
+    from devhost.offers import Offers
+
+
+_SUBSYSTEMS = (
+    ("usb", "USB devices."),
+    ("pci", "PCI functions."),
+    ("tty", "Serial ports."),
+    ("block", "Disks."),
+)
+
+
+def _subsystem_options(command: Callable[..., None]) -> Callable[..., None]:
+    any_of_them = click.option(
+        "--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem."
+    )
+    command = any_of_them(command)
+    for name, text in reversed(_SUBSYSTEMS):
+        flag = click.option(f"--{name}", "subsystems", flag_value=name, multiple=True, help=text)
+        command = flag(command)
+    return command
 
 
 @click.command(
@@ -19,13 +43,16 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
 )
 @click.argument("what", required=False, shell_complete=completion.devices)
-@click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
-@click.option("--pci", "subsystems", flag_value="pci", multiple=True, help="PCI functions.")
-@click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")
-@click.option("--block", "subsystems", flag_value="block", multiple=True, help="Disks.")
-@click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem.")
+@_subsystem_options
 @click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="Also show which resource of this configuration offers a device, and why others do not.",
+)
 @options.root_option
+@options.node_name_option
+@options.trust_options
 @click.option(
     "-o",
     "--output",
@@ -35,42 +62,81 @@ if TYPE_CHECKING:
     help="Output format; yaml: an entry of `resources` that offers exactly this device.",
 )
 def command(
-    what: str | None, subsystems: tuple[str, ...], everything: bool, root: str, output: str
+    what: str | None,
+    subsystems: tuple[str, ...],
+    everything: bool,
+    config: str | None,
+    root: str,
+    node_name: str,
+    policy: "Policy",
+    output: str,
 ) -> None:
     """Show the devices of this host, or one in full.
 
     WHAT is a node (ttyUSB0), a USB name (1-2), a PCI address or a number (0403:6001).
+
+    With --config, trust is judged as by `run` with the same flags.
     """
     from devhost.discovery.machine import Machine
     from devhost.hostfs.files import HostFiles
 
     if output == "yaml" and what is None:
         raise click.UsageError("-o yaml needs a device")
-    machine = Machine(HostFiles(options.real_root(root)))
+    files = HostFiles(options.real_root(root))
+    machine = Machine(files)
     if machine.problem is not None:
         printer.fail(machine.problem)
+    offers = None if config is None else _offers(config, files, policy, node_name)
     if what is None:
-        _list(machine, subsystems, output, everything=everything)
+        _list(machine, subsystems, output, offers, everything=everything)
         return
     found = machine.find(what)
     if not found:
         printer.fail(f"no device {printable(what)}; `devhost devices --all` lists what there is")
-    if output == "json":
-        printer.print_json([_as_json(one) for one in found])
-    elif output == "yaml":
-        _print_yaml(machine.entry(one) for one in found)
-    else:
-        for number, one in enumerate(found):
-            if number:
-                printer.echo()
-            _print(one)
+    _show(machine, found, output, offers)
 
 
-def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
+def _show(
+    machine: "Machine", found: "Sequence[Described]", output: str, offers: "Offers | None"
+) -> None:
+    match output:
+        case "json":
+            printer.print_json([_as_json(one) | _offered_json(one, offers) for one in found])
+        case "yaml":
+            from devhost.discovery.entries import EntryWriter
+
+            _print_yaml(EntryWriter(machine).of(found))
+        case _:
+            _print(found, offers)
+
+
+def _offers(config: str, files: "HostFiles", policy: "Policy", node_name: str) -> "Offers":
+    """Return what a configuration offers on this host; exit with status 1 if it is invalid."""
+    from devhost.loading.loader import load
+    from devhost.offers import Offers
+    from devhost.report import report
+
+    loaded = load(config, policy)
+    print_problems(loaded.problems)
+    if loaded.config is None:
+        sys.exit(1)
+    enforced = replace(policy, enforced=True)
+    return Offers(report(loaded.config, files, enforced, node_name, explained=""))
+
+
+def _list(
+    machine: "Machine",
+    subsystems: Sequence[str],
+    output: str,
+    offers: "Offers | None",
+    *,
+    everything: bool,
+) -> None:
     tables: dict[str, list[DeviceRow]] = {}
     for one in subsystems or ("usb", "pci"):
         read = {"usb": machine.usb_rows, "pci": machine.pci_rows}.get(one)
-        tables[one] = list(read() if read else machine.subsystem_rows(one))
+        found = read() if read else machine.subsystem_rows(one)
+        tables[one] = [row if offers is None else _with_offers(row, offers) for row in found]
     if output == "json":
         shown = {name: [dict(row.values) for row in rows] for name, rows in tables.items()}
         printer.print_json(shown)
@@ -91,12 +157,26 @@ def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everyth
     sys.exit(0)
 
 
+def _with_offers(row: "DeviceRow", offers: "Offers") -> "DeviceRow":
+    names = dict.fromkeys(one.resource for one in offers.of(row.nodes, row.syspath))
+    return replace(row, values={**row.values, "OFFERED AS": ", ".join(names) or "-"})
+
+
 def _counts(row: "DeviceRow", subsystems: Sequence[str]) -> bool:
     """Whether a function is worth a line where nobody has asked for PCI."""
     return bool(subsystems) or "PCI" not in row.values or row.values["NODES"] != "-"
 
 
-def _print(one: "Described") -> None:
+def _print(found: "Sequence[Described]", offers: "Offers | None") -> None:
+    for number, one in enumerate(found):
+        if number:
+            printer.echo()
+        _print_described(one)
+        if offers is not None:
+            _print_offered(one, offers)
+
+
+def _print_described(one: "Described") -> None:
     node, state = one.node, one.state
     title = f"/dev/{node.file}" if node and node.file else node.name if node else ""
     if node is None and one.owner is not None:
@@ -114,12 +194,39 @@ def _print(one: "Described") -> None:
         printer.wrapped(f"{'above it':<17}  {above}", "  ", " " * 21)
 
 
-def _print_yaml(entries: Iterable[dict[str, Any]]) -> None:
-    from devhost.drafts.draft import resource_lines
+def _print_offered(one: "Described", offers: "Offers") -> None:
+    lines = []
+    for offer in (found := offers.of(one.every_node, one.syspath)):
+        text = f"{offer.resource} {offer.device}"
+        if one.path is not None and one.path not in offer.files:
+            text += f" ({', '.join(offer.paths)})"
+        lines.append(("offered as", f"{text}: {offer.reason}" if offer.reason else text))
+    if not found:
+        lines.append(("offered as", "-"))
+    left = offers.left_out(one.called, found)
+    lines += [("not offered as", f"{name}: {reason}") for name, reason in left]
+    for heading, text in lines:
+        printer.wrapped(f"{heading:<17}  {printable(text)}", "  ", " " * 21)
 
-    for entry in entries:
-        for line in resource_lines(entry):
-            printer.echo(line)
+
+def _offered_json(one: "Described", offers: "Offers | None") -> dict[str, Any]:
+    if offers is None:
+        return {}
+    found = offers.of(one.every_node, one.syspath)
+    left = offers.left_out(one.called, found)
+    return {
+        "offered": [
+            {
+                "resource": offer.resource,
+                "id": offer.device,
+                "health": "Unhealthy" if offer.reason else "Healthy",
+                "reason": offer.reason,
+                "paths": list(offer.paths),
+            }
+            for offer in found
+        ],
+        "notOffered": [{"resource": name, "reason": reason} for name, reason in left],
+    }
 
 
 def _as_json(one: "Described") -> dict[str, Any]:
@@ -133,3 +240,11 @@ def _as_json(one: "Described") -> dict[str, Any]:
         "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
         "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],
     }
+
+
+def _print_yaml(entries: Iterable[dict[str, Any]]) -> None:
+    from devhost.drafts.draft import resource_lines
+
+    for entry in entries:
+        for line in resource_lines(entry):
+            printer.echo(line)

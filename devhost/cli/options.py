@@ -30,10 +30,11 @@ class _Root(click.Path):
         return within_time("--root", lambda: super(_Root, self).convert(value, param, ctx))
 
 
+DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
 config_argument = click.argument(
     "config",
     envvar="DEVHOST_CONFIG",
-    default="/etc/devhost/config.yaml",
+    default=DEFAULT_CONFIG,
     metavar="[CONFIG]",
     shell_complete=completion.files,
 )
@@ -61,6 +62,15 @@ output_option = click.option(
     default="text",
     show_default=True,
     help="Output format; the JSON format is stable.",
+)
+table_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "wide", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format: wide has all columns, and one line per row also on a terminal. The shape "
+    "of json and yaml is stable.",
 )
 
 

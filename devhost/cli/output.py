@@ -7,6 +7,7 @@ around or cannot be seen gets out of here as it is.
 import json
 import os
 import shlex
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from devhost.cli import tables
 from devhost.errors import Problem
 from devhost.model.names import printable
 
@@ -53,6 +55,16 @@ def print_json(value: Any) -> None:
     _print(json.dumps(value, indent=2))
 
 
+def print_value(value: Any, output: str) -> None:
+    """Print a value as JSON or YAML, in ASCII."""
+    if output == "json":
+        print_json(value)
+        return
+    import yaml
+
+    _print(yaml.safe_dump(value, sort_keys=False, width=sys.maxsize).rstrip())
+
+
 def print_warnings(texts: Iterable[str]) -> None:
     """Print warnings about the command line."""
     for text in texts:
@@ -76,28 +88,52 @@ def print_nothing(node_name: str) -> None:
     note(f"devhost: no resources for node {node_name} (--node-name)")
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: with colors on a terminal, plain otherwise."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    if sys.stdout and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False
+) -> None:
+    """Print a table; see `table_lines`."""
+    print_lines(table_lines(headings, rows, wide=wide))
 
-        table = Table(*headings, box=None, pad_edge=False, header_style="bold")
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        Console().print(table)
-        return
-    lines = [list(headings), *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines as they are: what cannot be shown in them is escaped already."""
     for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        echo("   ".join(cells).rstrip())
+        _print(line)
+
+
+def table_lines(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False
+) -> list[str]:
+    """Return a table: folded to the width of a terminal, one line per row otherwise.
+
+    Args:
+        headings: Of the columns.
+        rows: The cells.
+        wide: One line per row also on a terminal.
+    """
+    rows = [[printable(cell) for cell in row] for row in rows]
+    if not on_a_terminal():
+        return tables.plain(headings, rows)
+    if wide:
+        lines = tables.plain(headings, rows)
+    else:
+        lines = tables.folded(headings, rows, shutil.get_terminal_size().columns)
+    if not os.environ.get("NO_COLOR") and lines[0].startswith(headings[0]):
+        lines[0] = click.style(lines[0], bold=True)
+    return lines
+
+
+def on_a_terminal() -> bool:
+    """Whether a person reads the output."""
+    return bool(sys.stdout and sys.stdout.isatty())
 
 
 def print_reports(
-    reports: "Sequence[ResourceReport]", node_name: str, *, everything: bool = False
+    reports: "Sequence[ResourceReport]",
+    node_name: str,
+    *,
+    everything: bool = False,
+    wide: bool = False,
 ) -> None:
     """Print what a host would advertise, as text; every candidate that was looked at, if asked."""
     if not reports:
@@ -112,7 +148,7 @@ def print_reports(
         for warning in shown["warnings"]:
             echo(f"  warning: {warning}")
         if shown["devices"]:
-            _print_devices(shown["devices"])
+            _print_devices(shown["devices"], wide=wide)
         for skipped in shown["skipped"]:
             echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
         for explained in shown.get("explain", ()):
@@ -122,7 +158,7 @@ def print_reports(
 
 
 def _print_explained(explained: dict[str, Any], *, everything: bool) -> None:
-    """Print what a source has looked at, within 80 columns."""
+    """Print what a source has looked at."""
     wrapped(f"sources[{explained['source']}]: {explained['summary']}", "  ", "    ")
     wrapped(explained["looked"], "  ", "    ")
     candidates = explained["candidates"]
@@ -138,7 +174,7 @@ def _print_explained(explained: dict[str, Any], *, everything: bool) -> None:
 
 
 def wrapped(text: str, first: str, other: str) -> None:
-    """Print a text in lines of at most 80 columns.
+    """Print a text in lines of at most 80 columns, or of a narrower terminal's.
 
     Args:
         text: The text.
@@ -147,7 +183,7 @@ def wrapped(text: str, first: str, other: str) -> None:
     """
     for line in textwrap.wrap(
         text,
-        _COLUMNS,
+        _columns(),
         initial_indent=first,
         subsequent_indent=other,
         break_on_hyphens=False,
@@ -156,17 +192,21 @@ def wrapped(text: str, first: str, other: str) -> None:
         echo(line.rstrip())
 
 
-def _print_devices(devices: Sequence[dict[str, Any]]) -> None:
+def _columns() -> int:
+    return min(_COLUMNS, shutil.get_terminal_size().columns) if on_a_terminal() else _COLUMNS
+
+
+def _print_devices(devices: Sequence[dict[str, Any]], *, wide: bool) -> None:
     columns = {
         "DEVICE": [device["id"] for device in devices],
         "HEALTH": [device["health"] for device in devices],
         "NUMA": [",".join(map(str, device["numaNodes"])) for device in devices],
-        "PATHS": [", ".join(device["paths"]) or "-" for device in devices],
+        "PATHS": [", ".join(device["paths"]) for device in devices],
         "REASON": [device["reason"] or "" for device in devices],
     }
-    if not any(columns["NUMA"]):
+    if not wide and not any(columns["NUMA"]):
         del columns["NUMA"]
-    print_table(list(columns), [list(row) for row in zip(*columns.values(), strict=True)])
+    print_table(list(columns), list(zip(*columns.values(), strict=True)), wide=wide)
 
 
 def print_allocation(allocation: dict[str, Any]) -> None:
@@ -227,11 +267,11 @@ def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:
     ]
 
 
-def print_changes(changes: "Iterable[Change]") -> None:
-    """Print what a change of the configuration would do, with one line per reason."""
-    rows = []
-    for change in changes:
-        first, *more = change.reasons or ("",)
-        rows.append([change.name, change.action.value, first])
-        rows += [["", "", reason] for reason in more]
-    print_table(["RESOURCE", "ACTION", "REASON"], rows)
+def print_changes(changes: "Iterable[Change]", *, wide: bool = False) -> None:
+    """Print what a change of the configuration would do, with one row per reason."""
+    rows = [
+        [change.name, change.action.value, reason]
+        for change in changes
+        for reason in change.reasons or ("",)
+    ]
+    print_table(["RESOURCE", "ACTION", "REASON"], rows, wide=wide)

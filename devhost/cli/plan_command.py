@@ -1,7 +1,8 @@
 """``devhost plan``."""
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import click
@@ -11,6 +12,7 @@ from devhost.cli import completion, options
 from devhost.cli import output as printer
 from devhost.cli.problems import print_problems
 from devhost.model.config import Config
+from devhost.model.names import resource_name_problem
 
 _allocate_option = click.option(
     "--allocate",
@@ -45,17 +47,19 @@ _all_option = click.option(
     "or impossible allocation, 2 usage error.",
 )
 @options.config_argument
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.resources)
 @_allocate_option
 @_against_option
 @_explain_option
 @_all_option
 @options.root_option
 @options.node_name_option
-@options.output_option
+@options.table_output_option
 @options.trust_options
 @options.as_if_allowed_option
 def command(
     config: str,
+    names: tuple[str, ...],
     allocate: tuple[str, ...],
     against: str | None,
     explain: str | None,
@@ -68,6 +72,7 @@ def command(
 ) -> None:
     """Show what this host would advertise: devices, their health, and what is skipped.
 
+    With NAME: only of these resources. CONFIG may then be left out.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
@@ -75,34 +80,54 @@ def command(
     from devhost.hostfs.files import HostFiles
     from devhost.report import report
 
+    config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
+    if against is not None and requests:
+        raise click.UsageError("--against cannot be combined with --allocate")
     if against is not None:
-        if requests:
-            raise click.UsageError("--against cannot be combined with --allocate")
-        _compare(against, config, policy, node_name, output)
+        _compare(against, config, names, policy, node_name, output)
         return
     printer.print_warnings(policy.warnings)
     (loaded,) = _loaded([config], policy)
-    _check_names("--allocate", requests, loaded, node_name, config)
-    _check_names("--explain", [explain] if explain else [], loaded, node_name, config)
-    files = HostFiles(options.real_root(root))
-    judging = replace(policy, enforced=not as_if_allowed)
+    wanted = {"": names, "--allocate: ": requests, "--explain: ": [explain] if explain else []}
+    _check_names(wanted, loaded, node_name, config)
+    files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
+    # All are scanned: whose a node is depends on the other resources.
     reports = report(loaded, files, judging, node_name, requests, explain)
-    if output == "json":
-        printer.print_json({"resources": [one.as_json() for one in reports]})
+    if names:
+        reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
+    if output in ("json", "yaml"):
+        printer.print_value({"resources": [one.as_json() for one in reports]}, output)
     else:
-        printer.print_reports(reports, node_name, everything=everything)
+        printer.print_reports(reports, node_name, everything=everything, wide=output == "wide")
     sys.exit(1 if any(one.failed for one in reports) else 0)
 
 
-def _check_names(
-    option: str, names: Iterable[str], loaded: Config, node_name: str, file: str
-) -> None:
-    """Exit with status 1 if there is no resource of a name for this node."""
-    known = {one.name for one in loaded.resources if one.applies_to(node_name)}
+def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Tell names of resources from the file before them, which may be left out.
+
+    Raises:
+        click.UsageError: A name cannot be that of a resource.
+    """
+    is_file = config.endswith((".yaml", ".yml")) or os.path.lexists(config)
+    if not is_file and resource_name_problem(config) is None:
+        names = (config, *names)
+        config = os.environ.get("DEVHOST_CONFIG") or options.DEFAULT_CONFIG
     for name in names:
-        if name not in known:
-            printer.fail(f"{option}: no resource {name} for this node in {file}")
+        if problem := resource_name_problem(name):
+            raise click.UsageError(f"only one CONFIG can be given, and {problem}")
+    return config, names
+
+
+def _check_names(
+    wanted: Mapping[str, Iterable[str]], loaded: Config, node_name: str, file: str
+) -> None:
+    """Exit with status 1 if there is no resource of a name, by option, for this node."""
+    known = {one.name for one in loaded.resources if one.applies_to(node_name)}
+    for option, names in wanted.items():
+        for name in names:
+            if name not in known:
+                printer.fail(f"{option}no resource {name} for this node in {file}")
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
@@ -117,17 +142,22 @@ def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
     return configs
 
 
-def _compare(old: str, new: str, policy: Policy, node_name: str, output: str) -> None:
+def _compare(
+    old: str, new: str, names: Sequence[str], policy: Policy, node_name: str, output: str
+) -> None:
     from devhost.plan import changes
 
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
     before, after = _loaded([old, new], policy)
     found = changes(before, after, node_name)
-    if output == "json":
-        printer.print_json(printer.changes_json(found))
+    if missing := {*names} - {one.name for one in found}:
+        printer.fail(f"no resource {min(missing)} for this node in {old} and {new}")
+    found = tuple(one for one in found if not names or one.name in names)
+    if output in ("json", "yaml"):
+        printer.print_value(printer.changes_json(found), output)
     else:
-        printer.print_changes(found)
+        printer.print_changes(found, wide=output == "wide")
 
 
 def _request(text: str) -> tuple[str, str]:

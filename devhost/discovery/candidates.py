@@ -296,7 +296,8 @@ def _id_of(
     resource: Resource, nodes: tuple[Node, ...], moment: Moment, key: str | None = None
 ) -> str | None:
     if resource.id is None:
-        return names.device_id(nodes[0].name if key is None else key)
+        default = nodes[0].name if key is None else key
+        return names.device_id(default) if default else None
     values: dict[str, str] = dict(moment.constants)
     for node in reversed(nodes):  # of a variable that several nodes have, the first counts
         values |= variables(node, None, nodes)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from devhost.discovery.match import Match, Readings, nearest
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.nearest import nearest
 from devhost.discovery.roots import DirectoryRoot, Reading, contents
 from devhost.immutable import immutable
 from devhost.model import pattern
@@ -52,10 +53,9 @@ class DevFinder:
 
     def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the paths of which the pattern matches a part."""
-        text = f".*(?:{self.options.pattern}).*"
+        text = self.options.pattern
         for name in readings[self.roots[0]].names:
-            whole = pattern.fullmatch(self.options.pattern, name) is not None
-            if not whole and pattern.fullmatch(text, name) is not None:
+            if pattern.fullmatch(text, name) is None and pattern.is_in(text, name):
                 yield name, ("only a part of it matches",)
 
     def unmatched(self, readings: Readings) -> str:

@@ -1,6 +1,6 @@
 """The source ``directory``: each entry is a device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import DirectoryRoot, Reading, contents
@@ -35,7 +35,10 @@ class DirectoryFinder:
         if include is not None and not self.options.recursive:
             some = {name for text in include for name in reading.between(text)}
             yield from (self._match(reading, name) for name in found if name in some)
-            yield from reading.skipped((name for name in found if name not in some), _NOT_INCLUDED)
+            left = [name for name in found if name not in some]
+            in_part = set() if some else self._in_part(left)
+            yield from reading.skipped((one for one in left if one in in_part), _IN_PART)
+            yield from reading.skipped((one for one in left if one not in in_part), _NOT_INCLUDED)
         else:
             yield from (self._match(reading, name) for name in found)
 
@@ -43,6 +46,11 @@ class DirectoryFinder:
     def _hidden(self) -> bool:
         """Whether names that begin with a dot count."""
         return any(text.startswith((r"\.", "[.]")) for text in self.options.include or ())
+
+    def _in_part(self, some: Iterable[str]) -> set[str]:
+        """Return the names of which a pattern matches a part."""
+        texts = self.options.include or ()
+        return {name for name in some if any(pattern.is_in(text, name) for text in texts)}
 
     def _match(self, reading: Reading, name: str) -> Match:
         excluded = self._excluded(name)
@@ -82,3 +90,4 @@ class DirectoryFinder:
 
 
 _NOT_INCLUDED = "not included"
+_IN_PART = "not included: the pattern matches only a part of its name"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.commanded import CommandTerms
-from devhost.discovery.match import LETTERS, Finder, Readings
+from devhost.discovery.match import Finder, Readings, distance
 from devhost.discovery.selection import finder, select
 from devhost.discovery.usb import UsbFinder
 from devhost.hostfs.file_owners import FileOwners
@@ -100,7 +100,7 @@ def explain(
             )
             for skip in selection.skipped
         ]
-        left = sorted(one.left(readings), key=_distance)
+        left = sorted(one.left(readings), key=distance)
         candidates += [
             ExplainedCandidate(name, taken=False, reasons=reasons)
             for name, reasons in itertools.islice(left, _SHOWN_MAX)
@@ -146,12 +146,6 @@ def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
 
 def _hint(one: Finder, candidate: str, readings: Readings) -> str | None:
     return one.hint(candidate, readings) if isinstance(one, UsbFinder) else None
-
-
-def _distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool]:
-    """Return how far from a match something is: the nearest comes first."""
-    _, reasons = left
-    return len(reasons), not reasons[0].endswith(LETTERS)
 
 
 def _judged(

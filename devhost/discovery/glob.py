@@ -1,10 +1,13 @@
 """The source ``glob``: each path that matches is a device."""
 
+import contextlib
 import fnmatch
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from devhost.discovery.match import Match, Readings, nearest
+from devhost.discovery.match import Match, Readings
+from devhost.discovery.nearest import closest, few, nearest
 from devhost.discovery.roots import (
     NOT_DEVICES,
     BaseRoot,
@@ -23,6 +26,7 @@ from devhost.model import names
 from devhost.model.sources import Glob
 
 _SHOWN_MAX: Final = 3
+_BESIDE_MAX: Final = 500
 
 
 @immutable
@@ -57,8 +61,10 @@ class PatternRoot(BaseRoot):
         entries = files.entries(base or "/")
         if entries is None:
             return Reading(self, files, missing=absent(files, base or "/"))
-        beside = [entry.name for entry in entries]
-        return Reading(self, files, unreadable=unreadable, count=len(entries), beside=beside)
+        beside = _beside(self.text, files) or [entry.name for entry in entries]
+        return Reading(
+            self, files, unreadable=unreadable, count=len(entries), beside=names.natural(beside)
+        )
 
 
 @immutable
@@ -134,10 +140,38 @@ class GlobFinder:
         for text in self.options.paths[:_SHOWN_MAX]:
             reading, prefix = readings[_root(text)], _literal_prefix(text)
             rest = text[len(prefix) + 1 :]
-            near = "" if "/" in rest else nearest(rest, reading.beside or reading.names)
+            near = _nearest(rest, reading, prefix)
             found.append(f"{contents(reading, prefix or '/')}, none matches {rest}{near}")
         more = len(self.options.paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")
+
+
+def _beside(text: str, files: HostFiles) -> list[str]:
+    """Return what is in the directories up to which a pattern matches, below its base."""
+    base = _literal_prefix(text)
+    parts = text[len(base) + 1 :].split("/")
+    for count in range(len(parts) - 1, 0, -1):
+        if "**" in parts[:count]:
+            continue
+        inside = "/".join((base, *parts[:count], "*"))
+        with contextlib.suppress(OSError):  # it would only be a hint
+            walk = _Walk(files, base, Tally())
+            if found := list(itertools.islice(walk.expand(inside), _BESIDE_MAX)):
+                return [path[len(base) + 1 :] for path in found]
+    return []
+
+
+def _nearest(rest: str, reading: Reading, base: str) -> str:
+    """Return what was probably meant where nothing matches, by the first part that does not."""
+    beside = reading.beside or reading.names
+    depth = beside[0].count("/") if beside else 0
+    part = rest.split("/")[depth]
+    if not depth:
+        hint = "" if part == "**" else nearest(part, beside)
+        return hint or (few(beside) if base.startswith("/dev/") else "")
+    by_last = {name.rpartition("/")[2]: name for name in reversed(beside)}
+    near = closest(part, by_last)
+    return f"; did you mean {names.printable(f'{base}/{by_last[near]}')}?" if near else ""
 
 
 def _looked(text: str, readings: Readings) -> str:

@@ -3,11 +3,11 @@
 import fnmatch
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from devhost.allocation.variables import LINK_VARIABLES
-from devhost.discovery.match import Finder, Match, Readings
+from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import Root
 from devhost.discovery.sysfs import (
     NodesReading,
@@ -19,19 +19,13 @@ from devhost.discovery.sysfs import (
 from devhost.hostfs.mounts import number_of
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
 from devhost.model.device import Hardware, Skipped
 from devhost.model.hardware import (
     NO_NODE,
     USB_NODE,
     NodeChoice,
-    PciSelector,
-    Sysfs,
-    UsbSelector,
 )
-from devhost.model.mapping import options_of
 
-_PLAIN: Final = ("class", "interface", "subsystem")  # options whose values need no quotes
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
 
 
@@ -48,50 +42,6 @@ def driver_matches(globs: Sequence[str], driver: str | None) -> bool:
 def numbers_match(pairs: Iterable[str], found: str) -> bool:
     """Whether one of some ``vendor:device`` pairs, in which ``*`` is any, is the one found."""
     return any(fnmatch.fnmatchcase(found, pair) for pair in pairs)
-
-
-def in_words(kind: str, options: UsbSelector | PciSelector | Sysfs) -> str:
-    """Return the options of a source as people say them."""
-    given = options_of(options)
-    for left_out in ("node", "exclude"):
-        given.pop(left_out, None)
-    main = ("subsystem",) if isinstance(options, Sysfs) else ("device",)
-    first = [f"{kind} {_in_words(given.pop(name))}" for name in main if name in given]
-    words = []
-    for name, value in given.items():
-        shown = [_class_name(kind, one) for one in value] if name == "class" else value
-        words.append(f"{name} {_in_words(shown, quoted=name not in _PLAIN)}")
-    return ", ".join([*first, *words]) if first else f"{kind} {', '.join(words)}"
-
-
-def nodes_in_words(choices: Sequence[NodeChoice]) -> str:
-    """Return which nodes a source wants as people say it."""
-    texts = (
-        f"{one.subsystem}/{'|'.join(one.name)}" if one.name else one.subsystem for one in choices
-    )
-    return f"node {' and '.join(texts)}"
-
-
-def _class_name(kind: str, code: str) -> str:
-    known = USB_CLASSES if kind == "usb" else PCI_CLASSES
-    return next((name for name, digits in known.items() if digits == code), code)
-
-
-def _in_words(value: object, *, quoted: bool = False) -> str:
-    if is_dataclass(value):
-        value = options_of(value)
-    if isinstance(value, Mapping):
-        return " ".join(f"{key} {_in_words(one, quoted=quoted)}" for key, one in value.items())
-    if isinstance(value, list | tuple):
-        return " or ".join(_in_words(one, quoted=quoted) for one in value)
-    return f"'{value}'" if quoted and isinstance(value, str) else str(value)
-
-
-def unmatched(found: Finder, readings: Readings) -> str:
-    """Say how many devices there are, and which one comes nearest."""
-    near = min(found.left(readings), key=lambda one: len(one[1]), default=None)
-    hint = f"; {near[0]}: {near[1][0]}" if near else ""
-    return f"{found.looked(readings)}; none is {found.summary}{hint}"
 
 
 @immutable
@@ -120,7 +70,7 @@ class KernelNode:
         if number is None:  # whatever its uevent says: a device chooses some of that
             return cls(name, subsystem, syspath, None, None) if subsystem == _NO_FILE else None
         file = sysfs.uevent(syspath).get("DEVNAME")
-        if file is None:
+        if file is None or not {"", ".", ".."}.isdisjoint(file.split("/")):
             return None
         try:
             found = number_of(number)
@@ -136,7 +86,7 @@ class Unit:
     Attributes:
         syspath: Its directory in sysfs (of an IOMMU group: the group's).
         label: How messages call it.
-        id: Its default ID.
+        id: Its default ID; ``None`` where nothing says where it is plugged in.
         place: Where it is plugged in.
         variables: What all its nodes give to templates.
         numa: The directory from which its NUMA node is looked for, upwards.
@@ -144,7 +94,7 @@ class Unit:
 
     syspath: str
     label: str
-    id: str
+    id: str | None
     place: str | None
     variables: Mapping[str, str]
     numa: str
@@ -171,6 +121,10 @@ class MatchedDevice:
 
     def why_none(self) -> str | None:
         """Return why it lacks nodes, if that is known."""
+        return None
+
+    def drivers(self) -> str | None:
+        """Say which drivers it has."""
         return None
 
     def describe(self, node: KernelNode) -> dict[str, str]:
@@ -225,20 +179,23 @@ class Nodes:
             yield self._without_file(owner)
             return
         found: list[KernelNode] = []
-        absent: list[str] = []
+        absent: list[NodeChoice] = []
         for choice in self._choices:
             some = list(self._chosen(choice, owner))
             found += [one for one in some if one not in found]
             if not some and not choice.optional:
-                absent.append(choice.subsystem)
+                absent.append(choice)
         incomplete = None
         if absent:
             why = owner.why_none()
-            because = f": {why}" if why else ""
             if not found:
-                yield Skipped(unit.label, f"no {absent[0]} node{because}")
+                why = why or self._others(absent[0], owner) or owner.drivers()
+                because = f": {why}" if why else ""
+                yield Skipped(unit.label, f"no {absent[0].subsystem} node{because}")
                 return
-            incomplete = f"incomplete: no {' and no '.join(absent)} node{because}"
+            lacks = " and no ".join(one.subsystem for one in absent)
+            because = f": {why}" if why else ""
+            incomplete = f"incomplete: no {lacks} node{because}"
         ids = self._ids(unit, found)
         for node in found:
             yield self.match(owner, node, ids[node], incomplete)
@@ -248,6 +205,15 @@ class Nodes:
             node = owner.own_node(choice)
             return () if node is None else (node,)
         return (one for one in self._members(choice, owner.unit) if owner.counts(one.syspath))
+
+    def _others(self, choice: NodeChoice, owner: MatchedDevice) -> str | None:
+        """Name the nodes that are there but not chosen."""
+        if choice.subsystem == USB_NODE or (choice.name is None and not choice.attr):
+            return None
+        plain = NodeChoice(subsystem=choice.subsystem)
+        some = ", ".join(one.name for one in self._chosen(plain, owner))
+        wanted = f"is named {' or '.join(choice.name)}" if choice.name else "has that attr"
+        return f"none {wanted} (there is {some})" if some else None
 
     def _members(self, choice: NodeChoice, unit: Unit) -> Iterator[KernelNode]:
         reading = members(self._readings, SubsystemRoot(choice.subsystem))
@@ -262,8 +228,8 @@ class Nodes:
                 if node is not None:
                     yield node
 
-    def _ids(self, unit: Unit, found: Sequence[KernelNode]) -> dict[KernelNode, str]:
-        if not self._split:
+    def _ids(self, unit: Unit, found: Sequence[KernelNode]) -> Mapping[KernelNode, str | None]:
+        if not self._split or unit.id is None:
             return dict.fromkeys(found, unit.id)
         places: dict[str, list[KernelNode]] = {}
         for node in found:
@@ -306,7 +272,7 @@ class Nodes:
         drivers = owner.grows and not self._split and node.subsystem != USB_NODE
         return Match(
             path,
-            device_id or unit.id,
+            device_id or unit.id or "",
             variables,
             at=(self._files, node.file) if node.file else None,
             hardware=Hardware(

@@ -3,18 +3,19 @@
 Pure: the same selection, previous devices and time give the same result.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from devhost import limits
-from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label
+from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label, place
 from devhost.discovery.selection import ABSENT, DANGLING, UNREADABLE, Selection
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
+_NO_PLACE: Final = "nothing above it says where it is plugged in: set `id`"
 _NO_ID: Final = "no value for any variable of `id`"
 NO_SOURCE: Final = -1  # of a node: the source that found it is no longer declared
 # Who gets an ID and a slot first: the same node again, a node that comes back under an ID on
@@ -95,7 +96,10 @@ def _assign(
     wanted: list[tuple[int, str, Candidate]] = []
     for candidate in found:
         device_id = candidate.id
-        problem = names.id_problem(device_id) if device_id is not None else _NO_ID
+        if device_id is None:
+            problem: str | None = _NO_PLACE if resource.id is None else _NO_ID
+        else:
+            problem = names.id_problem(device_id)
         if problem is not None:
             result.skipped.append(Skipped(_label(candidate), problem))
         elif device_id is not None:
@@ -142,8 +146,9 @@ def _vanished(
     if previous.devices.keys() <= present.devices.keys():
         return {}
     moved = _moved(present, previous)
-    seen = {node.path or node.name for node in selection.nodes}
-    seen |= {
+    # What is found in sysfs is known by its place: its path may be another device's by now.
+    there = {place(node) for node in selection.nodes}
+    seen = {
         skipped.candidate
         for skipped in selection.skipped
         if skipped.reason not in (ABSENT, DANGLING)
@@ -151,6 +156,7 @@ def _vanished(
     present_keys = frozenset(
         node.key for node in selection.nodes if moment.owner_of(node.key) is None
     )
+    left = {skipped.candidate: skipped.reason for skipped in selection.skipped}
     gone: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
         if device_id in present.devices:
@@ -165,12 +171,12 @@ def _vanished(
             reason, withdrawn = present.incomplete[device_id], False
         elif (
             _orphan(device)
-            or any(label(node) in seen for node in device.nodes)
+            or any(place(node) in there or label(node) in seen for node in device.nodes)
             or not moved.isdisjoint(files_of(device))
         ):
             reason, withdrawn = "not offered any more, or under another ID", True
         else:
-            reason, withdrawn, remaining = "not found any more", False, frozenset()
+            reason, withdrawn, remaining = _why_gone(device, left), False, frozenset()
         if withdrawn or now < since + remembered(resource, device):
             gone[device_id] = replace(
                 device,
@@ -180,6 +186,12 @@ def _vanished(
                 remaining=remaining,
             )
     return gone
+
+
+def _why_gone(device: HostDevice, left: Mapping[str, str]) -> str:
+    """Return why a device is not found, if what it was of is there and says so."""
+    labels = (node.hardware.label for node in device.nodes if node.hardware is not None)
+    return next((left[one] for one in labels if one in left), "not found any more")
 
 
 def remembered(resource: Resource, device: HostDevice) -> float:

@@ -1,14 +1,19 @@
 """What a host has, for people who write a configuration: its devices, and one of them in full."""
 
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from devhost.discovery import hardware
 from devhost.discovery.hardware import KernelNode
 from devhost.discovery.pci import PciFunction
-from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemRoot, SysfsTree
+from devhost.discovery.sysfs import (
+    NodesRoot,
+    NumbersRoot,
+    SubsystemReading,
+    SubsystemRoot,
+    SysfsTree,
+)
 from devhost.discovery.usb import UsbDevice
 from devhost.hostfs.file_owners import FileAccess, FileOwners
 from devhost.hostfs.files import HostFiles
@@ -16,11 +21,8 @@ from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.class_codes import PCI_CLASSES
 from devhost.model.device import FileState
-from devhost.model.hardware import USB_NODE
 
-_SERIAL_MIN: Final = 4
-_COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
-_BRIDGE: Final = "06"
+BRIDGE: Final = "06"
 
 
 @immutable
@@ -29,10 +31,14 @@ class DeviceRow:
 
     Attributes:
         values: By column.
+        syspath: Its directory in sysfs.
+        nodes: Its nodes.
         plain: Whether it is shown without ``--all``.
     """
 
     values: Mapping[str, str]
+    syspath: str
+    nodes: tuple[KernelNode, ...]
     plain: bool = True
 
 
@@ -48,6 +54,7 @@ class Described:
         variables: What a source gives for it.
         parents: What is above it, from below upwards: the names and subsystems.
         nodes: The nodes of its owner.
+        asked: Whether a node was asked for rather than a device.
     """
 
     node: KernelNode | None
@@ -57,6 +64,35 @@ class Described:
     parents: tuple[tuple[str, str], ...]
     nodes: tuple[KernelNode, ...]
     permissions: FileAccess | None = None
+    asked: bool = False
+
+    @property
+    def syspath(self) -> str:
+        """Its directory in sysfs."""
+        if self.owner is not None and not self.asked:
+            return self.owner.syspath
+        return self.node.syspath if self.node is not None else ""
+
+    @property
+    def every_node(self) -> tuple[KernelNode, ...]:
+        """The node that was asked for, or all of the device."""
+        own = (self.node,) if self.node is not None else ()
+        return own if self.asked else (*own, *self.nodes)
+
+    @property
+    def called(self) -> frozenset[str]:
+        """The names under which sources may look at it."""
+        texts = {self.variables.get("byId"), self.variables.get("byPath")}
+        if self.node is not None:
+            texts |= {self.node.name, self.node.file, self.path}
+        if self.owner is not None:
+            texts.add(posixpath.basename(self.owner.syspath))
+        return frozenset(text for text in texts if text is not None)
+
+    @property
+    def path(self) -> str | None:
+        """The host path of its node."""
+        return f"/dev/{self.node.file}" if self.node is not None and self.node.file else None
 
 
 class Machine:
@@ -79,6 +115,15 @@ class Machine:
         """Why there is nothing, if /sys is not there."""
         return self._usb.missing if self._files.stat("/sys/devices") is None else None
 
+    @property
+    def sysfs(self) -> SysfsTree:
+        """Reads more of what has a number."""
+        return self._numbers.sysfs
+
+    def subsystem(self, name: str) -> SubsystemReading:
+        """Return the devices of a subsystem."""
+        return SubsystemRoot(name).read(self._files)
+
     def usb_devices(self) -> list[UsbDevice]:
         """Return all USB devices."""
         sysfs, members = self._usb.sysfs, self._usb.members
@@ -99,14 +144,16 @@ class Machine:
         """Yield the USB devices; hubs are no plain ones."""
         for device in self.usb_devices():
             texts = (device.text("manufacturer"), device.text("product"))
+            nodes, own = self.nodes(device.syspath), device.node()
             values = {
                 "USB": device.name,
                 "DEVICE": device.number,
                 "NAME": " ".join(filter(None, texts)) or "-",
                 "SERIAL": device.text("serial") or "-",
-                "NODES": _names(self.nodes(device.syspath)),
+                "NODES": _names(nodes),
             }
-            yield DeviceRow(values, plain=not device.is_hub)
+            every = (*nodes, *((own,) if own else ()))
+            yield DeviceRow(values, device.syspath, every, plain=not device.is_hub)
 
     def pci_rows(self) -> Iterator[DeviceRow]:
         """Yield the PCI functions; bridges are no plain ones."""
@@ -115,12 +162,13 @@ class Machine:
             values = {
                 "PCI": function.address,
                 "DEVICE": function.number,
-                "CLASS": _class_name(function.code),
+                "CLASS": class_name(function.code),
                 "DRIVER": function.driver or "-",
                 "GROUP": function.group or "-",
                 "NODES": _names(nodes),
             }
-            yield DeviceRow(values, plain=not function.code.startswith(_BRIDGE))
+            plain = not function.code.startswith(BRIDGE)
+            yield DeviceRow(values, function.syspath, tuple(nodes), plain)
 
     def subsystem_rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem."""
@@ -134,7 +182,7 @@ class Machine:
                 "DRIVER": found.get("driver", "-"),
                 "PLACE": found.get("place", "-"),
             }
-            yield DeviceRow(values)
+            yield DeviceRow(values, path, (node,) if node else ())
 
     def nodes(self, owner: str) -> list[KernelNode]:
         """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
@@ -165,20 +213,37 @@ class Machine:
         if owners:
             return [self._described(None, one) for one in owners]
         name = what.removeprefix("/dev/")
+        alike: list[Described] = []
         for reading in (self._numbers, self._net):
             for path in reading.members.values():
                 node = self._node(path, reading.sysfs)
                 if node is not None and name in (node.file, node.name):
-                    return [self._described(node, self._owner(path, reading.sysfs))]
-        return []
+                    found = self._described(node, self._owner(path, reading.sysfs))
+                    if name == node.file:
+                        return [found]
+                    alike.append(found)
+        return alike[:1]
 
     def _owner(self, path: str, sysfs: SysfsTree) -> UsbDevice | PciFunction | None:
-        above = sysfs.owner(path)
+        above = sysfs.owner(path) or self._elsewhere(path, sysfs)
         if above is None:
             return None
         if sysfs.is_usb_device(above):
             return UsbDevice(above, self._usb.sysfs, self._usb.members)
         return PciFunction(above, self._pci.sysfs)
+
+    def _elsewhere(self, path: str, sysfs: SysfsTree) -> str | None:
+        """Return the PCI function of a node that is below none: an IOMMU group's, a disk's head."""
+        if sysfs.linked(f"{path}/subsystem") == "vfio":
+            group = posixpath.basename(path).removeprefix("noiommu-")
+            some = (one for one in self.pci_functions() if one.group == group)
+            return next((one.syspath for one in some if not one.code.startswith(BRIDGE)), None)
+        if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
+            block = SubsystemRoot("block").read(self._files)
+            for one in self.pci_functions():
+                if any(path == disk for _, disk in block.below(one.syspath)):
+                    return one.syspath
+        return None
 
     def _described(
         self, node: KernelNode | None, owner: UsbDevice | PciFunction | None
@@ -200,113 +265,30 @@ class Machine:
         above = path or (owner.syspath if owner else "")
         parents = tuple(
             (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
-            for one in _ancestors(above)
+            for one in ancestors(above)
             if sysfs.link(f"{one}/subsystem") is not None
         )
         permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
-        return Described(shown, state, owner, variables, parents, nodes, permissions)
+        asked = node is not None
+        return Described(shown, state, owner, variables, parents, nodes, permissions, asked)
 
     def _interface(self, owner: UsbDevice, path: str) -> str:
         one = next((one for one in owner.interfaces() if one.syspath == path), None)
         return "" if one is None else str(one.number)
-
-    def entry(self, found: Described) -> dict[str, Any]:
-        """Return a resource that offers exactly that device, with the fewest options."""
-        owner = found.owner
-        if isinstance(owner, UsbDevice):
-            return self._usb_entry(found, owner)
-        if isinstance(owner, PciFunction):
-            return self._pci_entry(found, owner)
-        assert found.node is not None, "found by its node"  # noqa: S101
-        node = found.node
-        options: dict[str, Any] = {"subsystem": node.subsystem, "name": node.name}
-        members = SubsystemRoot(node.subsystem).read(self._files).members
-        parent = found.variables.get("parent")
-        if len(members) == 1:
-            return _resource(node.name, {"sysfs": node.subsystem})
-        if parent is not None:
-            options = {"subsystem": node.subsystem, "parent": {"name": parent}}
-        place = {"id": "${place}"} if "place" in found.variables else {}
-        return _resource(node.name, {"sysfs": options}, **place)
-
-    def _usb_entry(self, found: Described, owner: UsbDevice) -> dict[str, Any]:
-        twins = [one for one in self.usb_devices() if one.number == owner.number]
-        options: dict[str, Any] = {"device": owner.number}
-        product, serial = owner.text("product"), owner.text("serial")
-        if product and any(one.text("product") != product for one in twins):
-            options["product"] = _literal(product)
-        named = [one for one in twins if "product" not in options or one.text("product") == product]
-        more = {}
-        if serial and _is_good(serial) and sum(o.text("serial") == serial for o in twins) == 1:
-            options["serial"] = _literal(serial)
-            more["id"] = "${usb.serial}"
-        elif len(named) > 1 and owner.port is not None:
-            options["port"] = _literal(owner.port)
-        options |= self._node_options(found)
-        return _resource(product or owner.number.replace(":", "-"), {"usb": options}, **more)
-
-    def _node_options(self, found: Described) -> dict[str, Any]:
-        """Return which node of a USB device is meant."""
-        node = found.node
-        if node is None or node.subsystem == USB_NODE:
-            subsystems = list(dict.fromkeys(one.subsystem for one in found.nodes))
-            plain = [one for one in subsystems if one not in ("input", "usbmisc")] or subsystems
-            return {} if not plain else {"node": plain[0] if len(plain) == 1 else plain}
-        options: dict[str, Any] = {}
-        alike = [one for one in found.nodes if one.subsystem == node.subsystem]
-        sysfs = self._numbers.sysfs
-        if len(alike) > 1 and "usb.interface" in found.variables:
-            options["interface"] = int(found.variables["usb.interface"])
-            at = sysfs.interface(node.syspath)
-            alike = [one for one in alike if sysfs.interface(one.syspath) == at]
-        choice: Any = node.subsystem
-        if len(alike) > 1:
-            index = sysfs.text(f"{node.syspath}/index")
-            choice = {"subsystem": node.subsystem}
-            choice |= {"attr": {"index": index}} if index else {"name": node.name}
-        return {**options, "node": choice}
-
-    def _pci_entry(self, found: Described, owner: PciFunction) -> dict[str, Any]:
-        twins = [one for one in self.pci_functions() if one.number == owner.number]
-        options: dict[str, Any] = {"device": owner.number}
-        if len(twins) > 1:
-            options["address"] = owner.address
-        node = found.node or next(iter(found.nodes), None)
-        if node is None:
-            options["node"] = "none"
-        else:
-            alike = [one for one in found.nodes if one.subsystem == node.subsystem]
-            stem = node.name.rstrip("0123456789")
-            options["node"] = f"{node.subsystem}/{stem}*" if len(alike) > 1 else node.subsystem
-        return _resource(_class_name(owner.code), {"pci": options})
-
-
-def _resource(name: str, source: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
-    return {"name": f"example.com/{slug}", "sources": [source], **more}
-
-
-def _literal(text: str) -> str:
-    """Return a glob that matches only a text."""
-    return re.sub(r"([*?\[])", r"[\1]", text)
-
-
-def _is_good(serial: str) -> bool:
-    """Whether a serial number is likely to be a device's own."""
-    return len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
 
 
 def _names(nodes: Sequence[KernelNode]) -> str:
     return ", ".join(one.file or one.name for one in nodes) or "-"
 
 
-def _class_name(code: str) -> str:
+def class_name(code: str) -> str:
     """Return the most precise name of a PCI class."""
     known = [(digits, name) for name, digits in PCI_CLASSES.items() if code.startswith(digits)]
     return max(known, key=lambda one: len(one[0]), default=("", code))[1]
 
 
-def _ancestors(path: str) -> Iterator[str]:
+def ancestors(path: str) -> Iterator[str]:
+    """Yield the directories above a device, from below upwards."""
     path = posixpath.dirname(path)
     while path.startswith("/sys/devices/"):
         yield path

@@ -1,7 +1,5 @@
 """What a source finds among what was read, before it is judged."""
 
-import difflib
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Protocol
@@ -10,9 +8,8 @@ from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
 from devhost.model.device import Hardware, Listed, Skipped
 
+NO_INTERFACE: Final = "no interface has the class, interface and driver that are asked for"
 LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
-_NAMES_MAX: Final = 500  # that are compared with what was written: it takes time
-_NEAR: Final = 0.5  # how alike a name is, from 0 to 1
 
 
 @immutable
@@ -76,13 +73,11 @@ class Finder(Protocol):
         ...
 
 
-def nearest(written: str, found: Iterable[str]) -> str:
-    """Return ``; did you mean X?`` for the name that is most like what was written."""
-    plain = "".join(one for one in written.lower() if one.isalnum() or one in "-_.")
-    some = {name.lower(): name for name in itertools.islice(found, _NAMES_MAX)}
-    scored = (
-        (difflib.SequenceMatcher(None, plain, lower[: len(plain) + 2]).ratio(), name)
-        for lower, name in some.items()
-    )
-    best = max(scored, default=(0.0, ""))
-    return f"; did you mean {best[1]}?" if best[0] >= _NEAR else ""
+def distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool, bool]:
+    """Return how far from a match something is: the nearest comes first.
+
+    What differs in its interfaces alone is what was named.
+    """
+    _, reasons = left
+    named = reasons[0].startswith(NO_INTERFACE)
+    return len(reasons), not reasons[0].endswith(LETTERS), not named

@@ -1,9 +1,9 @@
 """The source ``pci``: PCI functions, their nodes, and with vfio their IOMMU groups."""
 
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from devhost.discovery import hardware
+from devhost.discovery import hardware, wording
 from devhost.discovery.hardware import (
     KernelNode,
     MatchedDevice,
@@ -153,6 +153,10 @@ class _MatchedFunction(MatchedDevice):
         """Say that it has no driver."""
         return None if self._function.driver else "no driver is bound to it"
 
+    def drivers(self) -> str:
+        """Name its driver."""
+        return f"its driver is {self._function.driver}"
+
 
 @immutable
 class PciFinder:
@@ -231,12 +235,16 @@ class PciFinder:
                 continue
             if (node := KernelNode.of("vfio", syspath, reading.sysfs)) is not None:
                 return nodes.match(_MatchedFunction(function, directory, sysfs), node)
+        driver = function.driver
+        if driver is not None and driver.startswith("vfio"):
+            reason = f"bound to {driver}, but the kernel has no node of group {group}"
+            return Skipped(function.address, reason)
         return Skipped(function.address, "not bound to vfio-pci")
 
     @property
     def summary(self) -> str:
         """The source in words."""
-        return f"{hardware.in_words('pci', self.options)}, {hardware.nodes_in_words(self._choices)}"
+        return f"{wording.in_words('pci', self.options)}, {wording.nodes_in_words(self._choices)}"
 
     def looked(self, readings: Readings) -> str:
         """Say how many functions there are."""
@@ -258,6 +266,14 @@ class PciFinder:
             if reasons and not reasons[0].startswith(("device is ", "class is ", "a bridge")):
                 yield function.address, reasons
 
+    def texts(self, readings: Readings) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
+        """Yield the numbers and the addresses, where they are asked for."""
+        options, functions = self.options, list(self.functions(readings))
+        if options.device is not None:
+            yield options.device, {one.address: one.number for one in functions}
+        if options.address is not None:
+            yield list(_whole(options.address)), {one.address: one.address for one in functions}
+
     def unmatched(self, readings: Readings) -> str:
         """Say how many functions there are, and what comes nearest."""
-        return hardware.unmatched(self, readings)
+        return wording.unmatched(self, readings, "devhost devices --pci")

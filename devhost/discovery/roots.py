@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Final, Protocol
 
 from devhost.discovery.baseline import Baseline
+from devhost.discovery.nearest import closest
 from devhost.hostfs.block_use import BlockUse
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally, TooManyEntriesError
@@ -23,6 +24,8 @@ from devhost.model.device import FileState, Skipped
 NOT_DEVICES: Final = frozenset(
     f"/dev/{name}" for name in ("fd", "hugepages", "mqueue", "pts", "shm")
 )
+
+_ALIKE: Final = 0.7  # how alike a directory is to be what was meant, from 0 to 1
 
 
 @immutable
@@ -328,12 +331,34 @@ def absent(files: HostFiles, directory: str) -> str:
     """Say why there is no such directory."""
     if files.stat(directory) is not None:
         return f"{directory} is not a directory"
+    near = _nearest(files, directory)
+    hint = f"; did you mean {names.printable(near)}?" if near else ""
     if files.is_host:
-        return f"{directory} does not exist yet"
+        return f"{directory} does not exist yet{hint}"
     return (
         f"{directory} does not exist below {files.root}: it is not there yet, or not mounted "
-        "(the chart's hostPaths)"
+        f"(the chart's hostPaths){hint}"
     )
+
+
+def _nearest(files: HostFiles, directory: str) -> str | None:
+    """Return a directory that is there, and whose path is most like that of one that is not."""
+    above, below = directory.rstrip("/"), ""
+    try:
+        while above:
+            above, _, name = above.rpartition("/")
+            entries = files.entries(above or "/")
+            if entries is not None:
+                some = [one.name for one in entries if one.is_directory or one.is_link]
+                near = closest(name, names.natural(some), _ALIKE)
+                if near is None:
+                    return None
+                whole = f"{above}/{near}{below}"
+                return whole if files.stat(whole) is not None else f"{above}/{near}"
+            below = f"/{name}{below}"
+    except OSError:
+        pass
+    return None
 
 
 def contents(reading: Reading, directory: str) -> str:

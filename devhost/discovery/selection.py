@@ -47,7 +47,8 @@ class Selection:
         stale: By source, why what it finds is what was there before.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
-        unmatched: Why nothing is found, where nothing is missing and no source finds anything.
+        unmatched: Why nothing is found, where nothing is missing and no source finds anything; of
+            a group, which needs a node of each, why a source finds nothing.
         direct: Whether events report all that may change it: each candidate is what its own entry
             of a watched directory is, not what that leads to or what is mounted.
     """
@@ -134,7 +135,7 @@ def select(
     stale: dict[int, str] = {}
     unreadable: dict[str, str] = {}
     notes: list[str] = []
-    unmatched: list[str] = []
+    empty: list[Finder] = []
     direct = True
     for index, source in enumerate(resource.sources):
         found = finder(source.kind, resource, terms)
@@ -156,9 +157,11 @@ def select(
         missing = next((reading.missing for reading in main if reading.missing), None)
         if missing and not (one.nodes or one.skipped):
             notes.append(missing)
-        elif not (nodes or skipped):
-            unmatched.append(found.unmatched(readings))
+        elif not (one.nodes or one.skipped or source.optional):
+            empty.append(found)
         direct &= one.direct and found.by_path_alone and all(r.is_direct for r in some)
+    if (nodes or skipped) and resource.group is None:
+        empty = []
     return Selection(
         tuple(nodes),
         tuple(skipped),
@@ -166,7 +169,7 @@ def select(
         stale,
         unreadable,
         tuple(notes),
-        () if nodes or skipped else tuple(unmatched),
+        tuple(one.unmatched(readings) for one in empty),
         direct=direct and not (failed or stale),
     )
 

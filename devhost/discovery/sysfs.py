@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from devhost.discovery.nearest import closest
 from devhost.discovery.roots import (
     NOT_DEVICES,
     BaseRoot,
@@ -28,6 +29,7 @@ from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
 from devhost.model import names
 
+_ALIKE: Final = 0.7  # how alike a subsystem is to be what was meant, from 0 to 1
 VALUE_MAX: Final = 4096  # bytes; an attribute has at most a page
 # In these directories, link by link, udev names what it knows by more than a number.
 _BY: Final = ("by-id", "by-path")
@@ -37,6 +39,7 @@ _ROOT_HUB: Final = re.compile(r"usb[0-9]+")
 # Native multipath: the path nvme2c2n1 has no node; the disk is its head nvme2n1.
 _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
+PLACES: Final = ("pci", *_NAMED)
 
 
 class SysfsTree:
@@ -239,6 +242,27 @@ class SubsystemRoot(BaseRoot):
 
 
 @immutable
+class EventsRoot(BaseRoot):
+    """Subsystems of which nothing is read: something of them may change what others select."""
+
+    heard: frozenset[str]
+
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """All of them."""
+        return self.heard
+
+    @property
+    def base(self) -> str:
+        """A name for messages."""
+        return "/sys"
+
+    def read(self, files: HostFiles, _tally: Tally | None = None) -> Reading:
+        """Read nothing."""
+        return Reading(self, files, whole=False)
+
+
+@immutable
 class NumbersRoot(BaseRoot):
     """All devices that have a number, of all subsystems."""
 
@@ -297,8 +321,13 @@ def _absent(subsystem: str, files: HostFiles) -> str:
     if not os.path.isdir(files.to_local("/sys/devices")):
         where = "/sys" if files.is_host else f"/sys below {files.root}"
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
-    what = {"usb": "no USB", "pci": "no PCI"}.get(subsystem, f"no subsystem {subsystem}")
-    return f"this kernel has {what}"
+    if subsystem in ("usb", "pci"):
+        return f"this kernel has no {subsystem.upper()}"
+    sysfs = SysfsTree(files)
+    known = names.natural({*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())})
+    near = closest(subsystem, known, _ALIKE)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"this kernel has no subsystem {subsystem}{hint}"
 
 
 @immutable

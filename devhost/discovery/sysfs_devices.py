@@ -1,18 +1,21 @@
 """The source ``sysfs``: the devices of a class or a bus."""
 
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from devhost.discovery import hardware
+from devhost.discovery import hardware, wording
 from devhost.discovery.hardware import KernelNode, MatchedDevice, Nodes, Unit, any_matches
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, SysfsTree
+from devhost.discovery.sysfs import EventsRoot, SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.discovery.usb import UsbDevice, interface_variables
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
 from devhost.model.hardware import NodeChoice, ParentSelector, Sysfs, SysfsSelector
+
+_SHOWN_MAX: Final = 3
 
 
 class _MatchedMember(MatchedDevice):
@@ -47,8 +50,16 @@ class SysfsFinder:
 
     @property
     def roots(self) -> tuple[Root, ...]:
-        """Return the subsystem and /dev."""
-        return (SubsystemRoot(self.options.subsystem), hardware.nodes_root(self.mentioned))
+        """Return the subsystem and /dev, and what may change above its devices."""
+        own = (SubsystemRoot(self.options.subsystem), hardware.nodes_root(self.mentioned))
+        selectors = (self.options, *self.options.exclude)
+        above = frozenset(
+            name
+            for selector in selectors
+            for parent in selector.parent
+            for name in parent.subsystem or ()
+        )
+        return (*own, *((EventsRoot(above),) if above else ()))
 
     @property
     def by_path_alone(self) -> bool:
@@ -62,6 +73,7 @@ class SysfsFinder:
         """Yield each device that matches."""
         reading = self._reading(readings)
         nodes = Nodes((NodeChoice(subsystem=self.options.subsystem),), self.mentioned, readings)
+        without: list[str] = []
         for name, syspath in reading.members.items():
             if next(self.mismatches(syspath, reading.sysfs), None) is not None:
                 continue
@@ -73,10 +85,17 @@ class SysfsFinder:
                 continue
             node = KernelNode.of(self.options.subsystem, syspath, reading.sysfs)
             if node is None:
-                yield Skipped(name, "it has no node below /dev")
+                without.append(name)
             else:
                 variables = self._attributes(syspath, reading.sysfs)
                 yield nodes.match(_MatchedMember(syspath, variables, reading.sysfs), node)
+        if without:  # of input and sound, most devices; a line of each would hide the others
+            *shown, last = without[:_SHOWN_MAX]
+            more = len(without) - _SHOWN_MAX
+            names = f"{', '.join(shown)} and {last}" if shown else last
+            what = f"{', '.join((*shown, last))} and {more} more" if more > 0 else names
+            verb = "has" if len(without) == 1 else "have"
+            yield Skipped(self.options.subsystem, f"{what} {verb} no node below /dev")
 
     def mismatches(self, syspath: str, sysfs: SysfsTree) -> Iterator[str]:
         """Yield why a device is not what the options say."""
@@ -90,7 +109,7 @@ class SysfsFinder:
     @property
     def summary(self) -> str:
         """The source in words."""
-        return hardware.in_words("sysfs", self.options)
+        return wording.in_words("sysfs", self.options)
 
     def looked(self, readings: Readings) -> str:
         """Say how many devices there are."""
@@ -103,9 +122,15 @@ class SysfsFinder:
             if reasons := tuple(self.mismatches(syspath, reading.sysfs)):
                 yield name, reasons
 
+    def texts(self, readings: Readings) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
+        """Yield the names, if they are asked for."""
+        if self.options.name is not None:
+            yield self.options.name, {name: name for name in self._reading(readings).members}
+
     def unmatched(self, readings: Readings) -> str:
         """Say how many devices there are, and what comes nearest."""
-        return hardware.unmatched(self, readings)
+        listed = f"devhost devices --subsystem {self.options.subsystem}"
+        return wording.unmatched(self, readings, listed)
 
 
 def _above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """The source ``usb``: USB devices by what they say of themselves, and their nodes."""
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from devhost.discovery import hardware
+from devhost.discovery import hardware, wording
 from devhost.discovery.hardware import (
     KernelNode,
     MatchedDevice,
@@ -14,7 +15,7 @@ from devhost.discovery.hardware import (
     members,
     numbers_match,
 )
-from devhost.discovery.match import LETTERS, Match, Readings
+from devhost.discovery.match import LETTERS, NO_INTERFACE, Match, Readings
 from devhost.discovery.roots import Root
 from devhost.discovery.sysfs import NumbersRoot, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
@@ -32,6 +33,8 @@ _DRIVERS = {
     "067b": "pl2303",
     "02": "cdc_acm",
 }
+_INTERFACES_MAX = 5  # that are named
+NOT_AUTHORIZED = "it is not authorized (its `authorized` is 0)"
 _HEX = re.compile(r"[0-9a-fA-F]{1,2}")
 
 
@@ -72,7 +75,9 @@ class UsbDevice:
 
     @property
     def port(self) -> str | None:
-        """Where it is plugged in."""
+        """Where it is plugged in; ``None`` also while it is being removed."""
+        if self._sysfs.linked(f"{self.syspath}/subsystem") != "usb":
+            return None
         return self._sysfs.place(self.syspath)
 
     def interfaces(self) -> list[UsbInterface]:
@@ -132,7 +137,14 @@ class UsbDevice:
         if selector.port is not None and not any_matches(selector.port, self.port):
             yield mismatch("port", self.port, selector.port)
         if selector.by_interface and not (self.selected(selector) or self.is_of_class(selector)):
-            yield "no interface has the class, interface and driver that are asked for"
+            yield f"{NO_INTERFACE}: {self._has()}"
+
+    def _has(self) -> str:
+        """Name its interfaces."""
+        if not (some := self.interfaces()):
+            return NOT_AUTHORIZED if self.text("authorized") == "0" else "it has no interfaces"
+        shown = (f"{one.number} ({one.code}, {one.driver or 'no driver'})" for one in some)
+        return f"it has {', '.join(itertools.islice(shown, _INTERFACES_MAX))}"
 
     def variables(self) -> dict[str, str]:
         """Return what it gives to templates, where it has a value."""
@@ -181,8 +193,9 @@ def mismatch(option: str, found: str | None, globs: Sequence[str]) -> str:
 class _MatchedUsb(MatchedDevice):
     """A USB device that matches."""
 
-    def __init__(self, device: UsbDevice, port: str, options: Usb, readings: Readings) -> None:
-        unit = Unit(device.syspath, device.name, port, port, device.variables(), device.syspath)
+    def __init__(self, device: UsbDevice, options: Usb, readings: Readings) -> None:
+        path, port = device.syspath, device.port
+        unit = Unit(path, device.name, port, port, device.variables(), path)
         super().__init__(unit, members(readings, _ROOT).sysfs)
         self._device, self._readings = device, readings
         self._selected = {one.syspath: one for one in device.selected(options)}
@@ -205,9 +218,15 @@ class _MatchedUsb(MatchedDevice):
     def why_none(self) -> str | None:
         """Name what is not authorized, or has no driver."""
         if self._device.text("authorized") == "0":
-            return "it is not authorized (its `authorized` is 0)"
+            return NOT_AUTHORIZED
         idle = next((one for one in self._selected.values() if one.driver is None), None)
         return f"no driver is bound to {idle.name} ({idle.code})" if idle else None
+
+    def drivers(self) -> str | None:
+        """Name those of the interfaces that count."""
+        drivers = dict.fromkeys(one.driver for one in self._selected.values() if one.driver)
+        verb = "its driver is" if len(drivers) == 1 else "its drivers are"
+        return f"{verb} {', '.join(drivers)}" if drivers else None
 
     def describe(self, node: KernelNode) -> dict[str, str]:
         """Add the interface that the node is below."""
@@ -255,11 +274,7 @@ class UsbFinder:
             if any(map(device.matches, self.options.exclude)):
                 yield Skipped(device.name, "excluded")
                 continue
-            port = device.port
-            if port is None:
-                yield Skipped(device.name, "it has no place: nothing above it is known")
-            else:
-                yield from nodes.of(_MatchedUsb(device, port, self.options, readings))
+            yield from nodes.of(_MatchedUsb(device, self.options, readings))
 
     def devices(self, readings: Readings) -> Iterator[UsbDevice]:
         """Yield all USB devices."""
@@ -271,8 +286,8 @@ class UsbFinder:
     @property
     def summary(self) -> str:
         """The source in words."""
-        nodes = hardware.nodes_in_words(self.options.nodes)
-        return f"{hardware.in_words('usb', self.options)}, {nodes}"
+        nodes = wording.nodes_in_words(self.options.nodes)
+        return f"{wording.in_words('usb', self.options)}, {nodes}"
 
     def looked(self, readings: Readings) -> str:
         """Say how many devices there are."""
@@ -307,6 +322,16 @@ class UsbFinder:
             return None
         return f"on this kind of host it would be {driver}: is the module there, and loaded?"
 
+    def texts(self, readings: Readings) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
+        """Yield the numbers, the strings and the ports, where they are asked for."""
+        devices = [one for one in self.devices(readings) if not one.is_hub]
+        if (wanted := self.options.device) is not None:
+            yield wanted, {one.name: one.number for one in devices}
+        for option in ("manufacturer", "product", "serial", "port"):
+            if (globs := getattr(self.options, option)) is not None:
+                found = {one.name: one.variables().get(f"usb.{option}") for one in devices}
+                yield globs, {name: text for name, text in found.items() if text is not None}
+
     def unmatched(self, readings: Readings) -> str:
         """Say how many devices there are, and what comes nearest."""
-        return hardware.unmatched(self, readings)
+        return wording.unmatched(self, readings, "devhost devices --usb")

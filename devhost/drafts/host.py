@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.entries import EntryWriter
 from devhost.discovery.machine import Described, Machine
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.usb import UsbDevice
@@ -147,7 +148,7 @@ def _alternatives(
     machine: Machine, found: Described, *, exactly: bool
 ) -> Iterator[tuple[Described, dict[str, Any]]]:
     """Yield entries for a device, the best one first."""
-    resource = machine.entry(found)
+    resource = next(EntryWriter(machine).of([found]))
     if found.node is not None and found.node.subsystem != USB_NODE and exactly:
         yield found, resource
         return
@@ -155,13 +156,13 @@ def _alternatives(
     if isinstance(found.owner, PciFunction):
         nodes.sort(key=lambda one: not (one.node and one.node.name.startswith("renderD")))
         options = resource["sources"][0]["pci"]
-        if options["node"].startswith("sound/"):
+        if str(options["node"]).startswith("sound/"):
             resource["sources"] = [{"pci": {**options, "node": "sound"}}]
         elif nodes and nodes[0].node and nodes[0].node.subsystem == "drm":
-            yield nodes[0], machine.entry(nodes[0])
+            yield nodes[0], next(EntryWriter(machine).of([nodes[0]]))
     yield found, resource
     for one in nodes:
-        yield one, machine.entry(one)
+        yield one, next(EntryWriter(machine).of([one]))
     if found.owner is None and found.node is not None:
         options = {"subsystem": found.node.subsystem, "name": found.node.name}
         yield found, {"name": resource["name"], "sources": [{"sysfs": options}]}

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from devhost import __version__
+from devhost.discovery.explanation import mistakes
 from devhost.host.config.source import ConfigStatus
 from devhost.host.ownership.owners import WITHHELD
 from devhost.host.resource.runner import POLL_S, Runner
@@ -125,7 +126,9 @@ def _resource(runner: Runner, shared: Shared) -> Json:
 
 def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
-    device_list, warnings = runner.device_list, (*snapshot.notes, *snapshot.unmatched)
+    device_list = runner.device_list
+    found_amiss = mistakes(runner.resource, snapshot)
+    warnings = (*snapshot.notes, *snapshot.unmatched, *found_amiss)
     if device_list.omitted:
         warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
     if device_list.paused:

@@ -184,8 +184,11 @@ class Resource:
 
     @property
     def mentioned(self) -> frozenset[str]:
-        """The variables that templates mention, but those of health checks."""
+        """The variables that templates mention."""
         templates = [*(self.id or ()), *filter(None, (self.group,)), *self.allocate.templates]
+        for check in self.health.checks if self.health is not None else ():
+            if isinstance(check, Probe):
+                templates += [*(check.exec or ()), *((check.file.path,) if check.file else ())]
         for step in self.pre_start:
             templates += [*(step.run or ()), *filter(None, (step.wait_for,))]
         return frozenset(name for template in templates for name in template.names)

@@ -63,6 +63,15 @@ def group_names(text: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: names[name]))
 
 
+def is_in(text: str, subject: str) -> bool:
+    """Whether a valid pattern matches a part of the subject that is not empty, or all of it."""
+    try:
+        match = _compiled(text).search(subject)
+    except UnicodeEncodeError:
+        return False
+    return bool(match and match[0])
+
+
 def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     """Match the whole of ``subject``; return the named groups that took part, else ``None``."""
     try:

@@ -306,7 +306,7 @@ def _plain(tree: "HostTree", device: _Device) -> dict[str, str]:
 
 def _node_name(device: _Device) -> str:
     """Return where below /dev the node of a device is."""
-    name = device.name
+    name = device.name.replace("!", "/")
     match device.subsystem:
         case "input":
             return f"input/{name}"

@@ -69,7 +69,7 @@ def test_directories_are_left_to_the_shell(option: str) -> None:
 def test_commands_options_and_choices() -> None:
     assert completed("v") == ["plain,validate"]
     assert completed("plan", "--exp") == ["plain,--explain"]
-    assert completed("plan", "-o", "") == ["plain,text", "plain,json"]
+    assert completed("validate", "-o", "") == ["plain,text", "plain,json"]
 
 
 def test_resource_names_are_those_of_the_file(config: Path) -> None:

@@ -332,3 +332,67 @@ def test_a_link_comes_after_its_node(tmp_path: Path) -> None:
     never.scan(without_link, after=0.1)
     changed = never.scan(without_link, after=HOLD_S)
     assert changed[name] == "no link below /dev/*/by-id leads to it"
+
+
+def test_a_vanished_device_says_why(tmp_path: Path) -> None:
+    """What it was of is still there."""
+    tree = (HERE / "trees/vfio.tree").read_text()
+    host = Scans(tmp_path / "vfio", "pci: {device: 8086:1521, node: vfio}")
+    assert host.scan(tree)["0000:3b:00.0"] is None
+    unbound = tree.replace("driver=vfio-pci group=27", "driver=igb group=27")
+    assert host.scan(unbound)["0000:3b:00.0"] == (
+        "group 27 holds 0000:3b:00.0 (driver igb): bind all of it to vfio-pci"
+    )
+    assert host.scan(tree)["0000:3b:00.0"] is None
+
+    name = "pci-0000:00:14.0-usbv2-0:2"
+    stick = Scans(tmp_path / "stick", SERIAL)
+    assert stick.scan(FTDI)[name] is None
+    without_driver = without(
+        FTDI.replace("if 1-2:1.0 ffffff ftdi_sio", "if 1-2:1.0 ffffff"), "ttyUSB0"
+    )
+    assert stick.scan(without_driver)[name] == "no tty node: no driver is bound to 1-2:1.0 (ffffff)"
+    refused = without(FTDI.replace("usb 1-2 ", "usb 1-2 authorized=0 "), "1-2:1.0")
+    refused = refused.replace("usb 1-2 authorized=0 0403:6001", "usb 1-2 0403:6001 authorized=0")
+    assert stick.scan(refused)[name] == "no tty node: it is not authorized (its `authorized` is 0)"
+    assert stick.scan(FTDI)[name] is None
+
+
+def test_a_device_without_a_place_needs_an_id(tmp_path: Path) -> None:
+    nowhere = """
+dir virtual
+  usb usb7 1d6b:0002 class=090001 bus=7 dev=1
+    usb 7-1 0403:6001 bus=7 dev=2 serial=A1B2C3
+      if 7-1:1.0 ffffff ftdi_sio
+        usb-serial ttyUSB0 port_number=0
+          tty ttyUSB0 188:0
+"""
+    plain = Scans(tmp_path / "a", SERIAL)
+    assert plain.scan(nowhere) == {}
+    assert plain.skipped() == {
+        "/dev/ttyUSB0": "nothing above it says where it is plugged in: set `id`"
+    }
+    assert Scans(tmp_path / "b", SERIAL, ', id: "${usb.serial}"').scan(nowhere) == {"A1B2C3": None}
+
+
+def test_checks_have_attributes_and_links(tmp_path: Path) -> None:
+    """A health check may be all that mentions them."""
+    source = "sysfs: {subsystem: tty, name: ttyUSB0}"
+    more = ", health: {file: {path: '/run/${attr.own}${byId}', matches: x}}"
+    host = Scans(tmp_path, source, more)
+    host.scan(FTDI.replace("tty ttyUSB0 188:0", "tty ttyUSB0 188:0 own=7"))
+    (device,) = host.snapshot.devices.values()
+    variables = device.nodes[0].variables
+    assert variables["attr.own"] == "7"
+    assert variables["byId"].endswith("AH06W0EQ-if00-port0")
+
+
+def test_events_of_what_is_above_are_heard() -> None:
+    text = (
+        "version: v1\nresources: [{name: example.com/a, sources: [sysfs: {subsystem: tty, "
+        "parent: {subsystem: usb, driver: ftdi_sio}, exclude: {parent: {subsystem: pci}}}]}]"
+    )
+    (resource,) = loads(text).require().resources
+    scanner = Scanner.of(resource, HostFiles("/"), Policy(), "node", hold_s=0.0)
+    heard = frozenset().union(*(root.subsystems for root in scanner.roots))
+    assert heard == {"tty", "usb", "pci"}

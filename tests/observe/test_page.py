@@ -1,33 +1,14 @@
 """The status page: nothing from elsewhere, nothing but its own code, and live."""
 
-import asyncio
 import base64
 import hashlib
-import json
-import os
 import re
-import shutil
 import socket
-from collections.abc import AsyncIterator
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from devhost.observe import page
 from devhost.observe.http import HttpServer, Response
 from tests.observe.asking import get
-
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-BROWSER = os.environ.get("DEVHOST_TEST_BROWSER") or next(
-    filter(None, map(shutil.which, BROWSERS)), ""
-)
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "status.md"
-
-needs_browser = pytest.mark.skipif(
-    not BROWSER, reason="no browser: install chromium-headless-shell or set DEVHOST_TEST_BROWSER"
-)
 
 
 class Parsed(HTMLParser):
@@ -113,86 +94,9 @@ def test_light_and_dark() -> None:
     assert not re.findall(r"#[0-9a-f]{3,8}", style.partition("* {")[2])
 
 
-# ── in a browser ──
-
-
-def example() -> dict[str, Any]:
-    """Return the document's example, with names that are meant to harm."""
-    block = re.findall(r"```json\n(\{\s*\"version\".*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
-    said: dict[str, Any] = json.loads(block)
-    device = said["resources"][0]["devices"][0]
-    said["resources"][0]["devices"].append(
-        device | {"id": "<img src=x onerror=alert(1)>", "reason": "</script><b>bold</b>"}
-    )
-    return said
-
-
-@pytest.fixture
-async def port() -> AsyncIterator[int]:
-    """A server that says one thing at first, and another from then on."""
-    said, asked = example(), 0
-
-    def status() -> Response:
-        nonlocal asked
-        asked += 1
-        return Response(json.dumps(said | {"nodeName": f"node-{min(asked, 2)}"}).encode())
-
-    bound = socket.create_server(("127.0.0.1", 0))
-    look = page.load()
-    async with HttpServer({"/": lambda: look, "/status": status}).serving(bound):
-        yield bound.getsockname()[1]
-
-
-async def browse(port: int, place: Path, *flags: str) -> tuple[str, str]:
-    """Open the page, let it live for some seconds of its own time; return the DOM and the log."""
-    process = await asyncio.create_subprocess_exec(
-        BROWSER,
-        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
-        *(f"--user-data-dir={place / 'profile'}", "--enable-logging=stderr", "--log-level=0"),
-        *("--virtual-time-budget=7000", "--window-size=1100,1000", *flags),
-        f"http://127.0.0.1:{port}/",
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    console = [line for line in err.decode().splitlines() if "CONSOLE" in line]
-    return out.decode(), "\n".join(console)
-
-
-@needs_browser
-async def test_it_shows_what_is_said_and_follows(port: int, tmp_path: Path) -> None:
-    """Without a reload; and what a device is called stays text."""
-    dom, console = await browse(port, tmp_path, "--dump-dom")
-    assert "<title>devhost node-2</title>" in dom
-    assert "live, " in dom
-    for resource in example()["resources"]:
-        assert resource["name"] in dom
-        for device in resource["devices"][:-1]:
-            assert device["id"] in dom
-    assert "&lt;img src=x onerror=alert(1)&gt;" in dom
-    assert "<img" not in dom
-    assert "<b>" not in dom
-    assert not [line for line in console.splitlines() if "favicon" not in line], console
-
-
-@needs_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_picture(port: int, tmp_path: Path, scheme: str) -> None:
-    """Set DEVHOST_TEST_PICTURES to a directory to look at them."""
-    kept = Path(os.environ.get("DEVHOST_TEST_PICTURES", tmp_path)) / f"status-{scheme}.png"
-    setting = f"--blink-settings=preferredColorScheme={'01'[scheme == 'light']}"
-    await browse(port, tmp_path, f"--screenshot={kept}", setting)
-    assert kept.read_bytes().startswith(b"\x89PNG")
-    assert kept.stat().st_size > 10_000
-
-
-async def test_a_program_can_have_it(port: int) -> None:
-    found = await get(port, "/")
+async def test_a_program_can_have_it() -> None:
+    look, bound = page.load(), socket.create_server(("127.0.0.1", 0))
+    async with HttpServer({"/": lambda: look}).serving(bound):
+        found = await get(bound.getsockname()[1], "/")
     assert found.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "frame-ancestors 'none'" in found.headers["Content-Security-Policy"]

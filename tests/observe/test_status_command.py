@@ -83,7 +83,7 @@ async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path)
         while len((await status(port))["resources"][0]["holders"]) < 2:
             await asyncio.sleep(0.02)
     _, out, _ = await asked("--status-listen", f":{port}")
-    assert [line.split() for line in out.splitlines()][-1] == ["0", "Healthy", "default/pod", "-"]
+    assert [line.split() for line in out.splitlines()][-1] == ["0", "Healthy", "default/pod"]
 
 
 async def test_none_is_running() -> None:

@@ -217,7 +217,7 @@ async def test_a_daemon(
                 check((await get(ports[what], path)).body)
         program = [sys.executable, "-m", "devhost", "status", "--status-listen"]
         program.append(f":{ports[b' for status']}")
-        for output in ("text", "json"):
+        for output in ("text", "wide", "json", "yaml"):
             done = await asyncio.create_subprocess_exec(*program, "-o", output, stdout=PIPE)
             shown, _ = await done.communicate()
             assert "\\u202e" in check(shown)

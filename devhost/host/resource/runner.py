@@ -5,6 +5,7 @@ import functools
 import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.baseline import Baseline
@@ -145,6 +146,8 @@ class Runner:
         self.draining = False
         publisher = self._publisher
         publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
+        # The log says it again if the new declaration finds nothing either.
+        publisher.snapshot = replace(publisher.snapshot, unmatched=())
         self._scans = Scans(scanner, self._member, self._shared, self._patience, self.trigger_scan)
         self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
         self._declare(scanner)

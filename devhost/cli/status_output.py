@@ -1,0 +1,119 @@
+"""The status of a running devhost, as text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from devhost.cli import output as printer
+from devhost.cli.status_client import StatusJson
+from devhost.model.names import printable, without_share
+
+
+def lines(shown: StatusJson, *, wide: bool = False) -> Iterator[str]:
+    """Yield the lines of a status, with the problems at the end."""
+    yield from map(printable, _head(shown))
+    for resource in shown["resources"]:
+        yield ""
+        yield printable(f"{resource['name']}: {summary(resource)}")
+        yield from map(printable, _notes(resource))
+        if resource["devices"]:
+            yield from _devices(resource["devices"], resource["holders"], wide=wide)
+        for skipped in resource["skipped"]:
+            yield printable(f"  skipped {skipped['candidate']}: {skipped['reason']}")
+    if shown["troubles"]:
+        yield ""
+        yield from problems(shown)
+
+
+def overview(shown: StatusJson) -> Iterator[str]:
+    """Yield a shorter form: the problems, and one row for each resource."""
+    yield from map(printable, _head(shown))
+    if shown["troubles"]:
+        yield from problems(shown)
+    yield ""
+    rows = [
+        [
+            one["name"],
+            one["state"],
+            f"{one['allocatable']} of {one['capacity']}",
+            str(one["missing"] or ""),
+            str(len(one["holders"]) or ""),
+        ]
+        for one in shown["resources"]
+    ]
+    yield from printer.table_lines(["RESOURCE", "STATE", "ALLOCATABLE", "MISSING", "HELD"], rows)
+
+
+def problems(shown: StatusJson) -> Iterator[str]:
+    """Yield the problems, below a heading."""
+    yield "problems:"
+    yield from (printable(f"  {trouble}") for trouble in shown["troubles"])
+
+
+def summary(resource: StatusJson) -> str:
+    """Return the state of a resource and its numbers."""
+    counts = f"{resource['allocatable']} of {resource['capacity']} allocatable"
+    if resource["missing"]:
+        counts += f", {resource['missing']} missing"
+    return f"{resource['state']} since {resource['since']}, {counts}"
+
+
+def pods(device_id: str, holders: Mapping[str, Sequence[str]]) -> str:
+    """Return the pods that have a device or a share of it."""
+    found = {
+        pod
+        for advertised, names in holders.items()
+        if device_id in (advertised, without_share(advertised))
+        for pod in names
+    }
+    return ", ".join(sorted(found))
+
+
+def _head(shown: StatusJson) -> Iterator[str]:
+    ready = "ready" if shown["ready"] else "not ready"
+    yield f"devhost {shown['version']} on {shown['nodeName']}, since {shown['startedAt']}: {ready}"
+    if config := shown["config"]:
+        counts = f"({config['reloads']} reloaded, {config['failures']} rejected)"
+        yield f"configuration {config['file']}, applied {config['appliedAt']} {counts}"
+        for one in config["problems"]:
+            where = f"{one['file']}:{one['line']}:{one['column']}: {one['severity']}: "
+            place = f"{one['path']}: " if one["path"] else ""
+            yield f"  {where}{place}{one['message']}"
+    if (holders := shown["kubelet"]["podResources"]) != "known":
+        yield f"pod-resources unavailable: {holders}"
+
+
+def _notes(resource: StatusJson) -> Iterator[str]:
+    for heading in ("reason", "error"):
+        if resource[heading]:
+            yield f"  {heading}: {resource[heading]}"
+    for warning in resource["warnings"]:
+        yield f"  warning: {warning}"
+
+
+def _devices(
+    devices: Sequence[StatusJson], holders: Mapping[str, Sequence[str]], *, wide: bool
+) -> list[str]:
+    columns = {
+        "DEVICE": [device["id"] for device in devices],
+        "HEALTH": [device["health"] for device in devices],
+        "HELD BY": [pods(device["id"], holders) for device in devices],
+        "PATHS": [", ".join(device["paths"]) for device in devices],
+        "REASON": [device["reason"] or _last_check(device.get("checked")) for device in devices],
+    }
+    if wide:
+        numa = [",".join(map(str, device["numaNodes"])) for device in devices]
+        checked = [(device.get("checked") or {}).get("at", "") for device in devices]
+        reason = columns.pop("REASON")
+        columns |= {"NUMA": numa, "CHECKED": checked, "REASON": reason}
+    else:
+        columns = {heading: cells for heading, cells in columns.items() if any(cells)}
+    rows = list(zip(*columns.values(), strict=True))
+    return printer.table_lines(list(columns), rows, wide=wide)
+
+
+def _last_check(checked: StatusJson | None) -> str:
+    """Return the result of the last checks of a device that is healthy all the same."""
+    if checked is None:
+        return ""
+    if checked["unknown"]:
+        return f"not checked: {checked['unknown']}"
+    return f"last check failed: {checked['failure']}" if checked["failure"] else ""

@@ -1,0 +1,191 @@
+"""Entries of a configuration, ready to paste: each offers exactly one device of a host."""
+
+import collections
+import fnmatch
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from devhost.discovery.hardware import KernelNode
+from devhost.discovery.machine import BRIDGE, Described, Machine, ancestors, class_name
+from devhost.discovery.pci import PciFunction
+from devhost.discovery.sysfs import PLACES
+from devhost.discovery.sysfs_devices import SysfsFinder
+from devhost.discovery.usb import UsbDevice
+from devhost.model.hardware import USB_NODE, ParentSelector, Sysfs
+
+_SERIAL_MIN: Final = 4
+_COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
+_COUNTER: Final = re.compile("[0-9]+")
+
+
+class EntryWriter:
+    """Writes entries with the fewest options that match. All methods block."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def of(self, found: Iterable[Described]) -> Iterator[dict[str, Any]]:
+        """Yield resources that offer exactly these devices, under a name each."""
+        seen: collections.Counter[str] = collections.Counter()
+        for one in found:
+            entry = self._entry(one)
+            seen[name := entry["name"]] += 1
+            yield entry | {"name": f"{name}-{seen[name]}" if seen[name] > 1 else name}
+
+    def _entry(self, found: Described) -> dict[str, Any]:
+        owner = found.owner
+        if isinstance(owner, UsbDevice):
+            return self._usb_entry(found, owner)
+        if isinstance(owner, PciFunction):
+            return self._pci_entry(found, owner)
+        assert found.node is not None, "found by its node"  # noqa: S101
+        node = found.node
+        options = self._sysfs_options(node)
+        place = {"id": "${place}"} if "place" in found.variables else {}
+        return _resource(node.name, {"sysfs": options}, **place)
+
+    def _sysfs_options(self, node: KernelNode) -> Any:
+        """Return the fewest options that match one device of a subsystem, by what is above it.
+
+        Its own name is the last resort: it is often counted.
+        """
+        reading = self._machine.subsystem(node.subsystem)
+        if len(reading.members) == 1:
+            return node.subsystem
+        own: dict[str, Any] = {"name": name_glob(node.name, reading.members)}
+        above = [
+            path
+            for path in ancestors(node.syspath)
+            if reading.sysfs.link(f"{path}/subsystem") is not None
+        ]
+        named = [_literal(posixpath.basename(path)) for path in above]
+        # The nearest whose name says where it is, and what is below it as that calls it.
+        at = (
+            n for n, path in enumerate(above) if reading.sysfs.linked(f"{path}/subsystem") in PLACES
+        )
+        tried: list[dict[str, Any]] = []
+        if (count := next(at, None)) is not None:
+            fixed = {"name": named[count]}
+            tried.append({"parent": fixed})
+            tried += [{"parent": {"name": one}} for one in named[:count] if named[count] in one]
+            tried += [
+                {"parent": [{"name": _COUNTER.sub("*", one, count=1)}, fixed]}
+                for one in named[:count]
+            ]
+            tried.append({**own, "parent": fixed})
+        tried += [*({"parent": {"name": one}} for one in named), own]
+        for more in tried:
+            options = {"subsystem": node.subsystem, **more}
+            selector = _selector(options)
+            matching = (
+                path
+                for path in reading.members.values()
+                if next(SysfsFinder(selector).mismatches(path, reading.sysfs), None) is None
+            )
+            if list(matching) == [node.syspath]:
+                return options
+        return {"subsystem": node.subsystem, "name": node.name}
+
+    def _usb_entry(self, found: Described, owner: UsbDevice) -> dict[str, Any]:
+        twins = [one for one in self._machine.usb_devices() if one.number == owner.number]
+        options: dict[str, Any] = {"device": owner.number}
+        if owner.is_hub:
+            options["class"] = "hub"
+        product, serial = owner.text("product"), owner.text("serial")
+        if product and any(one.text("product") != product for one in twins):
+            options["product"] = _literal(product)
+        named = [one for one in twins if "product" not in options or one.text("product") == product]
+        more = {}
+        if serial and _is_good(serial) and sum(o.text("serial") == serial for o in twins) == 1:
+            options["serial"] = _literal(serial)
+            more["id"] = "${usb.serial}"
+        elif len(named) > 1 and owner.port is not None:
+            options["port"] = _literal(owner.port)
+        options |= self._node_options(found)
+        return _resource(product or owner.number.replace(":", "-"), {"usb": options}, **more)
+
+    def _node_options(self, found: Described) -> dict[str, Any]:
+        """Return which node of a USB device is meant."""
+        node = found.node
+        if node is None or node.subsystem == USB_NODE:
+            return {"node": _subsystems(found.nodes)} if found.nodes else {}
+        options: dict[str, Any] = {}
+        alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+        sysfs = self._machine.sysfs
+        if len(alike) > 1 and "usb.interface" in found.variables:
+            options["interface"] = int(found.variables["usb.interface"])
+            at = sysfs.interface(node.syspath)
+            alike = [one for one in alike if sysfs.interface(one.syspath) == at]
+        choice: Any = node.subsystem
+        if len(alike) > 1:
+            index = sysfs.text(f"{node.syspath}/index")
+            name = name_glob(node.name, [one.name for one in alike])
+            choice = f"{node.subsystem}/{name}"
+            if index and name == node.name:
+                choice = {"subsystem": node.subsystem, "attr": {"index": index}}
+        return {**options, "node": choice}
+
+    def _pci_entry(self, found: Described, owner: PciFunction) -> dict[str, Any]:
+        twins = [one for one in self._machine.pci_functions() if one.number == owner.number]
+        options: dict[str, Any] = {"device": owner.number}
+        if owner.code.startswith(BRIDGE):
+            options["class"] = "bridge"
+        if len(twins) > 1:
+            options["address"] = owner.address
+        if (node := found.node) is None:
+            options["node"] = _subsystems(found.nodes) if found.nodes else "none"
+        else:
+            alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+            glob = name_glob(node.name, [one.name for one in alike])
+            if len(alike) > 1 and glob == node.name and _COUNTER.search(glob):
+                more = {"id": "${place}"} if "place" in found.variables else {}
+                return _resource(node.name, {"sysfs": self._sysfs_options(node)}, **more)
+            options["node"] = f"{node.subsystem}/{glob}" if len(alike) > 1 else node.subsystem
+        return _resource(class_name(owner.code), {"pci": options})
+
+
+def _subsystems(nodes: Sequence[KernelNode]) -> str | list[str]:
+    """Return what a source names to have all nodes of a device, without what is a second way."""
+    found = list(dict.fromkeys(one.subsystem for one in nodes))
+    if "vfio" in found:
+        return "vfio"
+    plain = [one for one in found if one not in ("input", "usbmisc")] or found
+    return plain[0] if len(plain) == 1 else plain
+
+
+def _selector(options: Mapping[str, Any]) -> Sysfs:
+    """Return a source with the options ``subsystem``, ``name`` and names of ``parent``."""
+    above = options.get("parent", [])
+    parents = above if isinstance(above, list) else [above]
+    return Sysfs(
+        subsystem=options["subsystem"],
+        name=(options["name"],) if "name" in options else None,
+        parent=tuple(ParentSelector(name=(one["name"],)) for one in parents),
+    )
+
+
+def _resource(name: str, source: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
+    return {"name": f"example.com/{slug}", "sources": [source], **more}
+
+
+def name_glob(name: str, others: Iterable[str]) -> str:
+    """Return a glob that matches only one of some names, if possible without what is counted."""
+    literal, alike = _literal(name), list(others)
+    for count in (0, 1):  # all numbers in it, or the first
+        glob = _COUNTER.sub("*", literal, count=count)
+        if [one for one in alike if fnmatch.fnmatchcase(one, glob)] == [name]:
+            return glob
+    return literal
+
+
+def _literal(text: str) -> str:
+    """Return a glob that matches only a text."""
+    return re.sub(r"([*?\[])", r"[\1]", text)
+
+
+def _is_good(serial: str) -> bool:
+    """Whether a serial number is likely to be a device's own."""
+    return len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)

@@ -1,0 +1,200 @@
+"""What `devhost devices -o yaml` prints offers exactly that device, also after a replug."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.entries import EntryWriter
+from devhost.discovery.machine import Machine
+from devhost.drafts.draft import resource_lines
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.model.device import HostDevice
+from devhost.report import report
+from devhost.testing import HostTree, can_make_nodes
+
+TREES: Final = sorted((Path(__file__).parent / "trees").glob("*.tree"))
+EVERYTHING: Final = Policy(("*",))
+# Nothing is above it: the kernel's name is all there is.
+COUNTED_ALONE: Final = ("gpiochip1",)
+# The kernel uses another function of the group.
+KERNELS_OWN: Final = (("0000:86:00.0", "vfio"), ("6", "vfio"))
+_USB: Final = re.compile(r"(usb)?([0-9]+)(-.*)?")
+_COUNTED: Final = re.compile(r"((?:i2c-)|[A-Za-z_-]*[A-Za-z_-])([0-9]+)(.*)")
+_SOUND: Final = re.compile(r"(card|controlC|pcmC|hwC|midiC)([0-9]+)(.*)")
+
+pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+
+
+class Line:
+    """A line of a tree."""
+
+    def __init__(self, text: str, owner: int) -> None:
+        self.indent = text[: len(text) - len(text.lstrip())]
+        self.subsystem, self.name, *self.rest = text.strip().split(" ")
+        self.owner = owner  # the line of the USB device or PCI function that it is below
+
+    @property
+    def is_node(self) -> bool:
+        """Whether a container can be given it."""
+        if self.subsystem in ("usb", "pci"):
+            return False
+        number = bool(self.rest) and re.fullmatch("[0-9]+:[0-9]+", self.rest[0])
+        return self.subsystem == "net" or bool(number)
+
+    def __str__(self) -> str:
+        return f"{self.indent}{' '.join((self.subsystem, self.name, *self.rest))}"
+
+
+def parsed(text: str) -> list[Line]:
+    """Return the devices of a tree; links are left out."""
+    above: list[tuple[int, int]] = []
+    lines: list[Line] = []
+    for one in text.splitlines():
+        if one.split("#")[0].strip() and one.split()[0] != "link":
+            depth = len(one) - len(one.lstrip())
+            above = [pair for pair in above if pair[0] < depth]
+            if one.split()[0] in ("usb", "pci"):
+                above.append((depth, len(lines)))
+            lines.append(Line(one, above[-1][1] if above else -1))
+    return lines
+
+
+def links(text: str) -> list[str]:
+    """Return the links of a tree that are of /sys."""
+    return [one for one in text.splitlines() if one.startswith("link /sys")]
+
+
+def renumbered(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the same devices after a replug of all, in another order.
+
+    Bus and device numbers are others, and what the kernel counts is counted the other way round,
+    but for the nodes of one device.
+    """
+    others = recounted(lines)
+    for line in lines:
+        name, rest = line.name, list(line.rest)
+        if line.subsystem in ("usb", "if") and (match := _USB.fullmatch(name)):
+            name = f"{match[1] or ''}{int(match[2]) + 2}{match[3] or ''}"
+            rest = [
+                f"bus={int(word[4:]) + 2}" if word.startswith("bus=")
+                else f"dev={int(word[4:]) + 40}" if word.startswith("dev=")
+                else word
+                for word in rest
+            ]  # fmt: skip
+        elif line.subsystem == "vfio":
+            name = f"{name}0"
+        elif line.subsystem == "pci":
+            rest = [f"{word}0" if word.startswith("group=") else word for word in rest]
+        elif (found := family(line)) is not None:
+            stem, _, end = parts(line)
+            name = f"{stem}{others[found]}{end}"
+        yield f"{line.indent}{' '.join((line.subsystem, name, *rest))}"
+
+
+def recounted(lines: Sequence[Line]) -> dict[tuple[str, int], int]:
+    """Return other numbers of what is counted, by family and number."""
+    counts: dict[str, dict[int, list[int]]] = {}  # by family and owner
+    for line in lines:
+        if (found := family(line)) is not None:
+            owners = counts.setdefault(found[0], {})
+            numbers = owners.setdefault(line.owner, [])
+            numbers += [found[1]] if found[1] not in numbers else []
+    others: dict[tuple[str, int], int] = {}
+    for name, owners in counts.items():
+        free = sorted({number for numbers in owners.values() for number in numbers})
+        for numbers in reversed(owners.values()):
+            for number in sorted(numbers):
+                if (name, number) not in others:
+                    others[name, number] = free.pop(0) + 1
+    return others
+
+
+def parts(line: Line) -> tuple[str, str, str]:
+    pattern = _SOUND if line.subsystem == "sound" else _COUNTED
+    match = pattern.fullmatch(line.name)
+    return (match[1], match[2], match[3]) if match else ("", "", "")
+
+
+def family(line: Line) -> tuple[str, int] | None:
+    """Return what is counted together, and the number."""
+    if line.subsystem in ("usb", "pci", "if", "dir", "platform", "acpi", "pnp", "hid"):
+        return None
+    stem, number, _ = parts(line)
+    return ("sound" if line.subsystem == "sound" else stem, int(number)) if number else None
+
+
+def offered(entry: str, tree: HostTree) -> list[HostDevice]:
+    config = loads(f"version: v1\nresources:\n{entry}").require()
+    (found,) = report(config, HostFiles(str(tree.root)), EVERYTHING, "node")
+    return list(found.snapshot.devices.values())
+
+
+def entries(tree: HostTree, what: str) -> list[str]:
+    machine = Machine(HostFiles(str(tree.root)))
+    return ["\n".join(resource_lines(one)) for one in EntryWriter(machine).of(machine.find(what))]
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
+def test_an_entry_offers_exactly_that_node_before_and_after(path: Path, tmp_path: Path) -> None:
+    text = path.read_text()
+    lines = parsed(text)
+    before, after = HostTree(tmp_path / "before"), HostTree(tmp_path / "after")
+    again = list(renumbered(lines))
+    before.hardware("\n".join([*map(str, lines), *links(text)]))
+    after.hardware("\n".join([*again, *links(text)]))
+    for line, other in zip(lines, again, strict=True):
+        if line.subsystem not in ("usb", "pci") and not line.is_node:
+            continue
+        (entry,) = entries(before, line.name)
+        if (line.name, path.stem) in KERNELS_OWN:
+            assert not offered(entry, before)
+            continue
+        (device,) = offered(entry, before)
+        assert line.name in names(device), entry
+        found = offered(entry, after)
+        if line.name in COUNTED_ALONE:
+            continue
+        (same,) = found
+        assert other.split()[1] in names(same), entry
+        assert same.id == device.id, entry
+        assert len(same.nodes) == len(device.nodes), entry
+
+
+def names(device: HostDevice) -> set[str]:
+    """Return the names of its nodes, and its own."""
+    units = {node.hardware.label for node in device.nodes if node.hardware is not None}
+    return {node.variables["name"] for node in device.nodes} | units
+
+
+def test_devices_of_one_number_get_a_name_each(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(next(path for path in TREES if path.stem == "ch340").read_text())
+    both = entries(tree, "1a86:7523")
+    config = loads("version: v1\nresources:\n" + "\n".join(both)).require()
+    assert [one.name for one in config.resources] == [
+        "example.com/usb-serial",
+        "example.com/usb-serial-2",
+    ]
+    found = report(config, HostFiles(str(tree.root)), EVERYTHING, "node")
+    assert [len(one.snapshot.devices) for one in found] == [1, 1]
+
+
+def test_every_node_of_the_machine_on_which_the_tests_run() -> None:
+    machine = Machine(HostFiles("/"))
+    own = [row.nodes[0] for row in machine.subsystem_rows("misc") if row.nodes]
+    own += [row.nodes[0] for row in machine.subsystem_rows("mem") if row.nodes]
+    own += [row.nodes[0] for row in machine.subsystem_rows("block") if row.nodes][:5]
+    for node in own:
+        (found,) = machine.find(f"/dev/{node.file}")
+        entry = "\n".join(resource_lines(next(EntryWriter(machine).of([found]))))
+        config = loads(f"version: v1\nresources:\n{entry}").require()
+        (one,) = report(config, HostFiles("/"), EVERYTHING, "node")
+        skipped = [skip for skip in one.snapshot.skipped if skip.reason.startswith("in use")]
+        devices = list(one.snapshot.devices.values())
+        assert len(devices) + len(skipped) == 1, entry
+        assert all(node.name in names(device) for device in devices), entry

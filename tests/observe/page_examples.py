@@ -1,0 +1,114 @@
+"""Statuses to look at on the page: the document's, a large one, and one with much that is wrong."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "status.md"
+_SINCE = "2026-11-21T11:25:57+00:00"
+
+
+def example() -> Json:
+    """Return the document's example, with names that are meant to harm."""
+    block = re.findall(r"```json\n(\{\s*\"version\".*?)```", _DOCUMENT.read_text(), re.DOTALL)[0]
+    said: Json = json.loads(block)
+    device = said["resources"][0]["devices"][0]
+    said["resources"][0]["devices"].append(
+        device | {"id": "<img src=x onerror=alert(1)>", "reason": "</script><b>bold</b>"}
+    )
+    return said
+
+
+def many() -> Json:
+    """Return 30 resources and 500 devices, of which few are unwell."""
+    resources = [_resource(number, 30 if number % 3 == 0 else 8) for number in range(29)]
+    resources.append(_resource(29, 500 - sum(len(one["devices"]) for one in resources)))
+    _break(resources[3], 25, "check failed: readable: Input/output error")
+    _break(resources[17], 2, "not found any more")
+    resources[17] |= {"missing": 1, "expected": 9}
+    return _whole(resources)
+
+
+def wrong() -> Json:
+    """Return a status in which everything is wrong that can be."""
+    backing, failing, waiting, withheld, draining = (_resource(number, 4) for number in range(5))
+    backing |= {"state": "BackingOff", "reason": "cannot register: " + "connection refused; " * 8}
+    failing |= {"devices": [], "capacity": 0, "allocatable": 0, "missing": 4, "expected": 4}
+    failing |= {"error": "/dev/serial/by-id: Permission denied", "warnings": ["w" * 300]}
+    failing["skipped"] = [{"candidate": f"/dev/s{n}", "reason": "dangling link"} for n in range(30)]
+    waiting |= {"state": "Waiting", "reason": "no kubelet: kubelet.sock is not there"}
+    for number in range(4):
+        reason = (
+            "withheld: it was offered as example.com/old-name before, which pod default/web-0 has"
+        )
+        _break(withheld, number, reason)
+    draining |= {"state": "Draining", "reason": "removed from the configuration"}
+    draining["devices"][0]["id"] = "x" * 63
+    said = _whole([backing, failing, waiting, withheld, draining])
+    where = {"severity": "error", "file": "/etc/devhost/config.yaml", "column": 7}
+    text = "unknown key 'statics'; did you mean 'static'?"
+    said["config"] |= {
+        "failures": 3,
+        "unsaved": "/var/lib/devhost: No space left on device",
+        "problems": [
+            where | {"line": line, "path": "resources[1].sources[0]", "message": text}
+            for line in range(14)
+        ],
+    }
+    said |= {"ready": False}
+    said["kubelet"] = {"podResources": "connection refused", "restarts": 3}
+    first = "configuration file invalid; still serving the version of " + _SINCE
+    said["troubles"] = [first, *said["troubles"]]
+    return said
+
+
+def _whole(resources: list[Json]) -> Json:
+    said = example() | {"resources": resources, "troubles": []}
+    said["config"] |= {"problems": [], "failures": 0}
+    for one in resources:
+        bad = sum(device["health"] != "Healthy" for device in one["devices"])
+        if one["reason"] and one["state"] != "Draining":
+            said["troubles"].append(f"{one['name']}: {one['state']}: {one['reason']}")
+        if bad:
+            said["troubles"].append(
+                f"{one['name']}: {bad} of {len(one['devices'])} devices unhealthy"
+            )
+        if one["missing"]:
+            said["troubles"].append(
+                f"{one['name']}: {one['missing']} of {one['expected']} devices missing"
+            )
+    return said
+
+
+def _resource(number: int, count: int) -> Json:
+    kind = ("serial", "render", "sound", "scratch-disk", "token")[number % 5]
+    name = f"example.com/{kind}-{number}"
+    ids = [f"usb-FTDI_FT232R_USB_UART_A50285B{one:02}-if00-port0" for one in range(count)]
+    if kind != "serial":
+        ids = [f"{kind}{one}" for one in range(count)]
+    devices: list[Json] = [
+        {
+            "id": device_id,
+            "health": "Healthy",
+            "reason": None,
+            "numaNodes": [index % 2] if kind == "render" else [],
+            "paths": [] if kind == "token" else [f"/dev/{kind}/by-id/{device_id}"],
+        }
+        for index, device_id in enumerate(ids)
+    ]
+    for device in devices if kind == "serial" else ():
+        device["checked"] = {"at": _SINCE, "failure": None, "unknown": None}
+    return {
+        "name": name, "capacity": count, "allocatable": count, "error": None, "warnings": [],
+        "devices": devices, "skipped": [], "state": "Registered", "reason": None, "since": _SINCE,
+        "registered": True, "streams": 1, "expected": count, "missing": 0,
+        "holders": {device_id: [f"default/web-{n}"] for n, device_id in enumerate(ids[: count // 3])},
+    }  # fmt: skip
+
+
+def _break(resource: Json, index: int, reason: str) -> None:
+    resource["devices"][index] |= {"health": "Unhealthy", "reason": reason}
+    resource["allocatable"] -= 1

@@ -1,0 +1,311 @@
+"""The status page in a real browser: what it shows, that it fits, and that it stays still.
+
+``make screenshots`` fetches the browser, and keeps the pictures to look at.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from devhost.observe import page
+from devhost.observe.http import HttpServer, Response
+from tests.observe.asking import status_port_of
+from tests.observe.page_examples import Json, example, many, wrong
+from tests.support import browser
+from tests.support.daemon import PATIENCE, Daemon
+from tests.support.hosting import Kubelet
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+PROGRAM = browser.find()
+PICTURES = os.environ.get("DEVHOST_TEST_PICTURES")
+EVERY_MS = 2000  # how often the page asks
+
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="no browser: `make screenshots` fetches one")
+
+# The least contrast of any text with what is behind it, and the text.
+CONTRAST = """() => {
+  const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
+  const parts = (color) => color.match(/[0-9.]+/g).map(Number);
+  const behind = (element) => {
+    const color = parts(getComputedStyle(element).backgroundColor);
+    return color.length === 4 && color[3] === 0 && element.parentElement ? behind(element.parentElement) : color;
+  };
+  let least = [99, ""];
+  for (const element of document.querySelectorAll("body *:not(script, noscript)")) {
+    const texts = [...element.childNodes].filter((one) => one.nodeType === 3 && one.data.trim());
+    if (!texts.length || !element.getClientRects().length) continue;
+    const both = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+    const contrast = (both[0] + 0.05) / (both[1] + 0.05);
+    if (contrast < least[0]) least = [contrast, texts[0].data];
+  }
+  return least;
+}"""
+# How much of the page has moved by itself.
+SHIFTS = """() => new Promise((resolve) => {
+  new PerformanceObserver((list, observer) => {
+    observer.disconnect();
+    resolve(list.getEntries().reduce((sum, one) => sum + one.value, 0));
+  }).observe({type: "layout-shift", buffered: true});
+  setTimeout(() => resolve(0), 200);
+})"""
+
+
+class Served:
+    """A page that shows a status, which can be changed."""
+
+    def __init__(self, status: Json) -> None:
+        self.status = status
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        look, bound = page.load(), socket.create_server(("127.0.0.1", 0))
+        routes = {"/": lambda: look, "/status": lambda: Response(json.dumps(self.status).encode())}
+        self._serving = HttpServer(routes).serving(bound)
+        await self._serving.__aenter__()
+        self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._serving.__aexit__(None, None, None)
+
+
+class Viewer:
+    """Opens pages with a clock that the test moves, and notes what the browser complains of."""
+
+    def __init__(self, chromium: "Browser") -> None:
+        self._chromium = chromium
+        self.complaints: list[str] = []
+
+    async def open(
+        self,
+        url: str,
+        width: int = 1100,
+        height: int = 900,
+        scheme: str = "light",
+        *,
+        clock: bool = True,
+    ) -> "Page":
+        context = await self._chromium.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if scheme == "dark" else "light",
+            locale="en-GB",
+            timezone_id="UTC",
+        )
+        shown = await context.new_page()
+        shown.on("console", lambda message: self.complain(f"{message.text} {message.location}"))
+        shown.on("pageerror", lambda error: self.complain(str(error)))
+        if clock:
+            await shown.clock.install(time="2026-11-21T12:00:00Z")
+        await shown.goto(url)
+        await shown.wait_for_selector("#overview")
+        return shown
+
+    def complain(self, text: str) -> None:
+        if "favicon" not in text:
+            self.complaints.append(text)
+
+
+@pytest.fixture
+async def viewer() -> AsyncIterator[Viewer]:
+    api = pytest.importorskip("playwright.async_api", reason="no playwright: `make screenshots`")
+    async with api.async_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-background-networking"]
+        chromium = await playwright.chromium.launch(executable_path=PROGRAM, args=arguments)
+        viewer = Viewer(chromium)
+        yield viewer
+        await chromium.close()
+    assert not viewer.complaints
+
+
+async def later(shown: "Page", js: str) -> None:
+    """Let the page ask again, until something is so."""
+    async with asyncio.timeout(PATIENCE):
+        while not await shown.evaluate(js):  # the policy refuses Playwright's own waiting
+            await shown.clock.run_for(EVERY_MS)
+
+
+def kept(name: str, place: Path) -> Path:
+    return Path(PICTURES or place) / f"{name}.png"
+
+
+async def test_it_shows_what_is_said_and_follows(viewer: Viewer) -> None:
+    """Without a reload; and what a device is called stays text."""
+    async with Served(example()) as served:
+        shown = await viewer.open(served.url)
+        assert await shown.title() == "(3) devhost node-1"
+        text = await shown.inner_text("body")
+        for resource in example()["resources"]:
+            assert resource["name"] in text
+            for device in resource["devices"]:
+                assert device["id"] in text
+        assert await shown.locator("img, b").count() == 0
+        heads = "details:last-of-type th"
+        assert await shown.locator(heads).all_inner_texts() == ["Device", "Health"]
+        served.status |= {"nodeName": "node-2", "troubles": []}
+        await later(shown, "document.title === 'devhost node-2'")
+        assert await shown.locator("#problems").count() == 0
+        served.status = {}
+        await later(shown, "document.getElementById('live').className === 'lost'")
+        assert "no answer; as of 12:00:0" in await shown.inner_text("#live")
+        assert "node-2" in await shown.inner_text("#who")
+
+
+@pytest.mark.parametrize("status", [example, many, wrong])
+async def test_it_fits_and_can_be_read(viewer: Viewer, tmp_path: Path, status: type[Json]) -> None:
+    async with Served(status()) as served:
+        for kind, scheme, width, height in (
+            ("light", "light", 1100, 900),
+            ("dark", "dark", 1100, 900),
+            ("tablet", "light", 601, 900),
+            ("window", "light", 851, 900),
+            ("phone", "light", 360, 740),
+            ("small-phone", "dark", 320, 600),
+        ):
+            shown = await viewer.open(served.url, width, height, scheme)
+            await shown.locator("summary").evaluate_all("all => all.map(one => one.click())")
+            wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert await shown.evaluate(wide) <= 0, kind
+            names = shown.locator("h2").evaluate_all("all => all.map(one => one.clientHeight)")
+            assert max(await names) < 60, kind  # two lines
+            contrast, text = await shown.evaluate(CONTRAST)
+            assert contrast >= 4.5, (kind, text)
+            await shown.locator("summary").evaluate_all("all => all.map(one => one.click())")
+            picture = kept(f"{status.__name__}-{kind}", tmp_path)
+            await shown.screenshot(path=picture, full_page=kind not in ("tablet", "window"))
+            await shown.context.close()
+
+
+async def test_a_refresh_keeps_what_the_person_does(viewer: Viewer) -> None:
+    """The filter, what is open, where the focus is; and nothing moves."""
+    async with Served(many()) as served:
+        devices = served.status["resources"][3]["devices"]
+        for device in devices:
+            device["checked"] = {
+                "at": "2026-11-21T11:58:58+00:00",
+                "failure": None,
+                "unknown": None,
+            }
+        shown = await viewer.open(served.url, 800, 700)
+        assert await shown.locator(".resource[open]").count() == 0
+        await shown.get_by_role("link", name="example.com/scratch-disk-3").click()
+        card = shown.locator("[id='resource-example.com/scratch-disk-3']")
+        assert await card.get_attribute("open") is not None
+        assert await card.locator("tbody tr").count() == 10
+        assert "Unhealthy" in await card.locator("tbody tr").first.inner_text()
+        await card.get_by_role("button", name="Show all 30 devices").press("Enter")
+        assert await card.locator("tbody tr").count() == 30
+        first = card.locator("tbody code").first
+        await first.evaluate("one => getSelection().selectAllChildren(one)")
+        scrolled = await shown.evaluate("scrollY")
+        before = await shown.evaluate(SHIFTS)
+
+        devices[7]["checked"] = devices[7]["checked"] | {"at": "2026-11-21T11:59:59+00:00"}
+        served.status |= {"nodeName": "node-2"}
+        await later(shown, "document.title.endsWith('node-2')")
+        assert await card.locator("tbody tr").count() == 30
+        assert await shown.evaluate("document.activeElement.innerText") == "Show the first 10"
+        assert await shown.evaluate("getSelection().toString()") == "scratch-disk25"
+        assert await shown.evaluate("scrollY") == scrolled
+        assert "11:59:59" in await card.inner_text()
+        assert await shown.evaluate(SHIFTS) == before
+
+        # A resource that goes does not open or close another one.
+        del served.status["resources"][0]
+        await later(shown, "document.querySelectorAll('.resource').length === 29")
+        assert await shown.locator(".resource[open] h2").all_inner_texts() == [
+            "example.com/scratch-disk-3"
+        ]
+
+
+async def test_a_filter(viewer: Viewer) -> None:
+    async with Served(many()) as served:
+        shown = await viewer.open(served.url)
+        await shown.keyboard.press("Tab")
+        await shown.keyboard.type("SOUND-17 unhealthy")
+        assert await shown.inner_text("#found") == "1 resource and 1 device match"
+        assert await shown.locator(".resource[open] tbody tr").count() == 1
+        served.status |= {"nodeName": "node-2"}
+        await later(shown, "document.title.endsWith('node-2')")
+        assert await shown.locator(".resource").count() == 1
+        await shown.reload()
+        await shown.wait_for_selector("#overview")
+        assert await shown.input_value("#filter") == "SOUND-17 unhealthy"
+        assert await shown.locator(".resource").count() == 1
+        await shown.get_by_label("Filter").fill("default/web-3 render")
+        for row in await shown.locator("tbody tr").all_inner_texts():
+            assert "default/web-3" in row
+        await shown.get_by_label("Filter").fill("")
+        assert await shown.locator(".resource").count() == 30
+        assert await shown.locator(".resource[open]").count() == 0
+
+
+async def test_with_the_keyboard(viewer: Viewer) -> None:
+    async with Served(many()) as served:
+        shown = await viewer.open(served.url, 360, 740)
+        for _ in range(5):  # the filter, three problems, the first resource
+            await shown.keyboard.press("Tab")
+        await shown.keyboard.press("Enter")
+        table = shown.get_by_role("table", name="Devices of example.com/serial-0")
+        # Cards for the eye, a table for all others.
+        assert await table.get_by_role("row").count() == 11
+        assert await table.get_by_role("columnheader", name="Last check").count() == 1
+        assert await table.get_by_role("cell").first.evaluate("one => one.clientWidth") > 250
+
+
+# ── for the README ──
+
+CONFIG = """\
+version: v1
+resources:
+  - name: myway5.com/cola
+    sources: [directory: /etc/colas]
+    replicas: 2
+    health: {checks: [readable], interval: 100ms}
+  - name: example.com/license
+    sources: [static: 3]
+  - name: example.com/scanner
+    sources: [directory: /run/scanners]
+"""
+
+
+async def test_a_real_run(
+    viewer: Viewer, daemon: Daemon, started: Kubelet, directory: Path, tmp_path: Path
+) -> None:
+    """With the picture of the README: a device has gone, and pods have others."""
+    root = directory / "root"
+    for place, names in (
+        ("etc/colas", ("cherry", "classic", "vanilla")),
+        ("run/scanners", ("flatbed-1", "flatbed-2")),
+    ):
+        (root / place).mkdir(parents=True)
+        for name in names:
+            (root / place / name).touch()
+    daemon.flags += ["--root", str(root), "--node-name", "node-1", "--pod-resources"]
+    daemon.flags += [str(directory / "pr.sock")]
+    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
+    await daemon.start(CONFIG)
+    await started.wait("myway5.com/cola", 6, 6)
+    await started.wait("example.com/license", 3, 3)
+    await started.admit("web-0", {"app": {"myway5.com/cola": 2}})
+    await started.admit("solver-0", {"app": {"example.com/license": 1}})
+    (root / "etc/colas/vanilla").unlink()
+    await started.wait("myway5.com/cola", 6, 4)
+    shown = await viewer.open(
+        f"http://127.0.0.1:{await status_port_of(daemon)}/", 1000, 965, clock=False
+    )
+    async with asyncio.timeout(PATIENCE):
+        for text in ("default/web-0", "default/solver-0", "not found any more", "unhealthy"):
+            await shown.get_by_text(text).first.wait_for()
+    picture = kept("status", tmp_path)
+    await shown.screenshot(path=picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
