@@ -140,9 +140,9 @@ def texts_of(resource: dict[str, Any]) -> str:
 
 
 def part_of(text: str, name: str) -> str:
-    """Return the lines about a resource."""
+    """Return the lines about a resource; not those about what troubles it, which come before."""
     lines = text.splitlines()
-    first = next(at for at, line in enumerate(lines) if line.startswith(f"{name}: "))
+    first = max(at for at, line in enumerate(lines) if line.startswith(f"{name}: "))
     rest = lines[first + 1 :]
     end = next((at for at, line in enumerate(rest) if line.startswith("example.com/")), len(rest))
     return "\n".join(rest[:end])
