@@ -1,5 +1,6 @@
 """The dry run: what this host would advertise, and what a container would receive."""
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ from devhost.allocation.pre_start import PlannedStep, planned
 from devhost.discovery.explanation import Explanation, explain, mistakes
 from devhost.discovery.health import check
 from devhost.discovery.identity import keys_of
+from devhost.discovery.ownership import Ownership
 from devhost.discovery.roots import Reading, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
@@ -195,19 +197,20 @@ def report(
         requests: What to allocate, by resource name: a number, or IDs separated by commas.
         explained: The resource of which to say what its sources have looked at; empty: of all.
     """
-    claims: dict[str, str] = {}
+    ownership = Ownership()
     readings: dict[Root, Reading] = {}  # of all resources
     reports = []
     for resource in config.resources:
         if not resource.applies_to(node_name):
             continue
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
-        claimed = claims.get if resource.overlap == "deny" else (lambda _key: None)
+        member = ownership.add(resource.name, rescan=lambda: None)
+        member.shares = resource.overlap == "allow"
         readings |= read_all((root for root in scanner.roots if root not in readings), files)
-        snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), claimed, now=0.0)
+        owner_of = functools.partial(ownership.owner, member)
+        snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), owner_of, now=0.0)
+        ownership.decide(member, keys_of(snapshot.devices.values()))
         snapshot = _injected(scanner, _checked(scanner, snapshot))
-        for key in keys_of(snapshot.devices.values()):
-            claims.setdefault(key, resource.name)
         request = (requests or {}).get(resource.name)
         found = _report(scanner, snapshot, request)
         if explained in ("", resource.name):

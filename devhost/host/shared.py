@@ -9,8 +9,8 @@ from devhost.host.cdi.files import CdiFiles
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
+from devhost.host.ownership.decisions import SerialOwnership
 from devhost.host.ownership.owners import Owners
-from devhost.host.ownership.ownership import Ownership
 from devhost.host.quota import Quota
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
@@ -42,7 +42,7 @@ class Shared:
 
     directory: PluginDirectory
     inventory: Inventory
-    ownership: Ownership
+    ownership: SerialOwnership
     quota: Quota
     holders: Holders
     served_names: ServedNames | None

@@ -18,8 +18,8 @@ from devhost.host.config.source import ConfigSource
 from devhost.host.expectations import Expectations
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
+from devhost.host.ownership.decisions import SerialOwnership
 from devhost.host.ownership.owners import Owners
-from devhost.host.ownership.ownership import Ownership
 from devhost.host.quota import Quota
 from devhost.host.rescan import Rescan
 from devhost.host.resource.runner import Runner
@@ -118,7 +118,7 @@ class Host:
         self._shared = Shared(
             directory=directory,
             inventory=Inventory(settings.files, self._watcher),
-            ownership=Ownership(),
+            ownership=SerialOwnership(),
             quota=Quota(),
             holders=holders,
             served_names=ServedNames(pod_resources) if pod_resources else None,

@@ -7,7 +7,7 @@ import pytest
 
 from devhost.discovery.scan import Scanner
 from devhost.host import supervisor
-from devhost.host.ownership import ownership
+from devhost.host.ownership import decisions
 from devhost.host.resource.runner import Runner
 from devhost.host.resource.scans import Scans
 from devhost.model.device import Snapshot
@@ -54,7 +54,7 @@ async def test_many_resources_begin_to_scan_one_after_the_other(
     async with asyncio.timeout(10):
         while begun.total() < COUNT:
             await asyncio.sleep(0.01)
-    assert max(begun.values()) <= ownership._CROWD
+    assert max(begun.values()) <= decisions._CROWD
 
 
 async def test_one_that_waits_for_the_host_lets_others_be_scanned(

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.host.ownership import ownership
-from devhost.host.ownership.ownership import Member, Ownership
+from devhost.discovery.ownership import Member
+from devhost.host.ownership import decisions
+from devhost.host.ownership.decisions import SerialOwnership
 
 
 class Entered:
     """Three resources, and which of them were to be scanned again."""
 
     def __init__(self) -> None:
-        self.ownership, self.again = Ownership(), set[str]()
+        self.ownership, self.again = SerialOwnership(), set[str]()
         self.a, self.b, self.c = (self.enter(name) for name in "abc")
         self.ownership.arrange("abc")
         self.again.clear()
@@ -236,7 +237,7 @@ async def test_nobody_waits_for_a_removed_resource(at: Entered) -> None:
     at.ownership.remove(at.a)
     at.ownership.due(at.a)
     at.ownership.due(at.b)
-    async with asyncio.timeout(0.5), at.ownership.turn(at.b):
+    async with asyncio.timeout(0.5), at.ownership.deciding(at.b):
         pass
 
 
@@ -261,7 +262,7 @@ async def decided(at: Entered, due: str, found: Iterable[str]) -> list[str]:
     order: list[str] = []
 
     async def decide(member: Member) -> None:
-        async with at.ownership.turn(member):
+        async with at.ownership.deciding(member):
             order.append(member.name)
             await asyncio.sleep(0)
             at.ownership.decide(member, ())
@@ -306,7 +307,7 @@ async def test_a_decision_for_a_former_reason_is_waited_for(at: Entered) -> None
 async def test_one_that_hangs_is_not_waited_for_for_long(
     at: Entered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "_TURN_S", 0.05)
+    monkeypatch.setattr(decisions, "_PATIENCE_S", 0.05)
     at.ownership.due(at.a)
     assert await decided(at, "bc", "cb") == ["b", "c"]
     assert at.a.pending

@@ -12,11 +12,11 @@ from devhost.discovery import identity
 from devhost.discovery.baseline import Baseline
 from devhost.discovery.identity import Identified
 from devhost.discovery.incremental import Changed, Incremental, is_independent
+from devhost.discovery.ownership import Member
 from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, ScanResult, events_suffice
 from devhost.discovery.selection import Selection
 from devhost.host import inventory
-from devhost.host.ownership.ownership import Member
 from devhost.host.resource.patience import Patience
 from devhost.host.shared import Shared
 from devhost.model.device import Snapshot
@@ -152,7 +152,7 @@ class Scans:
                 left.add(key)
             return owner
 
-        async with self._ownership.turn(self._member):
+        async with self._ownership.deciding(self._member):
             now = clock()
             identify = functools.partial(
                 scanner.identify,
@@ -206,7 +206,7 @@ class Scans:
             return None
         if result is None:
             return None
-        async with self._ownership.turn(self._member):
+        async with self._ownership.deciding(self._member):
             offered, released = result.offered, result.released
             ids = len(result.snapshot.devices) * self.scanner.resource.replicas
             if (

@@ -1,4 +1,4 @@
-"""Which resource offers which node: decided by one step at a time, in the order of the file.
+"""Which resource offers which node.
 
 The first resource in the file that finds a new node has it, the others leave it to that one. A node
 on offer stays with its resource as long as that finds it: who can make a link in a directory that
@@ -6,20 +6,16 @@ another resource watches must not take a device away from a pod. Only an edit of
 a resource that is put before another one may take its nodes at the next scan. At the start, those
 that had nodes before decide about them first.
 
-What was offered before, and may still be held, is in `owners`. All is looked up by node, so that
-what a resource does costs the same among a thousand others.
+The dry run asks here too. In a running host the resources decide one at a time, in the order of
+the file: `devhost.host.ownership.decisions`. What was offered before, and may still be held, is in
+`devhost.host.ownership.owners`. All is looked up by node, so that what a resource does costs the
+same among a thousand others.
 """
 
-import asyncio
 import bisect
-import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-
-_TURN_S: Final = 1.0
-_CROWD: Final = 8  # resources that begin a scan without regard to the others
 
 
 @dataclass(eq=False, slots=True)
@@ -84,27 +80,12 @@ class _ByNode:
             self._members[key] = (*self.of(key), member)
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """A member that knows what it has found, and waits for its decision."""
-
-    member: Member
-    deadline: float
-    granted: asyncio.Future[None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-
-
 class Ownership:
-    """The resources of a process; all but `owner` belongs to the event loop."""
+    """The resources of a process, or of a dry run; all but `owner` belongs to one thread."""
 
     def __init__(self) -> None:
         self._members: list[Member] = []  # these are in the order of the file
         self._pending: list[Member] = []
-        self._waiting: list[_Waiter] = []
-        self._deciding = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._gate = asyncio.Lock()
         self._offered, self._left, self._expected = _ByNode(), _ByNode(), _ByNode()
         self._arranged: dict[str, bool] = {}  # who shares, in the order of the file
         self._first_link = math.inf  # the place of the first that finds links
@@ -152,7 +133,6 @@ class Ownership:
         linking = (one.place for one in self._members if one.finds_links and one.name in places)
         self._first_link = min(linking, default=math.inf)
         self._pending.sort(key=_place)
-        self._waiting.sort(key=_place_of_waiter)
         self._arranged = {one.name: one.shares for one in self._members if one.name in places}
         before = [pair for pair in former.items() if pair[0] in self._arranged]
         changed = before != [pair for pair in self._arranged.items() if pair[0] in former]
@@ -161,7 +141,7 @@ class Ownership:
             if changed or new or self._left_in_vain(member):
                 member.rescan()
 
-    # ── whose turn it is ──
+    # ── who decides next ──
 
     def due(self, member: Member) -> None:
         """Note that there is a reason to scan a resource: those behind it wait for the outcome."""
@@ -171,60 +151,11 @@ class Ownership:
             bisect.insort(self._pending, member, key=_place)
         member.asked += 1
 
-    async def begin(self, member: Member) -> None:
-        """Begin a scan: of very many at a time, one in each round of the event loop."""
-        if len(self._pending) > _CROWD:
-            async with self._gate:
-                await asyncio.sleep(0)
-        member.begun = member.asked
-
     def settled(self, member: Member) -> None:
         """Note that nobody is to wait for a resource, whatever is due."""
         if member.pending:
             self._pending.remove(member)
         member.decided = member.begun = member.asked
-        self._next()
-
-    @contextlib.asynccontextmanager
-    async def turn(self, member: Member) -> AsyncIterator[None]:
-        """Wait until the resources before have decided; meanwhile no other one decides.
-
-        Not for long: one that hangs must not hold up the others.
-        """
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(member, loop.time() + _TURN_S)
-        bisect.insort(self._waiting, waiter, key=_place_of_waiter)
-        self._next()
-        try:
-            await waiter.granted
-            yield
-        finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            else:
-                self._deciding = False
-            self._next()
-
-    def _next(self) -> None:
-        """Let the first decide that knows what it has found, unless one before it does not yet."""
-        if self._deciding or not self._waiting:
-            return
-        first = self._waiting[0]
-        if self._pending and self._pending[0].place < first.member.place:
-            if self._timer is not None:
-                return
-            loop, deadline = asyncio.get_running_loop(), min(map(_deadline, self._waiting))
-            if deadline > loop.time():
-                self._timer = loop.call_at(deadline, self._overdue)
-                return
-        self._waiting.remove(first)
-        self._deciding = True
-        if not first.granted.done():
-            first.granted.set_result(None)
-
-    def _overdue(self) -> None:
-        self._timer = None
-        self._next()
 
     # ── who offers what ──
 
@@ -319,11 +250,3 @@ def _keeps(one: Member, member: Member, key: str) -> bool:
 
 def _place(member: Member) -> int:
     return member.place
-
-
-def _deadline(waiter: _Waiter) -> float:
-    return waiter.deadline
-
-
-def _place_of_waiter(waiter: _Waiter) -> int:
-    return waiter.member.place
