@@ -1,16 +1,50 @@
 """What ``preStart`` does for the devices of a container, without doing it; pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, assert_never
 
 from devhost.allocation import rendering
 from devhost.allocation.variables import ToLocal
 from devhost.errors import AllocationError, PreStartError
+from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
+from devhost.model.template import Template
 
 StepAction = Literal["run", "mode", "waitFor"]
+
+
+@immutable
+class Run:
+    """Runs a command."""
+
+    argv: tuple[Template, ...]
+
+
+@immutable
+class SetMode:
+    """Sets the permission bits of the device's nodes."""
+
+    bits: int
+
+
+@immutable
+class WaitFor:
+    """Waits for a path of the host."""
+
+    path: Template
+
+
+def action(step: Step) -> Run | SetMode | WaitFor:
+    """Return what a step does; it has exactly one of these keys."""
+    if step.run is not None:
+        return Run(step.run)
+    if step.mode is not None:
+        return SetMode(int(step.mode, 8))
+    if step.wait_for is not None:
+        return WaitFor(step.wait_for)
+    raise AssertionError(step)
 
 
 class PlannedStep(TypedDict):
@@ -41,22 +75,25 @@ def numbered(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, 
 
 def label(number: int, step: Step) -> str:
     """Return the name of a step in messages, by its place (from 0) in the list."""
-    if step.run is not None:
-        what = f"run {str(step.run[0]).rpartition('/')[2]}"
-    elif step.mode is not None:
-        what = f"mode {step.mode}"
-    else:
-        what = f"waitFor {step.wait_for}"
+    match action(step):
+        case Run(argv):
+            what = f"run {str(argv[0]).rpartition('/')[2]}"
+        case SetMode():
+            what = f"mode {step.mode}"
+        case WaitFor(path):
+            what = f"waitFor {path}"
+        case other:
+            assert_never(other)
     return f"preStart[{number}] ({what})"
 
 
 def commands(
-    step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
+    run: Run, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> tuple[tuple[str, ...], ...]:
     """Return the commands of a ``run`` step for a device, equal ones once.
 
     Args:
-        step: The step.
+        run: What the step does.
         device: The device.
         constants: ``resource``, ``nodeName``, ``index`` and ``count``.
         to_local: From a path of the host to where devhost sees it.
@@ -65,20 +102,19 @@ def commands(
         PreStartError: A variable has no value.
     """
     try:
-        return rendering.each(step.run or (), device, constants, to_local)
+        return rendering.each(run.argv, device, constants, to_local)
     except AllocationError as error:
         raise PreStartError(str(error)) from None
 
 
-def awaited(step: Step, device: HostDevice, constants: Mapping[str, str]) -> tuple[str, ...]:
+def awaited(wait: WaitFor, device: HostDevice, constants: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths of the host that a ``waitFor`` step waits for, equal ones once.
 
     Raises:
         PreStartError: A variable has no value, or the result is not an absolute path.
     """
-    texts = (step.wait_for,) if step.wait_for else ()
     try:
-        paths = tuple(path for (path,) in rendering.each(texts, device, constants))
+        paths = tuple(path for (path,) in rendering.each((wait.path,), device, constants))
     except AllocationError as error:
         raise PreStartError(str(error)) from None
     for path in paths:
@@ -119,13 +155,18 @@ def _planned(
     step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> Iterator[PlannedStep]:
     found: tuple[tuple[StepAction, list[str] | str], ...]
-    if step.run is not None:
-        found = tuple(("run", list(argv)) for argv in commands(step, device, constants, to_local))
-    elif step.mode is not None:
-        found = (("mode", f"{int(step.mode, 8):04o}"),)
-    else:
-        found = tuple(("waitFor", path) for path in awaited(step, device, constants))
-    for action, value in found:
+    match action(step):
+        case Run() as run:
+            found = tuple(
+                ("run", list(argv)) for argv in commands(run, device, constants, to_local)
+            )
+        case SetMode(bits):
+            found = (("mode", f"{bits:04o}"),)
+        case WaitFor() as wait:
+            found = tuple(("waitFor", path) for path in awaited(wait, device, constants))
+        case other:
+            assert_never(other)
+    for key, value in found:
         yield PlannedStep(
-            device=device.id, step=action, value=value, every=step.every, timeout=step.time_limit
+            device=device.id, step=key, value=value, every=step.every, timeout=step.time_limit
         )

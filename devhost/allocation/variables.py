@@ -22,6 +22,7 @@ _FILE_VALUES: Final[Mapping[str, Callable[[Node, FileState, ToLocal], str]]] = {
     "path": lambda node, _state, to_local: to_local(node.path),
     "realpath": lambda _node, state, to_local: to_local(state.realpath),
 }
+_PATHS: Final = frozenset({"path", "realpath"})  # of them, those that are the node's path
 
 
 def constants(resource: str, node_name: str) -> dict[str, str]:
@@ -53,7 +54,7 @@ BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
 
 def names_paths(argv: Iterable[Template]) -> bool:
     """Whether a command is given paths of a device's nodes."""
-    return any(name.rpartition(".")[2] in FILE_VARIABLES for text in argv for name in text.names)
+    return any(name.rpartition(".")[2] in _PATHS for text in argv for name in text.names)
 
 
 def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:

@@ -10,11 +10,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
 
 from devhost.allocation import pre_start
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
+from devhost.allocation.pre_start import Run, SetMode, WaitFor
 from devhost.allocation.variables import Seen, names_paths, real_paths
 from devhost.discovery import command
 from devhost.errors import AllocationError, PreStartError
@@ -88,13 +89,15 @@ async def run_step(number: int, step: Step, start: Start) -> None:
     ends = min(start.deadline, now + step.time_limit)
     limit = _Limit(ends, f"within {round(max(ends - now, 0.0), 1):g}s")
     try:
-        if step.run is not None:
-            await _run(step, start, limit)
-        elif step.mode is not None:
-            mode = int(step.mode, 8)
-            await _look(start, limit, lambda: _change_mode(mode, start))
-        else:
-            await _wait_for(step, start, limit)
+        match pre_start.action(step):
+            case Run() as run:
+                await _run(run, start, limit)
+            case SetMode(bits):
+                await _look(start, limit, lambda: _change_mode(bits, start))
+            case WaitFor() as wait:
+                await _wait_for(wait, start, limit)
+            case other:
+                assert_never(other)
     except (PreStartError, OSError) as error:
         where = f"{pre_start.label(number, step)} of device {start.device.id}"
         raise PreStartError(printable(f"{where}: {error}")) from None
@@ -184,19 +187,19 @@ async def _look(start: Start, limit: _Limit, work: Callable[[], T]) -> T:
 # ── run ──
 
 
-async def _run(step: Step, start: Start, limit: _Limit) -> None:
+async def _run(run: Run, start: Start, limit: _Limit) -> None:
     if not start.policy.allow_exec:
         raise PreStartError("commands need --allow-exec")
-    commands = await _look(start, limit, lambda: _commands(step, start))
+    commands = await _look(start, limit, lambda: _commands(run, start))
     for argv in commands:
         await _execute(argv, start, limit)
 
 
-def _commands(step: Step, start: Start) -> tuple[tuple[str, ...], ...]:
+def _commands(run: Run, start: Start) -> tuple[tuple[str, ...], ...]:
     """Return the commands of a step; a path in them is the one that was looked at."""
-    found = _seen(start, files=names_paths(step.run or ()))
+    found = _seen(start, files=names_paths(run.argv))
     here = real_paths(found, start.files.to_local)
-    return pre_start.commands(step, start.device, start.constants, here)
+    return pre_start.commands(run, start.device, start.constants, here)
 
 
 async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
@@ -254,8 +257,8 @@ def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
         os.close(descriptor)
 
 
-async def _wait_for(step: Step, start: Start, limit: _Limit) -> None:
-    paths = pre_start.awaited(step, start.device, start.constants)
+async def _wait_for(wait: WaitFor, start: Start, limit: _Limit) -> None:
+    paths = pre_start.awaited(wait, start.device, start.constants)
     missing: str | None = paths[0] if paths else None
     async with limit.keep(lambda: f"{missing} did not appear"):
         while missing is not None:
