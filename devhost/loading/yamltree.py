@@ -205,48 +205,16 @@ class _Builder:
 
     def _mapping(self, node: YamlNode, path: Path) -> dict[str, Any]:
         data: dict[str, Any] = {}
+        self._add(node, path, data, len(path))
+        return data
+
+    def _add(self, node: YamlNode, path: Path, data: dict[str, Any], depth: int) -> None:
+        """Add the pairs of a mapping whose keys ``data`` does not have yet."""
         first: dict[str, int] = {}
         merged: list[YamlNode] = []
         for key, value in node.pairs:
             if key.tag == scalars.MERGE:
                 merged.append(value)
-                continue
-            if key.tag != scalars.STRING:
-                self._non_string(key, path)
-                continue
-            name = self._count_text(key.event)
-            if name in data:
-                self._tree.duplicates.append(Duplicate((*path, name), *key.at, first[name]))
-                continue
-            first[name] = key.at[0]
-            data[name] = self._value(value, (*path, name), key.at)
-        self._merge_all(merged, path, data, len(path))
-        return data
-
-    def _non_string(self, key: YamlNode, path: Path) -> None:
-        shown = key.event.value if isinstance(key.event, yaml.ScalarEvent) else "?"
-        self._tree.non_string_keys.append((path, shown, *key.at))
-
-    def _merge_all(
-        self, values: list[YamlNode], path: Path, data: dict[str, Any], depth: int
-    ) -> None:
-        """Merge the values of a mapping's ``<<`` keys: mappings, or lists of mappings."""
-        for value in values:
-            several = isinstance(value.event, yaml.SequenceStartEvent)
-            for source in value.items if several else [value]:
-                self._merge(source, path, data, depth)
-
-    def _merge(self, source: YamlNode, path: Path, data: dict[str, Any], depth: int) -> None:
-        """Add the pairs of ``source`` whose keys ``data`` does not have yet."""
-        if not isinstance(source.event, yaml.MappingStartEvent) or source.open:
-            raise error_at("'<<' needs a mapping or a list of mappings", source.event)
-        self._count(source, depth, 1 + len(source.pairs))
-        source.open = True
-        first: dict[str, int] = {}
-        nested: list[YamlNode] = []
-        for key, value in source.pairs:
-            if key.tag == scalars.MERGE:
-                nested.append(value)
             elif key.tag != scalars.STRING:
                 self._non_string(key, path)
             elif (name := self._count_text(key.event)) in first:
@@ -255,5 +223,20 @@ class _Builder:
                 first[name] = key.at[0]
                 if name not in data:
                     data[name] = self._value(value, (*path, name), key.at)
-        self._merge_all(nested, path, data, depth + 1)
+        for value in merged:
+            several = isinstance(value.event, yaml.SequenceStartEvent)
+            for source in value.items if several else [value]:
+                self._merge(source, path, data, depth)
+
+    def _non_string(self, key: YamlNode, path: Path) -> None:
+        shown = key.event.value if isinstance(key.event, yaml.ScalarEvent) else "?"
+        self._tree.non_string_keys.append((path, shown, *key.at))
+
+    def _merge(self, source: YamlNode, path: Path, data: dict[str, Any], depth: int) -> None:
+        """Add the pairs of a value of ``<<``, or of an item of it."""
+        if not isinstance(source.event, yaml.MappingStartEvent) or source.open:
+            raise error_at("'<<' needs a mapping or a list of mappings", source.event)
+        self._count(source, depth, 1 + len(source.pairs))
+        source.open = True
+        self._add(source, path, data, depth + 1)
         source.open = False
