@@ -32,6 +32,7 @@ Job = Callable[[], Delivery]
 REGULAR: Final = 1  # threads that stay; more would compete for Python's lock
 STALL_S: Final = 0.02  # no call was begun for so long: more threads are needed
 ABANDONED_MAX: Final = 8  # each is a thread
+PATIENCE_S: Final = 10.0  # for a filesystem to answer
 
 _NO_THREAD: Final = "no thread can be started"
 _FATAL: Final = b"devhost: cannot go on: out of memory, or a bug in a thread\n"

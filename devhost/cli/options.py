@@ -12,8 +12,6 @@ import click
 from devhost.cli import completion, output
 from devhost.cli.listen_options import listen_options
 
-_PATIENCE_S: Final = 10.0  # for a filesystem to respond
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -319,9 +317,9 @@ def real_root(root: str) -> str:
 
 def within_time(option: str, check: Callable[[], T]) -> T:
     """Return the result of a check of an option's path; exit if the filesystem hangs."""
-    from devhost.threads import in_time
+    from devhost.threads import PATIENCE_S, in_time
 
     try:
-        return in_time(check, _PATIENCE_S)
+        return in_time(check, PATIENCE_S)
     except TimeoutError:
-        output.fail(f"{option}: filesystem did not respond within {_PATIENCE_S:g} s")
+        output.fail(f"{option}: filesystem did not respond within {PATIENCE_S:g} s")

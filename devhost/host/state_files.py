@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-LOCK_S: Final = 5.0  # another instance holds a lock for milliseconds
-PATIENCE_S: Final = 10.0  # more than a write waits for the lock
+from devhost.threads import PATIENCE_S
+
+LOCK_S: Final = 5.0  # another instance holds a lock for milliseconds; less than PATIENCE_S
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _POLL_S: Final = 0.02

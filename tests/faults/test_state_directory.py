@@ -15,10 +15,10 @@ from tests.support.mounts import hung
 
 A = "example.com/a"
 SHORT = """
-import devhost.cli.options, devhost.host.config.source, devhost.host.state_files
-devhost.cli.options._PATIENCE_S = 2.0
+import devhost.threads
+devhost.threads.PATIENCE_S = 2.0
+import devhost.host.config.source, devhost.host.state_files
 devhost.host.config.source.PATIENCE_S = 2.0
-devhost.host.state_files.PATIENCE_S = 2.0
 devhost.host.state_files.LOCK_S = 0.2
 """
 

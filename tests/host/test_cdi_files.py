@@ -142,17 +142,17 @@ async def test_a_full_disk_leaves_the_former_file_and_nothing_else(tmp_path: Pat
 async def test_a_directory_that_does_not_answer_holds_up_nobody(
     files: CdiFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cdi_files, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(cdi_files, "PATIENCE_S", 0.1)
     with hung(tmp_path):
         with pytest.raises(TimeoutError, match="no answer") as caught:
             await files.write(T, content(T))
         assert caught.value.filename == str(tmp_path)
-        monkeypatch.setattr(cdi_files, "_PATIENCE_S", 600.0)  # it is waited for only once
+        monkeypatch.setattr(cdi_files, "PATIENCE_S", 600.0)  # it is waited for only once
         with pytest.raises(TimeoutError, match="no answer"):
             await files.remove_stale([], nobody)
         names = [thread.name for thread in threading.enumerate()]
         assert names.count("cdi files") == 1, "one thread waits, not one a call"
-    monkeypatch.setattr(cdi_files, "_PATIENCE_S", 10.0)
+    monkeypatch.setattr(cdi_files, "PATIENCE_S", 10.0)
     assert await files.write(T, content(T, "2"))
     assert listing(tmp_path) == [cdi.file_name(T)]
     assert (tmp_path / cdi.file_name(T)).read_bytes() == content(T, "2")
@@ -163,7 +163,7 @@ async def test_a_write_that_is_late_does_not_undo_a_later_one(
 ) -> None:
     answers = threading.Event()
     with monkeypatch.context() as slow:
-        slow.setattr(cdi_files, "_PATIENCE_S", 0.1)
+        slow.setattr(cdi_files, "PATIENCE_S", 0.1)
         slow.setattr(os, "fsync", lambda descriptor: answers.wait(60))
         with pytest.raises(TimeoutError):
             await files.write(T, content(T))

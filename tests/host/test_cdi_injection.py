@@ -126,7 +126,7 @@ async def test_a_host_that_does_not_answer_owes_one_look(
         return cdi_devices.cdi_devices(scanner, found, before)
 
     monkeypatch.setattr(cdi_injection, "cdi_devices", hanging)
-    monkeypatch.setattr(cdi_injection, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(cdi_injection, "PATIENCE_S", 0.01)
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").mkdir()
     for _ in range(3):
@@ -137,6 +137,6 @@ async def test_a_host_that_does_not_answer_owes_one_look(
     release.set()
     async with asyncio.timeout(60):
         await bench.looked.wait()
-    monkeypatch.setattr(cdi_injection, "_PATIENCE_S", 10.0)
+    monkeypatch.setattr(cdi_injection, "PATIENCE_S", 10.0)
     await bench.write()
     assert bench.injection.judged(bench.found()).devices["0"].healthy

@@ -11,11 +11,10 @@ from devhost.allocation import cdi
 from devhost.host import json_text
 from devhost.host.state_files import replace_file
 from devhost.model.names import cdi_name_problem
-from devhost.threads import BlockingCalls
+from devhost.threads import PATIENCE_S, BlockingCalls
 
 T = TypeVar("T")
 
-_PATIENCE_S: Final = 10.0
 _PATIENCE_HANGING_S: Final = 0.5  # devices that are gone must leave the list without much delay
 _TEMPORARY: Final = re.compile(rf"\.{cdi.FILE_PREFIX}([0-9a-f]{{16}})\..*\.tmp")
 
@@ -89,7 +88,7 @@ class CdiFiles:
         return await self._call(lambda: _remove_stale(self._directory, hashes, alive))
 
     async def _call(self, work: Callable[[], T]) -> T:
-        return await self._calls.run(work, patience=_PATIENCE_S)
+        return await self._calls.run(work, patience=PATIENCE_S)
 
 
 def _write(path: Path, prefix: str, content: bytes) -> bool:

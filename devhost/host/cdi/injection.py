@@ -15,9 +15,8 @@ from devhost.host.cdi.files import CdiFiles
 from devhost.host.holders import Holders
 from devhost.model.device import Snapshot
 from devhost.model.names import distinct
-from devhost.threads import BlockingCalls
+from devhost.threads import PATIENCE_S, BlockingCalls
 
-_PATIENCE_S: Final = 10.0
 _RETRY_S: Final = 1.0
 _RETRY_MAX_S: Final = 8.0
 _UNWRITTEN: Final = "it is not in the CDI spec yet"
@@ -106,7 +105,7 @@ class CdiInjection:
         before = self._written or {}
         return await self._calls.run(
             lambda: cdi_devices(scanner, found, before),
-            patience=_PATIENCE_S,
+            patience=PATIENCE_S,
             on_late=self._rescan,
         )
 

@@ -17,9 +17,9 @@ from devhost.host.health import HealthMonitor
 from devhost.host.inventory import InventoryRoot
 from devhost.host.prestart.preparation import Preparation
 from devhost.host.resource.allocation_backend import ResourceBackend
-from devhost.host.resource.patience import Patience
 from devhost.host.resource.publisher import Publisher, withdrawn, without_left
 from devhost.host.resource.resource_status import ResourceStatus
+from devhost.host.resource.scan_calls import ScanCalls
 from devhost.host.resource.scans import RescanTrigger, Scans
 from devhost.host.shared import CodeResource, Shared
 from devhost.kubelet.device_list import DeviceList
@@ -48,8 +48,8 @@ class Runner:
         self._member = shared.ownership.add(name, self.trigger_scan)
         self._declare(scanner)
         own = functools.partial(shared.inventory.own, self._member)
-        self._patience = Patience(name, self.trigger_scan, own)
-        self._scans = Scans(scanner, self._member, shared, self._patience, self.trigger_scan)
+        self._calls = ScanCalls(name, self.trigger_scan, own)
+        self._scans = Scans(scanner, self._member, shared, self._calls, self.trigger_scan)
         self._scanning: asyncio.Task[Snapshot | None] | None = None
         self.health = HealthMonitor(name, self.trigger_scan)
         self._injection = CdiInjection(shared.cdi_files, shared.holders, self.trigger_scan)
@@ -148,7 +148,7 @@ class Runner:
         publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
         # The log says it again if the new declaration finds nothing either.
         publisher.snapshot = replace(publisher.snapshot, unmatched=())
-        self._scans = Scans(scanner, self._member, self._shared, self._patience, self.trigger_scan)
+        self._scans = Scans(scanner, self._member, self._shared, self._calls, self.trigger_scan)
         self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
         self._declare(scanner)
         self._start_over()

@@ -17,7 +17,7 @@ from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, ScanResult, events_suffice
 from devhost.discovery.selection import Selection
 from devhost.host import inventory
-from devhost.host.resource.patience import Patience
+from devhost.host.resource.scan_calls import ScanCalls
 from devhost.host.shared import Shared
 from devhost.model.device import Snapshot
 from devhost.threads import in_thread
@@ -94,14 +94,14 @@ class Scans:
         scanner: Scanner,
         member: Member,
         shared: Shared,
-        patience: Patience,
+        calls: ScanCalls,
         again: Callable[[], None],
     ) -> None:
         self.scanner, self._member, self._again = scanner, member, again
         self._quota, self._is_cut = shared.quota, False
         self._host, self._ownership = shared.inventory, shared.ownership
         self._recorder = shared.recorder
-        self._patience = patience
+        self._calls = calls
         self._found = Selection()  # by the scan under way
         self._incremental: Incremental | None = None
         self.left: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ class Scans:
         self.baselines = {root: reading.baseline for root, reading in readings.items()}
         unanswered = False
         try:
-            found = await self._patience.run(lambda: scanner.select(readings))
+            found = await self._calls.run(lambda: scanner.select(readings))
         except TimeoutError:
             unanswered, found = True, scanner.failed(inventory.unanswered())
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
@@ -130,7 +130,7 @@ class Scans:
         memory.gc_freeze_many(len(found.nodes))
         if not unanswered:
             try:
-                return await self._concluded(found, previous, self._patience.run)
+                return await self._concluded(found, previous, self._calls.run)
             except TimeoutError:  # a path of an answer may not answer either
                 found = scanner.failed(inventory.unanswered())
         # Where nothing is found, no path has to be checked.

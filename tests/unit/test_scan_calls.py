@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from devhost.host import inventory
-from devhost.host.resource.patience import Patience
+from devhost.host.resource.scan_calls import ScanCalls
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ class Host:
 
     def __init__(self) -> None:
         self.release, self.asked, self.late = threading.Event(), 0, asyncio.Event()
-        self.patience = Patience("a.b/c", self.late.set)
+        self.calls = ScanCalls("a.b/c", self.late.set)
 
     def work(self) -> int:
         self.asked += 1
@@ -27,7 +27,7 @@ class Host:
         return self.asked
 
     async def run(self) -> int:
-        return await self.patience.run(self.work)
+        return await self.calls.run(self.work)
 
 
 async def test_what_hangs_is_not_asked_a_second_time() -> None:
@@ -54,7 +54,7 @@ async def test_what_is_slow_gets_more_time() -> None:
     host.release.set()
     async with asyncio.timeout(10):
         await host.late.wait()
-    assert host.patience._seconds > 0.05 * 2
+    assert host.calls._seconds > 0.05 * 2
 
 
 async def test_work_of_which_the_wait_was_cancelled_is_waited_for(
@@ -79,4 +79,4 @@ async def test_work_that_fails() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await Patience("a.b/c", lambda: None).run(broken)
+        await ScanCalls("a.b/c", lambda: None).run(broken)

@@ -1,4 +1,4 @@
-"""Waits for the host only so long."""
+"""The blocking part of the scans of one resource, in a thread; it waits only so long."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from devhost.threads import BlockingCalls, NoAnswerError
 T = TypeVar("T")
 
 
-class Patience:
+class ScanCalls:
     """Runs the blocking work of one resource, one call at a time.
 
     Args:
