@@ -9,7 +9,7 @@ import click
 
 from devhost.cli import completion, options
 from devhost.cli import output as printer
-from devhost.cli.problems import print_problems
+from devhost.cli.problems import load_valid
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
@@ -112,16 +112,12 @@ def _show(
 
 def _offers(config: str, files: "HostFiles", policy: "Policy", node_name: str) -> "Offers":
     """Return what a configuration offers on this host; exit with status 1 if it is invalid."""
-    from devhost.loading.loader import load
     from devhost.offers import Offers
     from devhost.report import report
 
-    loaded = load(config, policy)
-    print_problems(loaded.problems)
-    if loaded.config is None:
-        sys.exit(1)
+    (loaded,) = load_valid([config], policy)
     enforced = replace(policy, enforced=True)
-    return Offers(report(loaded.config, files, enforced, node_name, explained=""))
+    return Offers(report(loaded, files, enforced, node_name, explained=""))
 
 
 def _list(

@@ -10,7 +10,7 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import completion, options
 from devhost.cli import output as printer
-from devhost.cli.problems import print_problems
+from devhost.cli.problems import load_valid
 from devhost.model.config import Config
 from devhost.model.names import resource_name_problem
 
@@ -88,7 +88,7 @@ def command(
         _compare(against, config, names, policy, node_name, output)
         return
     printer.print_warnings(policy.warnings)
-    (loaded,) = _loaded([config], policy)
+    (loaded,) = load_valid([config], policy)
     wanted = {"": names, "--allocate: ": requests, "--explain: ": [explain] if explain else []}
     _check_names(wanted, loaded, node_name, config)
     files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
@@ -130,18 +130,6 @@ def _check_names(
                 printer.fail(f"{option}no resource {name} for this node in {file}")
 
 
-def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
-    """Load configurations and print all problems; exit with status 1 if one is invalid."""
-    from devhost.loading.loader import load
-
-    found = [load(file, policy) for file in files]
-    print_problems([problem for loaded in found for problem in loaded.problems])
-    configs = [loaded.config for loaded in found if loaded.config is not None]
-    if len(configs) < len(found):
-        sys.exit(1)
-    return configs
-
-
 def _compare(
     old: str, new: str, names: Sequence[str], policy: Policy, node_name: str, output: str
 ) -> None:
@@ -149,7 +137,7 @@ def _compare(
 
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    before, after = _loaded([old, new], policy)
+    before, after = load_valid([old, new], policy)
     found = changes(before, after, node_name)
     if missing := {*names} - {one.name for one in found}:
         printer.fail(f"no resource {min(missing)} for this node in {old} and {new}")

@@ -2,6 +2,7 @@
 
 import collections
 import fnmatch
+import glob
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,13 +29,10 @@ class EntryWriter:
 
     def of(self, found: Iterable[Described]) -> Iterator[dict[str, Any]]:
         """Yield resources that offer exactly these devices, under a name each."""
-        seen: collections.Counter[str] = collections.Counter()
-        for one in found:
-            entry = self._entry(one)
-            seen[name := entry["name"]] += 1
-            yield entry | {"name": f"{name}-{seen[name]}" if seen[name] > 1 else name}
+        return numbered(map(self.entry, found))
 
-    def _entry(self, found: Described) -> dict[str, Any]:
+    def entry(self, found: Described) -> dict[str, Any]:
+        """Return a resource that offers exactly this device."""
         owner = found.owner
         if isinstance(owner, UsbDevice):
             return self._usb_entry(found, owner)
@@ -60,7 +58,7 @@ class EntryWriter:
             for path in ancestors(node.syspath)
             if reading.sysfs.link(f"{path}/subsystem") is not None
         ]
-        named = [_literal(posixpath.basename(path)) for path in above]
+        named = [glob.escape(posixpath.basename(path)) for path in above]
         # The nearest whose name says where it is, and what is below it as that calls it.
         at = (
             n for n, path in enumerate(above) if reading.sysfs.linked(f"{path}/subsystem") in PLACES
@@ -95,14 +93,14 @@ class EntryWriter:
             options["class"] = "hub"
         product, serial = owner.text("product"), owner.text("serial")
         if product and any(one.text("product") != product for one in twins):
-            options["product"] = _literal(product)
+            options["product"] = glob.escape(product)
         named = [one for one in twins if "product" not in options or one.text("product") == product]
         more = {}
         if serial and _is_good(serial) and sum(o.text("serial") == serial for o in twins) == 1:
-            options["serial"] = _literal(serial)
+            options["serial"] = glob.escape(serial)
             more["id"] = "${usb.serial}"
         elif len(named) > 1 and owner.port is not None:
-            options["port"] = _literal(owner.port)
+            options["port"] = glob.escape(owner.port)
         options |= self._node_options(found)
         return _resource(product or owner.number.replace(":", "-"), {"usb": options}, **more)
 
@@ -138,12 +136,20 @@ class EntryWriter:
             options["node"] = _subsystems(found.nodes) if found.nodes else "none"
         else:
             alike = [one for one in found.nodes if one.subsystem == node.subsystem]
-            glob = name_glob(node.name, [one.name for one in alike])
-            if len(alike) > 1 and glob == node.name and _COUNTER.search(glob):
+            name = name_glob(node.name, [one.name for one in alike])
+            if len(alike) > 1 and name == node.name and _COUNTER.search(name):
                 more = {"id": "${place}"} if "place" in found.variables else {}
                 return _resource(node.name, {"sysfs": self._sysfs_options(node)}, **more)
-            options["node"] = f"{node.subsystem}/{glob}" if len(alike) > 1 else node.subsystem
+            options["node"] = f"{node.subsystem}/{name}" if len(alike) > 1 else node.subsystem
         return _resource(class_name(owner.code), {"pci": options})
+
+
+def numbered(resources: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield resources under a name each."""
+    seen: collections.Counter[str] = collections.Counter()
+    for one in resources:
+        seen[name := one["name"]] += 1
+        yield {**one, "name": f"{name}-{seen[name]}" if seen[name] > 1 else name}
 
 
 def _subsystems(nodes: Sequence[KernelNode]) -> str | list[str]:
@@ -173,17 +179,12 @@ def _resource(name: str, source: Mapping[str, Any], **more: Any) -> dict[str, An
 
 def name_glob(name: str, others: Iterable[str]) -> str:
     """Return a glob that matches only one of some names, if possible without what is counted."""
-    literal, alike = _literal(name), list(others)
+    literal, alike = glob.escape(name), list(others)
     for count in (0, 1):  # all numbers in it, or the first
-        glob = _COUNTER.sub("*", literal, count=count)
-        if [one for one in alike if fnmatch.fnmatchcase(one, glob)] == [name]:
-            return glob
+        shorter = _COUNTER.sub("*", literal, count=count)
+        if [one for one in alike if fnmatch.fnmatchcase(one, shorter)] == [name]:
+            return shorter
     return literal
-
-
-def _literal(text: str) -> str:
-    """Return a glob that matches only a text."""
-    return re.sub(r"([*?\[])", r"[\1]", text)
 
 
 def _is_good(serial: str) -> bool:

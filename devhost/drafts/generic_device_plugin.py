@@ -4,6 +4,7 @@ Its rules, from its sources: a device is made of groups; a group is a set of pat
 of USB devices. The n-th device of a group has the n-th match of each path, in sorted order.
 """
 
+import glob
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -360,7 +361,7 @@ def _usb(given: dict[str, str]) -> dict[str, str]:
         raise _NoEquivalentError(f"usb without {error}") from None
     found = {"device": f"{vendor:04x}:{product:04x}"}
     if serial := given.get("serial"):
-        found["serial"] = re.sub(r"([*?\[])", r"[\1]", serial)
+        found["serial"] = glob.escape(serial)
     return found
 
 

@@ -1,11 +1,11 @@
 """A first configuration for a host: its devices that containers may want, each with a comment."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.entries import EntryWriter
+from devhost.discovery.entries import EntryWriter, numbered
 from devhost.discovery.machine import Described, Machine
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.usb import UsbDevice
@@ -148,7 +148,7 @@ def _alternatives(
     machine: Machine, found: Described, *, exactly: bool
 ) -> Iterator[tuple[Described, dict[str, Any]]]:
     """Yield entries for a device, the best one first."""
-    resource = next(EntryWriter(machine).of([found]))
+    resource = EntryWriter(machine).entry(found)
     if found.node is not None and found.node.subsystem != USB_NODE and exactly:
         yield found, resource
         return
@@ -159,10 +159,10 @@ def _alternatives(
         if str(options["node"]).startswith("sound/"):
             resource["sources"] = [{"pci": {**options, "node": "sound"}}]
         elif nodes and nodes[0].node and nodes[0].node.subsystem == "drm":
-            yield nodes[0], next(EntryWriter(machine).of([nodes[0]]))
+            yield nodes[0], EntryWriter(machine).entry(nodes[0])
     yield found, resource
     for one in nodes:
-        yield one, next(EntryWriter(machine).of([one]))
+        yield one, EntryWriter(machine).entry(one)
     if found.owner is None and found.node is not None:
         options = {"subsystem": found.node.subsystem, "name": found.node.name}
         yield found, {"name": resource["name"], "sources": [{"sysfs": options}]}
@@ -218,16 +218,13 @@ def _shared(name: str, path: str, what: str, *, active: bool) -> DraftEntry:
     return DraftEntry(resource, (f"{what} Up to {_REPLICAS} containers share {path}.",), active)
 
 
-def _checked(found: Iterable[Proposal], files: HostFiles) -> list[Proposal]:
+def _checked(found: Sequence[Proposal], files: HostFiles) -> list[Proposal]:
     """Return proposals with different names; what an earlier one offers is commented out."""
-    result: list[Proposal] = []
-    seen: dict[str, int] = {}
-    for one in found:
-        name = one.entry.resource["name"]
-        seen[name] = seen.get(name, 0) + 1
-        distinct = f"{name}-{seen[name]}" if seen[name] > 1 else name
-        resource = {**one.entry.resource, "name": distinct}
-        result.append(replace(one, entry=replace(one.entry, resource=resource)))
+    resources = numbered(one.entry.resource for one in found)
+    result = [
+        replace(one, entry=replace(one.entry, resource=resource))
+        for one, resource in zip(found, resources, strict=True)
+    ]
     active = [one.entry for one in result if one.entry.active]
     if not active:
         return result
