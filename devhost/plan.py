@@ -87,6 +87,7 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
+_LEAVE_AFTER: Final = "at least 10 s"  # LEAVE_AFTER_S of devhost.kubelet.device_list
 _REFUSED: Final = "without --pod-resources, devhost rejects this file while it offers such devices"
 
 
@@ -94,7 +95,7 @@ _REFUSED: Final = "without --pod-resources, devhost rejects this file while it o
 
 
 _DRAINS: Final = (
-    "all devices become Unhealthy, leave the list (after at least 10 s, and not while pods are "
+    f"all devices become Unhealthy, leave the list (after {_LEAVE_AFTER}, and not while pods are "
     "known to have them), then the socket is removed; the node's status keeps the name with 0"
 )
 
@@ -243,7 +244,7 @@ def _replicas(old: int, new: int) -> str:
         was, becomes = ("a", "a::0 …") if old == 1 else ("a::0 …", "a")
         effect = (
             f"every device gets new IDs ({was} → {becomes}), which stay Unhealthy until the old "
-            "ones have left the list (at least 10 s) and no pod has them"
+            f"ones have left the list ({_LEAVE_AFTER}) and no pod has them"
         )
     elif old < new:
         effect = f"more shares are offered (a::{old} …); the others keep their IDs"
@@ -294,7 +295,7 @@ def _pre_start(old: object, new: object) -> str:
 
 _OTHER_ID: Final = (
     "another ID stay Unhealthy under the new one until the old one has left the list "
-    "(at least 10 s) and no pod has it"
+    f"({_LEAVE_AFTER}) and no pod has it"
 )
 _CONTAINERS_KEEP: Final = "running containers keep what they have"
 _NEXT_CHOICE: Final = f"takes effect for the next choice of devices; {_CONTAINERS_KEEP}"

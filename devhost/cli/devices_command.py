@@ -9,7 +9,7 @@ import click
 
 from devhost.cli import completion, options
 from devhost.cli import output as printer
-from devhost.cli.problems import load_valid
+from devhost.cli.load_valid import load_valid
 from devhost.model.names import printable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import completion, options
 from devhost.cli import output as printer
-from devhost.cli.problems import load_valid
+from devhost.cli.load_valid import load_valid
 from devhost.model.config import Config
 from devhost.model.names import resource_name_problem
 

@@ -6,17 +6,13 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 import click
 
 from devhost.cli import output
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable
-
-if TYPE_CHECKING:
-    from devhost.allocation.policy import Policy
-    from devhost.model.config import Config
 
 _WIDTH_MIN: Final = 40
 _WIDTH_MAX: Final = 100  # longer lines are hard to read
@@ -37,18 +33,6 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
         for problem in problems:
             click.echo("\n".join(described(problem, columns, color=color)) + "\n", err=err)
         click.echo(_bold(summary(problems), color=color), err=err)
-
-
-def load_valid(files: Sequence[str], policy: "Policy") -> "list[Config]":
-    """Load configurations and print all problems; exit with status 1 if one is invalid."""
-    from devhost.loading.loader import load
-
-    found = [load(file, policy) for file in files]
-    print_problems([problem for loaded in found for problem in loaded.problems])
-    configs = [loaded.config for loaded in found if loaded.config is not None]
-    if len(configs) < len(found):
-        sys.exit(1)
-    return configs
 
 
 def described(problem: Problem, columns: int, *, color: bool = False) -> Iterator[str]:

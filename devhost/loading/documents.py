@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from devhost.errors import Excerpt, Problem, Severity
-from devhost.loading import explain, syntax, yamltree
+from devhost.loading import syntax, wrong_shapes, yamltree
 from devhost.loading.loaded import brief
 from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Path, Position, Tree
@@ -71,7 +71,7 @@ class Document:
             key, place = self._value
             message = f"line {line}, column {column} of '{key}': {message}"
             line, column = place.line, place.column
-        shown = explain.shown((*self._base, *path) if path else ())
+        shown = wrong_shapes.shown((*self._base, *path) if path else ())
         text = brief(message)
         return Problem(severity, file, line, column, shown, text, self._resource(path), excerpt)
 
@@ -186,11 +186,11 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
             path: Path = (*base, "config")
-            yield Document(text, part, name=explain.shown(path), base=path)
+            yield Document(text, part, name=wrong_shapes.shown(path), base=path)
         for index, profile in enumerate(profiles):
             if isinstance(profile, dict) and _is_config(profile.get("config")):
                 path = (*base, "profiles", index, "config")
-                yield Document(text, tree.below(path), name=explain.shown(path), base=path)
+                yield Document(text, tree.below(path), name=wrong_shapes.shown(path), base=path)
 
 
 def _is_config(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
-from devhost.loading import checks, explain, syntax, yamltree
+from devhost.loading import checks, syntax, wrong_shapes, yamltree
 from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import Document, documents
 from devhost.loading.formats import format_mistake
@@ -121,7 +121,7 @@ class Loader:
             yield "error", *mistake
             return
         reported = set()
-        for path, message, at in explain.tree_problems(tree):
+        for path, message, at in wrong_shapes.tree_problems(tree):
             reported.add(path)
             yield "error", path, message, at
         if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
@@ -133,7 +133,8 @@ class Loader:
                 resources.append(parsed_or_error)
                 continue
             base, error = parsed_or_error
-            for where, message, at in explain.shape_problems(error, base, tree, reported, around):
+            mistakes = wrong_shapes.shape_problems(error, base, tree, reported, around)
+            for where, message, at in mistakes:
                 yield "error", where, message, at
         for severity, full, message, on_key in checks.check(resources, self._policy):
             path = tree.known(full)

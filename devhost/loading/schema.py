@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from devhost.loading.shapes import adapter
-from devhost.model.config import Config
+from devhost.model.config import ACTIONS, Config
 from devhost.model.mapping import key_of
 from devhost.model.sources import KINDS
 
@@ -43,7 +43,7 @@ def json_schema() -> dict[str, Any]:
     definitions["Source"]["oneOf"] = _one_of(*KINDS)
     definitions["Static"]["oneOf"] = _one_of("count", "ids")
     definitions["Probe"]["oneOf"] = _one_of("file", "exec")
-    definitions["Step"]["oneOf"] = _one_of("run", "mode", "waitFor")
+    definitions["Step"]["oneOf"] = _one_of(*ACTIONS)
     return schema
 
 

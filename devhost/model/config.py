@@ -90,6 +90,7 @@ class HealthChecks:
     """The number of consecutive successful rounds that make it healthy again."""
 
 
+ACTIONS: Final = ("run", "mode", "waitFor")  # the keys that say what a step does
 _STEP_TIMEOUT_S: Final = 10.0
 
 
@@ -110,7 +111,7 @@ class Step:
 
     def __post_init__(self) -> None:
         if sum(action is not None for action in (self.run, self.mode, self.wait_for)) != 1:
-            raise ValueError("needs exactly one of run, mode, waitFor")
+            raise ValueError(f"needs exactly one of {', '.join(ACTIONS)}")
 
     @property
     def time_limit(self) -> float:

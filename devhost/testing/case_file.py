@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from devhost.errors import ConfigError, Problem
 from devhost.immutable import immutable
-from devhost.loading import explain, yamltree
+from devhost.loading import wrong_shapes, yamltree
 from devhost.loading.loaded import SIZE_MAX, brief, read
 from devhost.loading.spelling import did_you_mean
 from devhost.loading.syntax_error import TreeError
@@ -247,8 +247,8 @@ def load(file: str) -> CaseFile:
     except TreeError as error:
         raise ConfigError([problem(str(error), error.line, error.column)]) from error
     problems = [
-        problem(message, *at, explain.shown(path))
-        for path, message, at in explain.tree_problems(tree)
+        problem(message, *at, wrong_shapes.shown(path))
+        for path, message, at in wrong_shapes.tree_problems(tree)
     ]
     try:
         cases = Cases.model_validate(tree.data)
@@ -281,9 +281,9 @@ def _shape(error: ValidationError, tree: Tree) -> Iterator[tuple[str, str, tuple
             keys = [field.alias or name for name, field in model.model_fields.items()]
             hint = did_you_mean(str(path[-1]), keys) or f"; known keys: {', '.join(keys)}"
             message = f"unknown key '{path[-1]}'{hint}"
-            yield explain.shown(path), message, position.key
+            yield wrong_shapes.shown(path), message, position.key
             continue
-        message = explain.shape_message(details, path, position)
+        message = wrong_shapes.shape_message(details, path, position)
         if details["type"] == "string_pattern_mismatch":
             message = "should be the type and the number of a node, such as 'c 188:0'"
-        yield explain.shown(path), message, (position.line, position.column)
+        yield wrong_shapes.shown(path), message, (position.line, position.column)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError
-from devhost.loading import explain, yamltree
+from devhost.loading import wrong_shapes, yamltree
 from devhost.loading.loaded import SIZE_MAX, Loaded
 from devhost.loading.loader import PROBLEMS_MAX, load, loads
 from devhost.loading.shapes import shaped
@@ -350,7 +350,7 @@ def test_many_unknown_keys_are_not_compared_with_each_other() -> None:
     with pytest.raises(ValidationError) as caught:
         shaped(Resource, given)
     tree.data["resources"][0] = Keys(given)
-    found = [*explain.shape_problems(caught.value, ("resources", 0), tree, set(), set())]
+    found = [*wrong_shapes.shape_problems(caught.value, ("resources", 0), tree, set(), set())]
     assert len(found) == 500
     assert Keys.reads == 0
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.loading.shapes import shaped
 from devhost.model.config import Config, Resource
 from devhost.plan import EFFECTS, Action, Change, changes
@@ -205,7 +206,7 @@ def test_a_drain_says_what_happens() -> None:
     """The stages of a drain, for who reads no manual."""
     cause, stages = reasons([resource()], [])["a"]
     assert cause == "removed"
-    for word in ("Unhealthy", "leave the list", "socket", "0"):
+    for word in ("Unhealthy", "leave the list", f"at least {LEAVE_AFTER_S:g} s", "socket"):
         assert word in stages
 
 

@@ -27,7 +27,7 @@ from devhost.host.state_files import StateWriter
 from devhost.immutable import immutable
 from devhost.loading.loaded import Loaded, read, unusable
 from devhost.model.config import Config
-from devhost.threads import BlockingCalls, begun, in_own_thread, in_thread, in_time
+from devhost.threads import PATIENCE_S, BlockingCalls, begun, in_own_thread, in_thread, in_time
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Subscription, Watcher
 
@@ -36,7 +36,6 @@ T = TypeVar("T")
 POLL_S: Final = 30.0  # in case an event is missed, as for sources
 RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
 RETRY_MAX_S: Final = 5.0
-PATIENCE_S: Final = 10.0  # for a filesystem to answer
 _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
