@@ -31,7 +31,7 @@ resources:
       env: {{NULL_IDS: "${{id}}"}}
 """
 ALLOCATE_MODULES: Final = 18  # a third of them judge once more what the host has
-EVENT_MODULES: Final = 42  # the fewer the better: who follows a device reads them
+EVENT_MODULES: Final = 40  # the fewer the better: who follows a device reads them
 FILES: Final = "example.com/files"
 
 

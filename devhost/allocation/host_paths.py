@@ -27,7 +27,7 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        self._nodes = NodeRules(files, policy)
+        self._node_rules: NodeRules | None = None  # most scans of files and mounts need none
         self._cached, self._ways = files.cached(), Ways(files)
         self._seen: dict[str, FileState | str | None] = {}
         self._visible: tuple[str, ...] | None = None
@@ -192,7 +192,9 @@ class HostPaths:
         state, realpath = self.state(path), self.realpath(path)
         kind, number = (state.kind, state.number) if state else (None, None)
         if kind and number and not mount:
-            refusal = self._nodes.refusal(realpath, kind, number)
+            if self._node_rules is None:
+                self._node_rules = NodeRules(self._files, self._policy)
+            refusal = self._node_rules.refusal(realpath, kind, number)
         else:
             refusal = self._policy.refusal(realpath, kind, number, mount=mount)
         if refusal is not None:

@@ -3,14 +3,19 @@
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devhost.allocation.policy import Policy
 from devhost.discovery.ownership import Member
 from devhost.host.ownership import decisions
 from devhost.host.ownership.decisions import SerialOwnership
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.report import report
 
 
 class Entered:
@@ -385,3 +390,19 @@ async def test_no_scan_moves_a_node(
         for one in (at.a, at.b, at.c):
             in_vain = any(at.owner(one, key) is None for key in one.left)
             assert one.name in at.again or not in_vain, "nobody told it"
+
+
+def test_a_dry_run_decides_alike(tmp_path: Path) -> None:
+    """The first in the file has a node; one that shares takes it too, and keeps those behind."""
+    (tmp_path / "n").touch()
+    source = f"sources: [directory: {tmp_path}]"
+    shared = f"{source}, overlap: allow"
+    text = "\n".join(
+        f"  - {{name: example.com/{name}, {options}}}"
+        for name, options in {"a": shared, "b": source, "c": shared}.items()
+    )
+    config = loads(f"version: v1\nresources:\n{text}\n").require()
+    reports = report(config, HostFiles(), Policy(), "node")
+    assert [len(one.snapshot.devices) for one in reports] == [1, 0, 1]
+    (left,) = reports[1].snapshot.skipped
+    assert left.reason == "example.com/a offers it already"
