@@ -17,8 +17,7 @@ A = "example.com/a"
 SHORT = """
 import devhost.threads
 devhost.threads.PATIENCE_S = 2.0
-import devhost.host.config.source, devhost.host.state_files
-devhost.host.config.source.PATIENCE_S = 2.0
+import devhost.host.state_files
 devhost.host.state_files.LOCK_S = 0.2
 """
 
