@@ -1,6 +1,5 @@
 """Problems of configurations: for people on a terminal, one line each for everything else."""
 
-import os
 import shutil
 import sys
 import textwrap
@@ -29,7 +28,7 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
             write(str(problem))
     elif problems:
         columns = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
-        color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        color = output.colors()
         for problem in problems:
             click.echo("\n".join(described(problem, columns, color=color)) + "\n", err=err)
         click.echo(_bold(summary(problems), color=color), err=err)

@@ -56,15 +56,12 @@ def summary(resource: StatusJson) -> str:
     return f"{resource['state']} since {resource['since']}, {counts}"
 
 
-def pods(device_id: str, holders: Mapping[str, Sequence[str]]) -> str:
-    """Return the pods that have a device or a share of it."""
-    found = {
-        pod
-        for advertised, names in holders.items()
-        if device_id in (advertised, without_share(advertised))
-        for pod in names
-    }
-    return ", ".join(sorted(found))
+def pods(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the pods that have each device or a share of it."""
+    found: dict[str, set[str]] = {}
+    for advertised, names in holders.items():
+        found.setdefault(without_share(advertised), set()).update(names)
+    return {device_id: ", ".join(sorted(names)) for device_id, names in found.items()}
 
 
 def _head(shown: StatusJson) -> Iterator[str]:
@@ -92,10 +89,11 @@ def _notes(resource: StatusJson) -> Iterator[str]:
 def _devices(
     devices: Sequence[StatusJson], holders: Mapping[str, Sequence[str]], *, wide: bool
 ) -> list[str]:
+    held = pods(holders)
     columns = {
         "DEVICE": [device["id"] for device in devices],
         "HEALTH": [device["health"] for device in devices],
-        "HELD BY": [pods(device["id"], holders) for device in devices],
+        "HELD BY": [held.get(device["id"], "") for device in devices],
         "PATHS": [", ".join(device["paths"]) for device in devices],
         "REASON": [device["reason"] or _last_check(device.get("checked")) for device in devices],
     }

@@ -55,7 +55,7 @@ def follow(ask: Callable[[], StatusJson], output: str) -> NoReturn:
 def _view(output: str) -> _View:
     if output in ("json", "yaml"):
         return _Documents(output)
-    if printer.on_a_terminal() and os.environ.get("TERM") != "dumb":
+    if printer.on_a_terminal() and printer.moves_cursor():
         return _Screen(wide=output == "wide")
     return _Changes()
 
@@ -138,8 +138,9 @@ def _facts(status: StatusJson) -> Iterator[tuple[str, str]]:
         name, reason = resource["name"], resource["reason"] or resource["error"]
         text = status_output.summary(resource)
         yield name, f"{text}: {reason}" if reason else text
+        holders = status_output.pods(resource["holders"])
         for device in resource["devices"]:
             words = [device["health"], device["reason"] or ""]
-            if held := status_output.pods(device["id"], resource["holders"]):
+            if held := holders.get(device["id"]):
                 words.append(f"held by {held}")
             yield f"{name} {device['id']}", ", ".join(filter(None, words))

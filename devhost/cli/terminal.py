@@ -12,6 +12,8 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from devhost.cli import output
+
 _ENTER: Final = "\x1b[?1049h\x1b[?2004l"  # another screen; pasted text comes as if it was typed
 _LEAVE: Final = "\x1b[?25h\x1b[0m\x1b[?1049l"
 # A character, Alt with one, or an escape sequence; an Esc that another one follows is alone.
@@ -24,7 +26,7 @@ def usable() -> bool:
     """Whether a person sits at a terminal that can move its cursor."""
     streams = (sys.stdin, sys.stdout)
     here = all(stream is not None and stream.isatty() for stream in streams)
-    return here and os.environ.get("TERM", "dumb") != "dumb"
+    return here and output.moves_cursor()
 
 
 def keys_of(text: str) -> tuple[list[str], str]:
