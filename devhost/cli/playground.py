@@ -142,8 +142,9 @@ class Playground:
         pod = f"pod-{next(self._numbers)}"
         answer = (await self._trial.kubelet.admit(pod, {"app": {resource: int(count)}}))["app"]
         ids = ", ".join(answer["deviceIds"].get(resource, ())) or "no devices"
-        self._say(f"{pod} has {ids}; its container receives", "green")
-        for text in received(answer):
+        lines = list(received(answer))
+        self._say(f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}", "green")
+        for text in lines:
             self._say(f"  {text}")
 
     async def _free(self, arguments: list[str]) -> None:
@@ -181,6 +182,7 @@ class Playground:
         if self._trial.host.source is None:
             raise CommandError("there is no configuration file")
         self._trial.host.source.reload_soon()
+        self._say(f"{self._file} is read again", "green")
 
     async def _help(self, _arguments: list[str]) -> None:
         for line in _HELP.splitlines():

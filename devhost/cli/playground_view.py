@@ -1,14 +1,14 @@
 """A frame of ``devhost try``: the devices as kubelet sees them, answers, and the prompt."""
 
-import textwrap
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, Group
 from rich.text import Text
 
+from devhost.cli import tables
 from devhost.cli.prompt import Prompt
 from devhost.host.status import reported
 from devhost.model.names import printable
@@ -65,14 +65,16 @@ class View:
         answers = self._latest(answers, room - len(devices))
         later = f" {self._back} more lines: Ctrl-F " if self._back else ""
         rules = ("─" * width, "dim"), (f"──{later}".ljust(width, "─"), "dim")
-        before = cell_len(f"> {self._prompt.text[: self._prompt.cursor]}")
-        cut = max(0, before - width + 1)  # the beginning of a long line is not seen
-        entered = f"> {self._prompt.text}"[cut:], ""
-        lines = [*top, *devices, rules[0], *answers, rules[1], entered][-height:]
-        return _styled(lines, width), (before - cut, len(lines) - 1)
+        entered = f"> {self._prompt.text}"
+        cursor = len(entered) - len(self._prompt.text) + self._prompt.cursor
+        cut, room_left = cursor, width - 1  # the beginning of a long line is not seen
+        while cut and (room_left := room_left - cell_len(entered[cut - 1])) >= 0:
+            cut -= 1
+        lines = [*top, *devices, rules[0], *answers, rules[1], (entered[cut:], "")][-height:]
+        return _styled(lines, width), (cell_len(entered[cut:cursor]), len(lines) - 1)
 
     def _top(self) -> Iterator[Line]:
-        yield self._title, "bold"
+        yield printable(self._title), "bold"
         for address in self._addresses:
             yield address, "cyan"
         source = self._trial.host.source
@@ -147,6 +149,8 @@ def _folded(start: str, text: str, width: int, style: str) -> Iterator[Line]:
     if text and room < width // 4:  # too narrow: below its start
         yield start.rstrip(), style
         start, room = "    ", width - 4
-    for line in textwrap.wrap(text, max(room, 10), break_on_hyphens=False) or [""]:
+    room = max(room, 10)
+    lines = [part for line in tables.wrap(text, room) for part in chop_cells(line, room)]
+    for line in lines or [""]:
         yield f"{start}{line}".rstrip(), style
         start = " " * cell_len(start)

@@ -99,6 +99,7 @@ ANSWERS: Final = {
     "re": "which command is re? restart, reload",
     "free pod-7": "usage: free POD | all; pods: none",
     "'": "No closing quotation",
+    "reload": "is read again",
     "edit": "cannot run no-such-editor: No such file or directory (set EDITOR)",
     "help": "PgUp, PgDn: more devices",
 }

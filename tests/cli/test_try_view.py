@@ -57,6 +57,29 @@ async def test_a_frame_fits(trial: Trial, prompt: Prompt, size: tuple[int, int])
             assert "\u202e" not in "".join(lines)
 
 
+async def test_nothing_hostile_gets_out_and_nothing_wide_is_cut(
+    trial: Trial, prompt: Prompt
+) -> None:
+    view = View(trial, "of \x1b[2J\udcff.yaml", ["status page: http://127.0.0.1:1/"], prompt)
+    view.say("漢字" * 50 + "end")
+    for key in "漢" * 60 + "end":  # of which the end is seen
+        prompt.key(key)
+    async with trial.running():
+        await trial.kubelet.wait("example.com/token", 40, 40)
+        lines, (column, _) = view.frame(80, 24)
+    shown = [plain(line) for line in lines]
+    assert shown[0] == r"of \x1b[2J\udcff.yaml"
+    assert "\n".join(shown).count("漢字" * 10) >= 5
+    assert any(line.endswith("字end") for line in shown)
+    assert shown[-1] == "漢" * 38 + "end"
+    assert cell_len(shown[-1]) == column
+    for _ in range(70):
+        prompt.key("\x1b[D")
+    lines, (column, _) = view.frame(80, 24)
+    assert plain(lines[-1]).startswith("> 漢")
+    assert column == 2
+
+
 async def test_what_does_not_fit_is_counted(trial: Trial, prompt: Prompt) -> None:
     view = View(trial, "title", [], prompt)
     async with trial.running():
