@@ -49,6 +49,8 @@ def follow(ask: Callable[[], StatusJson], output: str) -> NoReturn:
             except NotRunningError as error:
                 problem = str(error)
     except KeyboardInterrupt:
+        if printer.on_a_terminal():
+            printer.echo()  # after the ^C
         sys.exit(_INTERRUPTED)
 
 

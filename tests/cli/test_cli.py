@@ -650,7 +650,7 @@ def on_a_terminal(*args: object, **variables: str) -> str:
             stderr=theirs,
             check=True,
             timeout=250,
-            env=environment(TERM="xterm-256color", **variables),
+            env=environment(**{"TERM": "xterm-256color", **variables}),
         )
         os.close(theirs)
         written = b""
@@ -666,9 +666,10 @@ def test_no_escape_codes_in_a_pipe(tokens: Path) -> None:
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_no_escape_codes_with_no_color(tokens: Path) -> None:
-    """NO_COLOR is respected on a terminal."""
-    shown = on_a_terminal("plan", tokens, NO_COLOR="1")
+@pytest.mark.parametrize("variable", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": ""}])
+def test_no_escape_codes_where_not_wanted(tokens: Path, variable: dict[str, str]) -> None:
+    """NO_COLOR is respected on a terminal, and what the terminal cannot do."""
+    shown = on_a_terminal("plan", tokens, **variable)
     assert "example.com/token" in shown
     assert "\x1b" not in shown
 

@@ -229,6 +229,9 @@ async def test_a_refresh_keeps_what_the_person_does(viewer: Viewer) -> None:
 
 async def test_a_filter(viewer: Viewer) -> None:
     async with Served(many()) as served:
+        shared = served.status["resources"][17]
+        shares = [f"{shared['devices'][0]['id']}::{share}" for share in range(2)]
+        shared["holders"] = dict(zip(shares, (["x/one"], ["x/one", "x/two"]), strict=True))
         shown = await viewer.open(served.url)
         await shown.keyboard.press("Tab")
         await shown.keyboard.type("SOUND-17 unhealthy")
@@ -241,6 +244,9 @@ async def test_a_filter(viewer: Viewer) -> None:
         await shown.wait_for_selector("#overview")
         assert await shown.input_value("#filter") == "SOUND-17 unhealthy"
         assert await shown.locator(".resource").count() == 1
+        await shown.get_by_label("Filter").fill("x/two")
+        (row,) = await shown.locator("tbody tr").all_inner_texts()
+        assert "x/one, x/two" in row
         await shown.get_by_label("Filter").fill("default/web-3 render")
         for row in await shown.locator("tbody tr").all_inner_texts():
             assert "default/web-3" in row

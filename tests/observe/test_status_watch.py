@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 import yaml
 
+from devhost.cli import status_output
 from devhost.observe.http import HttpServer, Response
 from tests.observe.page_examples import Json, many, wrong
 from tests.support.daemon import PATIENCE
@@ -42,7 +43,7 @@ class Answering:
             *(sys.executable, "-m", "devhost", "status", *flags, *arguments),
             stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **environment},
+            env={**os.environ, "TERM": "xterm", **environment},
         )
 
 
@@ -144,6 +145,7 @@ async def test_on_a_terminal(answering: Answering, columns: int) -> None:
     answering.said = answering.said | {"nodeName": "node-2"}
     assert "node-2" in (await screen())[0]
     process.send_signal(signal.SIGINT)
+    assert await reader.readline() == b"\r\n"  # the shell's prompt is not behind the ^C
     assert await process.wait() == 130
     transport.close()
 
@@ -171,3 +173,8 @@ async def test_a_restart(answering: Answering) -> None:
             answering.said = then
     process.send_signal(signal.SIGINT)
     assert await process.wait() == 130
+
+
+def test_which_pods_have_a_device_or_its_shares() -> None:
+    holders = {"a::0": ["x/one", "x/two"], "a::1": ["x/one"], "b": ["y/b"]}
+    assert status_output.pods(holders) == {"a": "x/one, x/two", "b": "y/b"}
