@@ -238,7 +238,7 @@ def test_pods_as_kubelet_lists_them() -> None:
 def test_the_page() -> None:
     """It shows what it gets by one function; /status is ASCII and says all."""
     html = page.load().body.decode()
-    assert "show(JSON.parse(text, visible))" in html
+    assert "status = JSON.parse(text, visible)" in html
     (function,) = re.findall(r"^const escaped = .*?;$", html, re.DOTALL | re.MULTILINE)
     script = f"{function}\nprocess.stdout.write(escaped({json.dumps('é世' + HIDDEN)}))"
     done = subprocess.run(["node", "-e", script], capture_output=True, check=True)
