@@ -40,7 +40,7 @@ def text(header: Iterable[str], entries: Sequence[DraftEntry]) -> str:
     if any(one.active and one.resource for one in entries):
         lines.append("resources:")
     else:
-        lines += ["resources: []", ""]
+        lines += ["resources: []  # remove the brackets when there is an entry", ""]
     for number, entry in enumerate(entries):
         lines += [*([""] if number else []), *_comments(entry.comments, "  ")]
         shown = resource_lines(entry.resource) if entry.resource else ()

@@ -12,12 +12,14 @@ from typing import Any, Final
 from devhost.errors import Excerpt, Problem, Severity
 from devhost.loading import syntax, wrong_shapes, yamltree
 from devhost.loading.loaded import brief
+from devhost.loading.spelling import nearest
 from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Path, Position, Tree
 
 _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem
 _OURS: Final = re.compile(r"^[ \t]*[\"']?(?:version|resources)[\"']?[ \t]*:", re.MULTILINE)
+_KEYS: Final = frozenset({"version", "resources"})
 _FILES: Final = (".yaml", ".yml", ".json")
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -171,7 +173,7 @@ def _parsed(text: str) -> Tree | TreeError:
 def _of_values(text: str, tree: Tree) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
     data = tree.data
-    if not isinstance(data, dict) or {"version", "resources"} & data.keys():
+    if not isinstance(data, dict) or _KEYS & data.keys():
         return
     for base in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
         values = tree.value(base)
@@ -181,7 +183,8 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             message = "the configuration is not here: check the ConfigMap of this name"
             place = tree.position((*base, "config", "existingConfigMap"))
             raise TreeError(message, place.line, place.column)
-        if _is_config(config) and ("resources" in config or not profiles):
+        found = _is_config(config) or (not base and _is_misspelt(config))
+        if found and ("resources" in config or not profiles):
             part = tree.below((*base, "config"))
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
@@ -194,7 +197,11 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
 
 
 def _is_config(value: Any) -> bool:
-    return isinstance(value, dict) and bool({"version", "resources"} & value.keys())
+    return isinstance(value, dict) and bool(_KEYS & value.keys())
+
+
+def _is_misspelt(value: Any) -> bool:
+    return isinstance(value, dict) and any(nearest(str(key), _KEYS) for key in value)
 
 
 def _nothing_in(tree: Tree) -> TreeError:

@@ -43,7 +43,8 @@ def written(tree: HostTree, *arguments: str) -> str:
 
 def commented_in(text: str) -> str:
     """Return a file with the resources that are commented out."""
-    lines = text.replace("resources: []", "resources:").splitlines()
+    empty = "resources: []  # remove the brackets when there is an entry\n"
+    lines = text.replace(empty, "resources:\n").splitlines()
     keys = ("- name:", "  sources:", "    - ", "  id:", "  replicas:")
     return "\n".join(
         f"  {line[4:]}" if line.startswith("  # ") and line[4:].startswith(keys) else line

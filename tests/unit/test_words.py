@@ -58,6 +58,9 @@ def found(text: str) -> list[str]:
         ("apiVersion: v1\nresources: []\n", "1:1 unknown key 'apiVersion'; did you mean 'version'?"),
         ("services: {}\n", "1:1 this is the format of docker compose, not of devhost: begin with 'version: v1' and 'resources:'"),
         ("shared-dev-num: 3\n", "1:1 not a configuration; needs 'version: v1' and 'resources:'"),
+        ("config:\n  resource: []\n", "2:3 unknown key 'resource'; did you mean 'resources'?"),
+        ("other:\n  config: {source: x}\n", "1:1 not a configuration; needs 'version: v1' and 'resources:'"),
+        ("config: {existingConfigMap: x, other: 1}\n", "1:1 not a configuration; needs 'version: v1' and 'resources:'"),
         ("null\n", "1:1 the file is empty; needs 'version: v1' and 'resources:'"),
         # 9, 10, 11, 12, 18, 24: templates, devices and mounts
         (allocate("devices: [{path: /dev/kvm}]"), "6:18 unknown key 'path'; did you mean 'hostPath'?"),
