@@ -149,9 +149,9 @@ def test_a_block_without_a_configuration_is_at_its_mark(tmp_path: Path, block: s
 def test_what_is_there_twice_is_refused(tmp_path: Path) -> None:
     """Other readers take the second: what was checked must be what is applied."""
     key = f"  config.yaml: |\n{inside(GOOD, 4)}"
-    assert found(tmp_path, config_map(key, key)) == ["11:3 "]
+    assert found(tmp_path, config_map(key, key)) == ["12:3 "]
     values = f"config:\n{inside(GOOD, 2)}"
-    assert found(tmp_path, values * 2) == ["6:1 "]
+    assert found(tmp_path, values * 2) == ["7:1 "]
 
 
 def test_the_configurations_of_a_file_are_limited(tmp_path: Path) -> None:
