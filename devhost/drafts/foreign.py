@@ -73,12 +73,7 @@ def _written(tree: Tree) -> Any:
 
 def _below(value: Any, depth: int, extent: Extent) -> Iterator[Foreign]:
     if isinstance(value, dict):
-        devices = [one for key, one in value.items() if key in _KEYS and _all(one, "groups")]
-        for one in devices:
-            yield GenericDevices(tuple(one), value.get("domain") or None)
-        for one in value.values():
-            if one not in devices:
-                yield from _below(one, depth, extent)
+        yield from _of_mapping(value, depth, extent)
     elif _all(value, "devicematch"):
         yield SmarterDevices(tuple(value))
     elif _all(value, "groups"):
@@ -90,6 +85,15 @@ def _below(value: Any, depth: int, extent: Extent) -> Iterator[Foreign]:
                 yield from _below(one, depth, extent)
     elif isinstance(value, str) and "\n" in value:  # such as in a ConfigMap
         yield from _embedded(value, depth + 1, extent)
+
+
+def _of_mapping(value: dict[str, Any], depth: int, extent: Extent) -> Iterator[Foreign]:
+    devices = [one for key, one in value.items() if key in _KEYS and _all(one, "groups")]
+    for one in devices:
+        yield GenericDevices(tuple(one), value.get("domain") or None)
+    for one in value.values():
+        if one not in devices:
+            yield from _below(one, depth, extent)
 
 
 def _embedded(text: str, depth: int, extent: Extent) -> Iterator[Foreign]:

@@ -236,7 +236,7 @@ def _joined(name: str, paths: Sequence[_Path]) -> tuple[dict[str, Any], list[str
         if below == path.path or path.is_mount or len(re.findall(r"[*?[]", below)) != 1:
             raise _NoEquivalentError("globs that cannot be joined by what one `*` matches")
         parts = re.split(r"(\*|\?|\[[^]]*\])", below)
-        if len(parts) != 3:  # noqa: PLR2004 (before, wildcard, after)
+        if len(parts) != 3:  # before, wildcard, after
             raise _NoEquivalentError(f"unclosed '[' in {path.path}")
         before, _, after = parts
         wild = below[len(before) : len(below) - len(after)]

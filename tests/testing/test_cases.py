@@ -255,9 +255,9 @@ def test_a_step_has_errors(tmp_path: Path, step: str, problem: str) -> None:
     ],
 )
 def test_a_host_that_cannot_be_has_its_line(tmp_path: Path, host: str, message: str) -> None:
-    test = f"  - name: a\n    host: {host}\n    steps:\n      - expect: {{}}\n"
-    (tmp_path / "cases.yaml").write_text(HEAD + test)
-    status, output, _ = devhost_test(tmp_path, "cases.yaml")
+    step = "{example.com/serial: 0}"
+    text = f"  - name: a\n    host: {host}\n    steps:\n      - expect: {step}\n"
+    status, output, _ = run(tmp_path, text)
     assert status == 1
     assert "FAIL  a\n      cases.yaml:7: " in output
     assert message in output
