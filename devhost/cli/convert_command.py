@@ -94,10 +94,9 @@ def _warnings(text: str, file: str) -> "list[Problem]":
 
 def _found(file: str) -> "list[Foreign]":
     """Return the settings of other plugins in a file; exit with status 1 if there are none."""
-    import yaml
-
     from devhost.drafts import foreign
     from devhost.loading.loaded import SIZE_MAX, read
+    from devhost.loading.syntax_error import TreeError
 
     try:
         raw = read(file)
@@ -108,8 +107,8 @@ def _found(file: str) -> "list[Foreign]":
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except UnicodeDecodeError:
         printer.fail(f"{file}: not UTF-8")
-    except yaml.YAMLError as error:
-        printer.fail(f"{file}: {' '.join(str(error).split())}")
+    except TreeError as error:
+        printer.fail(f"{file}:{error.line}:{error.column}: {error}")
     if not found:
         printer.fail(
             f"{file}: no devices of generic-device-plugin or smarter-device-manager; if they are "

@@ -1,11 +1,13 @@
 """The settings of other device plugins as one configuration."""
 
 import fnmatch
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from devhost import limits
 from devhost.drafts import draft, generic_device_plugin, smarter_device_manager
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.foreign import Foreign, GenericDevices
@@ -14,6 +16,7 @@ from devhost.immutable import immutable
 from devhost.loading.loader import loads
 from devhost.model import names
 
+_COMPARED_MAX: Final = 1000  # paths: each is compared with each
 _OVERLAPS: Final = "Other resources of this file offer its nodes as well."
 
 
@@ -51,21 +54,30 @@ def converted(
     Raises:
         OSError: /dev cannot be read.
     """
-    pairs: list[tuple[DraftEntry, tuple[str, ...]]] = []
+    pairs = [*itertools.islice(_pairs(found, files, dev, domain), limits.RESOURCES_MAX + 1)]
+    if len(pairs) > limits.RESOURCES_MAX:
+        pairs[-1] = draft.lost(f"the settings after the first {limits.RESOURCES_MAX}")
+    entries, lost = _distinct(pairs)
+    text = draft.text(header, _overlapping(entries))
+    return Conversion(text, sum(bool(one.resource) for one in entries), lost)
+
+
+def _pairs(
+    found: Sequence[Foreign], files: HostFiles, dev: Iterable[str], domain: str | None
+) -> Iterator[tuple[DraftEntry, tuple[str, ...]]]:
+    """Yield each resource, and what cannot be carried over."""
     domains = [one.domain for one in found if isinstance(one, GenericDevices)]
     given = next(filter(None, domains), generic_device_plugin.DOMAIN)
     for one in found:
         if isinstance(one, GenericDevices):
             own = domain or one.domain or given
-            pairs += [generic_device_plugin.entry(device, own) for device in one.devices]
-            pairs += map(draft.lost, one.other)
+            for device in one.devices:
+                yield generic_device_plugin.entry(device, own)
+            yield from map(draft.lost, one.other)
         else:
             known = names.natural({*smarter_device_manager.below_dev(files), *dev})
             own = domain or smarter_device_manager.DOMAIN
-            pairs += smarter_device_manager.entries(one.devices, own, known, files)
-    entries, lost = _distinct(pairs)
-    text = draft.text(header, _overlapping(entries))
-    return Conversion(text, sum(bool(one.resource) for one in entries), lost)
+            yield from smarter_device_manager.entries(one.devices, own, known, files)
 
 
 def _distinct(
@@ -104,6 +116,7 @@ def _overlapping(entries: Sequence[DraftEntry]) -> list[DraftEntry]:
     before: list[str] = []
     for entry in entries:
         paths = [path for source in entry.resource.get("sources", ()) for path in _paths(source)]
+        del paths[max(_COMPARED_MAX - len(before), 0) :]
         if any(_meet(one, other) for one in paths for other in before):
             resource: dict[str, Any] = {**entry.resource, "overlap": "allow"}
             entry = replace(entry, resource=resource, comments=(*entry.comments, _OVERLAPS))  # noqa: PLW2901

@@ -99,7 +99,10 @@ def _scalar(value: object, *, flow: bool = True) -> str:
     plain = plain and ": " not in shown and shown.strip() == shown and not shown.endswith(":")
     if plain and shown[0] not in "*-" and tag(None, shown, (True, False)) == STRING:
         return shown
-    return json.dumps(shown, ensure_ascii=False)
+    return "".join(
+        one if one.isprintable() else f"\\U{ord(one):08x}"
+        for one in json.dumps(shown, ensure_ascii=False)
+    )
 
 
 def _comments(texts: Iterable[str], indent: str) -> Iterator[str]:

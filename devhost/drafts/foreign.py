@@ -7,11 +7,12 @@ container, or values of a chart. The search looks only at how the settings thems
 from collections.abc import Iterator
 from typing import Any, Final
 
-import yaml
-
 from devhost.immutable import immutable
+from devhost.loading import yamltree
+from devhost.loading.syntax_error import TreeError
+from devhost.loading.yamltree import Extent, Path, Tree
 
-_DEPTH_MAX: Final = 40
+_TEXTS_MAX: Final = 4  # texts in texts, such as in the values of a ConfigMap of a List
 _KEYS: Final = ("devices", "device")
 _FLAG: Final = "--device"
 
@@ -47,48 +48,64 @@ def found(text: str) -> list[Foreign]:
     Scalars stay as they are written: 0403 is no number here.
 
     Raises:
-        yaml.YAMLError: It is not YAML.
+        TreeError: It is not YAML, or too large or too deep.
     """
-    documents = yaml.load_all(text, Loader=yaml.BaseLoader)
-    try:
-        return [one for document in documents for one in _below(document, 0)]
-    except RecursionError:
-        raise yaml.YAMLError("nested too deeply") from None
+    lines = map(str.strip, text.splitlines())
+    if not any(line and not line.startswith("#") for line in lines):
+        return []
+    extent = Extent()
+    documents = yamltree.parse_all(text, extent)
+    return [one for tree in documents for one in _below(_written(tree), 0, extent)]
 
 
-def _below(value: Any, depth: int) -> Iterator[Foreign]:
-    if depth > _DEPTH_MAX:
-        return
+def _written(tree: Tree) -> Any:
+    """Return the values of a document with scalars as they are written."""
+
+    def written(value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            return {key: written(one, (*path, key)) for key, one in value.items()}
+        if isinstance(value, list):
+            return [written(one, (*path, index)) for index, one in enumerate(value)]
+        return tree.position(path).text or ""
+
+    return written(tree.data, ())
+
+
+def _below(value: Any, depth: int, extent: Extent) -> Iterator[Foreign]:
     if isinstance(value, dict):
-        devices = [one for key, one in value.items() if key in _KEYS and _all(one, "groups")]
-        for one in devices:
-            yield GenericDevices(tuple(one), value.get("domain") or None)
-        yield from _each([one for one in value.values() if one not in devices], depth)
+        yield from _of_mapping(value, depth, extent)
     elif _all(value, "devicematch"):
         yield SmarterDevices(tuple(value))
     elif _all(value, "groups"):
         yield GenericDevices(tuple(value))
     elif isinstance(value, list):
         yield from _arguments([one for one in value if isinstance(one, str)])
-        yield from _each([one for one in value if not isinstance(one, str)], depth)
+        for one in value:
+            if not isinstance(one, str):
+                yield from _below(one, depth, extent)
     elif isinstance(value, str) and "\n" in value:  # such as in a ConfigMap
-        yield from _embedded(value, depth)
+        yield from _embedded(value, depth + 1, extent)
 
 
-def _each(values: list[Any], depth: int) -> Iterator[Foreign]:
-    for one in values:
-        yield from _below(one, depth + 1)
+def _of_mapping(value: dict[str, Any], depth: int, extent: Extent) -> Iterator[Foreign]:
+    devices = [one for key, one in value.items() if key in _KEYS and _all(one, "groups")]
+    for one in devices:
+        yield GenericDevices(tuple(one), value.get("domain") or None)
+    for one in value.values():
+        if one not in devices:
+            yield from _below(one, depth, extent)
 
 
-def _embedded(text: str, depth: int) -> Iterator[Foreign]:
-    if not any(word in text for word in ("devicematch", "groups", _FLAG)):
+def _embedded(text: str, depth: int, extent: Extent) -> Iterator[Foreign]:
+    words = ("devicematch", "groups", _FLAG)
+    if depth > _TEXTS_MAX or not any(word in text for word in words):
         return
     try:
-        document = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (makes only strings)
-    except yaml.YAMLError:
+        document = _written(yamltree.parse(text, extent))
+    except TreeError:
         return
     if not isinstance(document, str):
-        yield from _below(document, depth + 1)
+        yield from _below(document, depth, extent)
 
 
 def _all(value: Any, key: str) -> bool:
@@ -122,8 +139,8 @@ def _arguments(words: list[str]) -> Iterator[GenericDevices]:
 def _device(text: str) -> Any:
     """Return a device of the command line: YAML, or of old versions NAME,PATH,PATH."""
     try:
-        device = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (makes only strings)
-    except yaml.YAMLError:
+        device = _written(yamltree.parse(text))
+    except TreeError:
         return text
     if isinstance(device, str) and "," in device:
         name, *paths = device.split(",")

@@ -235,7 +235,10 @@ def _joined(name: str, paths: Sequence[_Path]) -> tuple[dict[str, Any], list[str
         below = path.path.removeprefix("/dev/")
         if below == path.path or path.is_mount or len(re.findall(r"[*?[]", below)) != 1:
             raise _NoEquivalentError("globs that cannot be joined by what one `*` matches")
-        before, _, after = re.split(r"(\*|\?|\[[^]]*\])", below)
+        parts = re.split(r"(\*|\?|\[[^]]*\])", below)
+        if len(parts) != 3:  # before, wildcard, after
+            raise _NoEquivalentError(f"unclosed '[' in {path.path}")
+        before, _, after = parts
         wild = below[len(before) : len(below) - len(after)]
         key = {"*": "[^/]*", "?": "[^/]"}.get(wild, wild.replace("[!", "[^"))
         pattern = f"{re.escape(before)}(?P<key>{key}){re.escape(after)}"
@@ -282,14 +285,14 @@ def _numbered(
         below = [group.paths[at].path.removeprefix("/dev/") for group in groups]
         if below[0] == first[at].path:
             raise _NoEquivalentError("groups of several paths outside of /dev")
-        parts = _NUMBER.split(below[0])
+        parts = [re.escape(one).replace(r"\-", "-") for one in _NUMBER.split(below[0])]
         runs = zip(_NUMBER.findall(below[0]), _NUMBER.findall(below[-1]), strict=True)
         numbers = [one if one == other else choice for one, other in runs]
         pattern = parts[0] + "".join(a + b for a, b in zip(numbers, parts[1:], strict=True))
         if pattern.count("(?P<key>") != 1:
             raise _NoEquivalentError("a path with the number of its group more than once")
         option = {"optional": True} if first[at].optional else {}
-        sources.append({"dev": pattern.replace(".", r"\."), "as": role, **option})
+        sources.append({"dev": pattern, "as": role, **option})
         targets = [group.paths[at].mount_path or group.paths[at].path for group in groups]
         if {path.access[1:] for group in groups for path in group.paths} != {first[0].access[1:]}:
             raise _NoEquivalentError("groups with different options")
@@ -333,7 +336,7 @@ def _group(given: dict[str, Any]) -> _Group:
     specs = tuple(one for one in usb if isinstance(one, dict) and any(one.values()))
     if bool(paths) == bool(specs):
         raise _NoEquivalentError("a group needs either paths or usb")
-    return _Group(paths, specs, int(given.get("count") or 1) or 1)
+    return _Group(paths, specs, _number(given, "count"))
 
 
 def _path(given: dict[str, Any]) -> _Path:
@@ -349,9 +352,16 @@ def _path(given: dict[str, Any]) -> _Path:
         permissions=str(given.get("permissions") or _PERMISSIONS),
         read_only=given.get("readOnly") == "true",
         is_mount=kind == "Mount",
-        limit=int(given.get("limit") or 1) or 1,
+        limit=_number(given, "limit"),
         optional=given.get("optional") == "true",
     )
+
+
+def _number(given: dict[str, Any], key: str) -> int:
+    text = given.get(key) or "1"
+    if not isinstance(text, str) or not re.fullmatch("0*[0-9]{1,9}", text):
+        raise _NoEquivalentError(f"{key} is {text}")
+    return int(text[-9:]) or 1
 
 
 def _usb(given: dict[str, str]) -> dict[str, str]:
@@ -359,6 +369,8 @@ def _usb(given: dict[str, str]) -> dict[str, str]:
         vendor, product = (int(given[key], 16) for key in ("vendor", "product"))
     except KeyError as error:
         raise _NoEquivalentError(f"usb without {error}") from None
+    except (TypeError, ValueError):
+        raise _NoEquivalentError("vendor and product of usb should be hexadecimal") from None
     found = {"device": f"{vendor:04x}:{product:04x}"}
     if serial := given.get("serial"):
         found["serial"] = glob.escape(serial)

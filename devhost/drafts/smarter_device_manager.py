@@ -16,6 +16,7 @@ from devhost.model.pattern import PatternError
 
 DOMAIN: Final = "smarter-devices"
 _LITERAL: Final = re.compile(r"\^((?:[A-Za-z0-9/_:-]|\\.)+)\$")
+_COUNT: Final = re.compile("0*[1-9][0-9]{0,8}")
 _NVIDIA: Final = "nvidia-gpu"
 _DIRECTORIES: Final = ("snd", "dri", "input", "dvb", "bus/usb")
 
@@ -50,7 +51,7 @@ def entries(
         if match == _NVIDIA:
             yield draft.lost(f"{match}: the GPU of a Jetson; use NVIDIA's device plugin")
             continue
-        if not count.isdecimal() or not int(count):
+        if not _COUNT.fullmatch(count):
             yield draft.lost(f"{match}: nummaxdevices is {count}")
             continue
         try:

@@ -23,15 +23,17 @@ def bracket_mistake(
     own = lines[line][column : column + 1] if line < len(lines) else ""
     if own not in _CLOSING:
         return None
-    unclosed = ""
+    unclosed: list[str] = []
     for at, index, character in _brackets(lines, line, column):
         if character in _CLOSING:
-            unclosed += character
+            unclosed.append(character)
         elif _CLOSING[unclosed[-1]] != character:
             message = f"'{character}' does not close the '{unclosed[-1]}' before it"
             return TreeError(message, at + 1, index + 1)
-        elif not (unclosed := unclosed[:-1]):
-            return _comma(lines, opening, problem)
+        else:
+            unclosed.pop()
+            if not unclosed:
+                return _comma(lines, opening, problem)
     return TreeError(f"this '{own}' is not closed", line + 1, column + 1)
 
 

@@ -14,17 +14,17 @@ def odd_character(line: str) -> tuple[int, str] | None:
         return None
     import unicodedata  # noqa: PLC0415 (a megabyte that a valid file does not need)
 
+    begin = len(text) - len(text.lstrip(" -"))
     for index, character in enumerate(text):
         if character.isascii():
             continue
-        before = text[:index].strip(" -")
         code = f"U+{ord(character):04X}"
         if unicodedata.category(character) in ("Zs", "Cf") or character == "\ufeff":
             name = unicodedata.name(character, "an invisible character").lower()
             return index, f"{name} ({code}), which YAML does not take for a space"
         if character in _QUOTES:
             return index, f"{character} ({code}) is no quote; write \" or '"
-        if character in _DASHES and not before and text[index + 1 : index + 2] == " ":
+        if character in _DASHES and index == begin and text[index + 1 : index + 2] == " ":
             return index, f"{character} ({code}) is no list item; write -"
         if character in _COLONS:
             return index, f"{character} ({code}) is no colon; write ': '"

@@ -4,8 +4,9 @@ People also have them in ConfigMaps, as manifests of one or several documents, a
 the chart. Positions are always those of the file.
 """
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,12 +15,13 @@ from devhost.loading import syntax, wrong_shapes, yamltree
 from devhost.loading.loaded import brief
 from devhost.loading.spelling import nearest
 from devhost.loading.syntax_error import TreeError
-from devhost.loading.yamltree import Path, Position, Tree
+from devhost.loading.yamltree import Extent, Path, Position, Tree
 
 _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem
 _OURS: Final = re.compile(r"^[ \t]*[\"']?(?:version|resources)[\"']?[ \t]*:", re.MULTILINE)
 _KEYS: Final = frozenset({"version", "resources"})
+_DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
 _FILES: Final = (".yaml", ".yml", ".json")
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -45,6 +47,7 @@ class Document:
         base: Path = (),
         indent: int = 0,
         value: tuple[str, Position] | None = None,
+        start: Position | None = None,
     ) -> None:
         """Describe a part of a file.
 
@@ -55,8 +58,10 @@ class Document:
             base: The path of the document in the file, for messages.
             indent: How much further right the document is in the file.
             value: If it is a string that the file has in another form: the key, and its position.
+            start: If it is a literal block: where that begins, with its '|'.
         """
         self.tree, self.name = tree, name
+        self._start = start
         self._text, self._base, self._indent, self._value = text, base, indent, value
 
     @cached_property
@@ -68,6 +73,8 @@ class Document:
     ) -> Problem:
         """Return a problem at a position in the document."""
         line, column = at[0], at[1] + self._indent
+        if self._start is not None and line <= self._start.line:  # the block as a whole
+            line, column = self._start.line, self._start.column
         excerpt = self._excerpt(path, line, column)
         if self._value is not None:
             key, place = self._value
@@ -107,67 +114,101 @@ def documents(text: str) -> list[Document]:
     Raises:
         TreeError: The text is not YAML, or there is none in it.
     """
-    trees = yamltree.parse_all(text)
+    extent = Extent()
+    trees = yamltree.parse_all(text, extent)
     first = trees[0]
     if len(trees) == 1 and not _is_manifest(first):
-        return [*_of_values(text, first)] or [Document(text, first)]
+        return _limited(_of_values(text, first)) or [Document(text, first)]
     if not any(map(_is_manifest, trees)):
         message = "only one YAML document is allowed per file"
         raise TreeError(message, *trees[1].start)
-    found = [one for tree in trees for one in _of_manifest(text, tree, ())]
+    manifests = _Manifests(text, extent)
+    found = _limited(one for tree in trees for one in manifests.configurations(tree, ()))
     if not found:
         raise _nothing_in(next(filter(_is_manifest, trees)))
     return found
+
+
+def _limited(found: Iterable[Document]) -> list[Document]:
+    result = [*itertools.islice(found, _DOCUMENTS_MAX + 1)]
+    if len(result) > _DOCUMENTS_MAX:
+        raise TreeError(f"more than {_DOCUMENTS_MAX} configurations in one file", 1, 1)
+    return result
 
 
 def _is_manifest(tree: Tree) -> bool:
     return isinstance(tree.data, dict) and {"apiVersion", "kind"} <= tree.data.keys()
 
 
-def _of_manifest(text: str, tree: Tree, path: Path) -> Iterator[Document]:
-    """Yield the configurations in a ConfigMap, or in those of a List."""
-    manifest = tree.value(path)
-    if not isinstance(manifest, dict):
-        return
-    if manifest.get("kind") == "List" and isinstance(manifest.get("items"), list) and not path:
-        for index in range(len(manifest["items"])):
-            yield from _of_manifest(text, tree, (*path, "items", index))
-    data = manifest.get("data")
-    if manifest.get("kind") != "ConfigMap" or not isinstance(data, dict):
-        return
-    texts = {key: value for key, value in data.items() if isinstance(value, str)}
-    ours = [key for key, value in texts.items() if _OURS.search(value)]
-    if not ours and len(texts) == 1:
-        ours = [key for key in texts if key.endswith(_FILES)]
-    metadata = manifest.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    for key in ours:
-        shown = f"{key} of ConfigMap {name}" if isinstance(name, str) else key
-        yield _of_string(text, texts[key], tree.position((*path, "data", key)), key, shown)
+class _Manifests:
+    """Reads the configurations in the manifests of a file."""
+
+    def __init__(self, text: str, extent: Extent) -> None:
+        self._text, self._extent = text, extent
+        self._lines = syntax.lines(text)
+
+    def configurations(self, tree: Tree, path: Path) -> Iterator[Document]:
+        """Yield the configurations in a ConfigMap, or in those of a List."""
+        manifest = tree.value(path)
+        if not isinstance(manifest, dict):
+            return
+        if manifest.get("kind") == "List" and isinstance(manifest.get("items"), list) and not path:
+            for index in range(len(manifest["items"])):
+                yield from self.configurations(tree, (*path, "items", index))
+        data = manifest.get("data")
+        if manifest.get("kind") != "ConfigMap" or not isinstance(data, dict):
+            return
+        texts = {key: value for key, value in data.items() if isinstance(value, str)}
+        ours = [key for key, value in texts.items() if _OURS.search(value)]
+        if not ours and len(texts) == 1:
+            ours = [key for key in texts if key.endswith(_FILES)]
+        metadata = manifest.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        for key in ours:
+            place: Path = (*path, "data", key)
+            _refuse_duplicates(tree, place)
+            shown = f"{key} of ConfigMap {name}" if isinstance(name, str) else key
+            yield self._of_string(texts[key], tree.position(place), key, shown)
+
+    def _of_string(self, value: str, position: Position, key: str, name: str) -> Document:
+        """Return the document in a string; a literal block keeps its lines, others do not."""
+        mark = self._lines[position.line - 1][position.column - 1 : position.column]
+        if mark != "|":
+            parsed = self._parsed(value)
+            if isinstance(parsed, TreeError) and not position.plain and mark == ">":
+                message = f"'>' joins the lines of a text; write '{key}: |'"
+                parsed = TreeError(message, position.line, position.column)
+                return Document(self._text, parsed, name=name)
+            return Document(value, parsed, name=name, value=(key, position))
+        below = itertools.islice(self._lines, position.line, None)
+        written = next(filter(str.strip, below), "")
+        first = next(filter(str.strip, syntax.lines(value)), "")
+        above = "\n" * position.line  # so that messages have the numbers of the file's lines
+        return Document(
+            self._text,
+            self._parsed(above + value),
+            name=name,
+            indent=len(written) - len(first),
+            start=position,
+        )
+
+    def _parsed(self, text: str) -> Tree | TreeError:
+        try:
+            return yamltree.parse(text, self._extent)
+        except TreeError as error:
+            return error
 
 
-def _of_string(text: str, value: str, position: Position, key: str, name: str) -> Document:
-    """Return the document in a string; a literal block keeps its lines, other strings do not."""
-    lines = syntax.lines(text)
-    mark = lines[position.line - 1][position.column - 1 : position.column]
-    written = next(filter(str.strip, lines[position.line :]), "")
-    indent = len(written) - len(next(filter(str.strip, syntax.lines(value)), ""))
-    if mark != "|":
-        parsed = _parsed(value)
-        if isinstance(parsed, TreeError) and not position.plain and mark == ">":
-            message = f"'>' joins the lines of a text; write '{key}: |'"
-            parsed = TreeError(message, position.line, position.column)
-            return Document(text, parsed, name=name)
-        return Document(value, parsed, name=name, value=(key, position))
-    above = "\n" * position.line  # so that messages have the numbers of the file's lines
-    return Document(text, _parsed(above + value), name=name, indent=indent)
+def _refuse_duplicates(tree: Tree, path: Path) -> None:
+    """Refuse a second definition of what contains a configuration: kubectl may take that.
 
-
-def _parsed(text: str) -> Tree | TreeError:
-    try:
-        return yamltree.parse(text)
-    except TreeError as error:
-        return error
+    Raises:
+        TreeError: There is one.
+    """
+    for one in tree.duplicates:
+        if path[: len(one.path)] == one.path:
+            message = f"duplicate key (first defined on line {one.first_line})"
+            raise TreeError(message, one.line, one.column)
 
 
 def _of_values(text: str, tree: Tree) -> Iterator[Document]:
@@ -185,6 +226,7 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             raise TreeError(message, place.line, place.column)
         found = _is_config(config) or (not base and _is_misspelt(config))
         if found and ("resources" in config or not profiles):
+            _refuse_duplicates(tree, (*base, "config"))
             part = tree.below((*base, "config"))
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
@@ -193,6 +235,7 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
         for index, profile in enumerate(profiles):
             if isinstance(profile, dict) and _is_config(profile.get("config")):
                 path = (*base, "profiles", index, "config")
+                _refuse_duplicates(tree, path)
                 yield Document(text, tree.below(path), name=wrong_shapes.shown(path), base=path)
 
 
@@ -219,8 +262,9 @@ def _nothing_in(tree: Tree) -> TreeError:
     if "resources" in manifest:
         message = "begin with 'version: v1' and 'resources:', not with apiVersion and kind"
         return TreeError(message, *tree.position(("apiVersion",)).key)
+    kind = f" ({manifest['kind']})" if isinstance(manifest["kind"], str) else ""
     message = (
-        f"a Kubernetes manifest ({manifest['kind']}), not a configuration: that begins with "
+        f"a Kubernetes manifest{kind}, not a configuration: that begins with "
         "'version: v1' and 'resources:', or is in a ConfigMap"
     )
     return TreeError(message, at.line, at.column)

@@ -12,7 +12,8 @@ from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, gl
 # A set of characters as `fnmatch` reads it, or an unclosed '['.
 _SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
 _VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]")
-_GO_TEMPLATE: Final = re.compile(r"\{\{.*?\}\}")
+_GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
+_LISTED_MAX: Final = 10  # paths in a message
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 # What is special in regular expressions only; sets have been replaced by '[]'. udev writes a space
 # in a label as '\x20', so not every backslash counts.
@@ -101,9 +102,11 @@ def _braces_mistake(text: str) -> str | None:
     if not pairs:
         return None
     start, end = pairs[0].span()
-    each = [f"{text[:start]}{part}{text[end:]}" for part in text[start + 1 : end - 1].split(",")]
-    simple = len(pairs) == 1 and len(each) > 1
-    return f"braces are not expanded; list {', '.join(each) if simple else 'each path'} instead"
+    parts = text[start + 1 : end - 1].split(",")
+    each = "each path"
+    if len(pairs) == 1 and 1 < len(parts) <= _LISTED_MAX:
+        each = ", ".join(f"{text[:start]}{part}{text[end:]}" for part in parts)
+    return f"braces are not expanded; list {each} instead"
 
 
 def docker_mistake(text: str, *, mount: bool) -> str | None:

@@ -19,7 +19,7 @@ _NO_SPACE: Final = re.compile(_ITEMS + r"[A-Za-z_][\w./-]*:(?!//)(?=\S)")
 _WORD: Final = re.compile(r" *(?P<word>[A-Za-z_][\w-]*|//|/\*)(?=\s|$)")  # not a list item
 _DASH: Final = re.compile(r" *-(?=[A-Za-z_/][^ ]*:(?:\s|$))")
 _FOREIGN: Final = re.compile(
-    r"\s*(?:(?P<template>\{\{-? *(?!\.)[^}]*\}\}\s*$|\{%)|(?P<fence>```))"
+    r"\s*(?:(?P<template>\{\{-? *+(?!\.)[^}]*\}\}\s*$|\{%)|(?P<fence>```))"
     r"|(?P<conflict><{7} |={7}$|>{7} )"
 )
 _DASH_LINES: Final = 3  # before the one where the parser stopped

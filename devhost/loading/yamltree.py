@@ -108,28 +108,45 @@ class Tree:
         return value
 
 
-def parse(text: str) -> Tree:
+@dataclass(slots=True)
+class Extent:
+    """How much was read: aliases and merges can make much of a small text.
+
+    Attributes:
+        nodes: The number of values.
+        text: The characters in them.
+    """
+
+    nodes: int = 0
+    text: int = 0
+
+
+def parse(text: str, extent: Extent | None = None) -> Tree:
     """Read one YAML document.
+
+    Args:
+        text: The document.
+        extent: What was read before, of a file that contains several texts.
 
     Raises:
         TreeError: The text is not a single document of plain YAML, or is too large or too deep.
     """
-    first, *others = parse_all(text)
+    first, *others = parse_all(text, extent)
     if others:
         message = "only one YAML document is allowed per file"
         raise TreeError(message, *others[0].start)
     return first
 
 
-def parse_all(text: str) -> list[Tree]:
-    """Read YAML documents, at least one.
+def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
+    """Read YAML documents, at least one; arguments as of `parse`.
 
     Raises:
         TreeError: The text is not plain YAML, or is too large or too deep.
     """
     try:
         text.encode()
-        roots, builder = Reader(text).roots(), _Builder()
+        roots, builder = Reader(text).roots(), _Builder(extent or Extent())
         return [builder.document(root, start) for start, root in roots]
     except UnicodeEncodeError as error:
         position = syntax.position_after(text[: error.start])
@@ -152,9 +169,8 @@ def _scalar_position(scalar: Any, key: tuple[int, int]) -> Position:
 
 
 class _Builder:
-    def __init__(self) -> None:
-        self._nodes = 0
-        self._text = 0
+    def __init__(self, extent: Extent) -> None:
+        self._extent = extent
         self._tree = Tree()
 
     def document(self, root: YamlNode, start: tuple[int, int]) -> Tree:
@@ -183,8 +199,8 @@ class _Builder:
 
     def _count(self, node: YamlNode, depth: int, values: int = 1) -> None:
         """Limit how far aliases and merges can expand a small text."""
-        self._nodes += values
-        if self._nodes > NODES_MAX:
+        self._extent.nodes += values
+        if self._extent.nodes > NODES_MAX:
             raise error_at(f"more than {NODES_MAX} values, including aliases", node.event)
         if depth > DEPTH_MAX:
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", node.event)
@@ -192,8 +208,8 @@ class _Builder:
     def _count_text(self, event: Any) -> str:
         """Return a scalar's text; limits how much text aliases can repeat."""
         text: str = event.value
-        self._text += len(text)
-        if self._text > TEXT_MAX:
+        self._extent.text += len(text)
+        if self._extent.text > TEXT_MAX:
             raise error_at(f"more than {TEXT_MAX} characters, including aliases", event)
         return text
 

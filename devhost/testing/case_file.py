@@ -212,11 +212,13 @@ class CaseFile:
     Attributes:
         file: Its name as the user gave it.
         cases: The content.
+        hosts: The line of each test's host.
         lines: The line of each step: by test, then by step.
     """
 
     file: str
     cases: Cases
+    hosts: tuple[int, ...]
     lines: tuple[tuple[int, ...], ...]
 
     @property
@@ -262,7 +264,8 @@ def load(file: str) -> CaseFile:
         tuple(tree.position(("tests", test, "steps", step)).line for step in range(len(case.steps)))
         for test, case in enumerate(cases.tests)
     )
-    return CaseFile(file, cases, lines)
+    hosts = tuple(tree.position(("tests", test, "host")).key[0] for test in range(len(cases.tests)))
+    return CaseFile(file, cases, hosts, lines)
 
 
 def _shape(error: ValidationError, tree: Tree) -> Iterator[tuple[str, str, tuple[int, int]]]:

@@ -70,7 +70,10 @@ async def run(file: CaseFile, case: int, timeout: float) -> Outcome:  # noqa: AS
         kubelet = SimulatedKubelet(plugins, plugins / "pod-resources.sock")
         await kubelet.start()
         try:
-            _put(tree, test.host)
+            try:
+                _put(tree, test.host)
+            except (OSError, ValueError) as error:
+                return Outcome(test.name, file.hosts[case], (_mistake(error, tree),))
             async with serving(
                 file.config,
                 kubelet=kubelet,
@@ -96,11 +99,22 @@ def _put(tree: HostTree, things: Things) -> None:
         with contextlib.suppress(FileNotFoundError):
             tree.remove(path)
         major, minor = map(int, number.split(":"))
-        (tree.char if kind == "c" else tree.block)(path, major, minor)
+        try:
+            (tree.char if kind == "c" else tree.block)(path, major, minor)
+        except OSError as error:  # without a name
+            raise OSError(error.errno, error.strerror, path) from error
     for path, target in things.links.items():
         with contextlib.suppress(FileNotFoundError):
             tree.remove(path)
         tree.link(path, target)
+
+
+def _mistake(error: OSError | ValueError, tree: HostTree) -> str:
+    """Return why a host cannot be as described, with its paths."""
+    if not isinstance(error, OSError):
+        return str(error)
+    path = str(error.filename2 or error.filename or "").removeprefix(str(tree.root))
+    return f"{path}: {error.strerror}" if path else str(error.strerror)
 
 
 class _Running:
@@ -120,11 +134,8 @@ class _Running:
                 await self._take(step)
             except _FailedError as failure:
                 return Outcome(self._case.name, line, failure.args)
-            except OSError as error:
-                path = str(error.filename or "").removeprefix(str(self._tree.root))
-                return Outcome(self._case.name, line, (f"{path}: {error.strerror}",))
-            except ValueError as error:
-                return Outcome(self._case.name, line, (str(error),))
+            except (OSError, ValueError) as error:
+                return Outcome(self._case.name, line, (_mistake(error, self._tree),))
         return Outcome(self._case.name)
 
     async def _take(self, step: CaseStep) -> None:

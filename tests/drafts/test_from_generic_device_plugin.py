@@ -320,10 +320,10 @@ def test_domain_of_the_arguments_holds_for_the_file(tmp_path: Path, tree: HostTr
         ({"name": "x", "groups": [paths("/dev/video*", "/srv/*")]}, "cannot be joined"),
         ({"name": "x y", "groups": [paths("/dev/fuse")]}, "x y"),
         ({"name": "x", "groups": [{"usb": [{"vendor": "1a86"}]}]}, "usb without 'product'"),
-        ({"name": "x", "groups": [{"usb": [{"vendor": "zz", "product": "1"}]}]}, "invalid literal"),
+        ({"name": "x", "groups": [{"usb": [{"vendor": "zz", "product": "1"}]}]}, "hexadecimal"),
         ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "permissions": "rwx"}]}]}, "'rwx'"),
         ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "mountPath": "relative"}]}]}, "relative"),
-        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "limit": [1]}]}]}, "int()"),
+        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "limit": [1]}]}]}, "limit is"),
         ({"name": "x", "groups": [{"count": 1}]}, "either paths or usb"),
         ({"name": "x", "groups": [paths("fuse")]}, "not an absolute path"),
         ({"name": "x", "groups": [paths("/dev/fuse")]}, "a second resource"),
@@ -356,7 +356,7 @@ def test_other_flags_are_named(tree: HostTree) -> None:
     [
         ("image: {repository: squat/generic-device-plugin}", "no devices of generic-device-plugin"),
         ("[", "while parsing"),
-        ("a: " + "[" * 600, "nested too deeply"),
+        ("a: " + "[" * 600, "nested deeper"),
         ("", "no devices"),
     ],
 )

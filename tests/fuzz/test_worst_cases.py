@@ -17,6 +17,8 @@ ROOM: Final = SIZE_MAX - 1000
 HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"
 KVM: Final = HEAD + "    sources: [dev: kvm]\n"
 
+CONFIGMAP: Final = "apiVersion: v1\nkind: ConfigMap\ndata:\n"
+
 
 def source(text: str) -> str:
     return f"{HEAD}    sources:\n      - {text}\n"
@@ -79,6 +81,27 @@ CASES: Final[dict[str, Callable[[], str]]] = {
     "warnings": lambda: allocate("devices: [" + many("/d{}", 25_000) + "]"),
     "resources": lambda: (
         "version: v1\nresources:\n" + many("- {{name: a.b/c{}, sources: [dev: sda]}}\n", 7_000, "")
+    ),
+    # files that contain configurations
+    "ConfigMaps": lambda: "{apiVersion: v1, kind: ConfigMap, data: {a: 'version: v1'}}\n---\n" * 15_000,
+    "keys of a ConfigMap": lambda: CONFIGMAP + many("  k{}: |\n    version: v1\n", 30_000, ""),
+    "aliases in a ConfigMap": lambda: (
+        "\n" * 300_000 + CONFIGMAP + "  a: &a 'version: v1'\n" + many("  k{}: *a\n", 40_000, "")
+    ),
+    "aliases of aliases in a ConfigMap": lambda: CONFIGMAP + many(
+        "  k{}: |\n    version: v1\n    x-a: &a [" + "x," * 300 + "]\n    x-b: [" + "*a," * 300 + "]\n",
+        90, "",
+    ),
+    "profiles": lambda: "profiles:\n" + "- config: {version: v1}\n" * 24_000,
+    # hints
+    "brackets after a mistake": lambda: (
+        'a: {"x" y ' + "[" * (ROOM // 2 - 10) + "]" * (ROOM // 2 - 10)
+    ),
+    "spaces in a template": lambda: "{{" + " " * ROOM,
+    "letters before a mistake": lambda: "a: b: " + "é" * (ROOM // 2 - 10),
+    "braces of a template": lambda: allocate("env: {A: '" + "{" * ROOM + "'}"),
+    "braces of a path": lambda: source(
+        "directory: '/" + "x" * (ROOM // 2) + "{" + "," * (ROOM // 2 - 200) + "}'"
     ),
     # templates and patterns
     "dollars": lambda: allocate("env: {A: '" + "$$" * (ROOM // 2) + "'}"),

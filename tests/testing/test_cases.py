@@ -242,3 +242,22 @@ def test_a_step_has_errors(tmp_path: Path, step: str, problem: str) -> None:
     (found,) = raised.value.problems
     assert problem in str(found)
     assert found.path.startswith("tests[0].steps[0]")
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("{files: {/srv/../../x: a}}", "must not contain '..'"),
+        ("{files: {srv: a}}", "must be absolute"),
+        ("{directories: [/srv], files: {/srv: a}}", "/srv: Is a directory"),
+        ("{links: {/srv: " + "a" * 5000 + "}}", "/srv: File name too long"),
+        ("{hardware: bogus}", "should be SUBSYSTEM NAME"),
+    ],
+)
+def test_a_host_that_cannot_be_has_its_line(tmp_path: Path, host: str, message: str) -> None:
+    step = "{example.com/serial: 0}"
+    text = f"  - name: a\n    host: {host}\n    steps:\n      - expect: {step}\n"
+    status, output, _ = run(tmp_path, text)
+    assert status == 1
+    assert "FAIL  a\n      cases.yaml:7: " in output
+    assert message in output

@@ -136,3 +136,26 @@ def test_a_command_for_one_configuration_refuses_several(tmp_path: Path) -> None
     assert problem.message == (
         "has 2 configurations (a.yaml of ConfigMap a, b.yaml of ConfigMap a); one is needed here"
     )
+
+
+@pytest.mark.parametrize(
+    "block", ["", "    \n    \n", "    # nothing yet\n", "    {{ .Values.a }}\n"]
+)
+def test_a_block_without_a_configuration_is_at_its_mark(tmp_path: Path, block: str) -> None:
+    text = config_map("  config.yaml: |\n", block) + "immutable: true\n"
+    assert found(tmp_path, text) == ["6:16 "]
+
+
+def test_what_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Other readers take the second: what was checked must be what is applied."""
+    key = f"  config.yaml: |\n{inside(GOOD, 4)}"
+    assert found(tmp_path, config_map(key, key)) == ["12:3 "]
+    values = f"config:\n{inside(GOOD, 2)}"
+    assert found(tmp_path, values * 2) == ["7:1 "]
+
+
+def test_the_configurations_of_a_file_are_limited(tmp_path: Path) -> None:
+    key = "  a{}: |\n    version: v1\n    resources: []\n"
+    text = config_map(*(key.format(number) for number in range(101)))
+    ((problem,),) = [part.problems for part in checked(tmp_path, text)]
+    assert problem.message == "more than 100 configurations in one file"

@@ -1,0 +1,108 @@
+"""Settings of other device plugins, and files of tests: all are read, or refused with a reason."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from devhost.drafts import conversion, foreign
+from devhost.errors import ConfigError
+from devhost.loading.loader import loads
+from devhost.loading.syntax_error import TreeError
+from devhost.testing import case_file
+from tests.fuzz.inputs import TOKENS
+from tests.fuzz.judge import FILES
+from tests.fuzz.running import bounded, fuzzed
+
+TEXTS: Final = st.one_of(
+    st.sampled_from(
+        ["a", "/dev/a", "/dev/a*", "/dev/a+0", "/dev/b1", "/dev/b2", "/dev/x # y", "/dev/[a", "^a$",
+         "^a|b$", "rw", "Mount", "1", "2", "0", "-1", "true", "0403", "a: b", "a\nb: c", "}", *TOKENS]
+    ),
+    st.text(max_size=8),
+)  # fmt: skip
+
+
+def some(**keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return mappings with some of these keys, of which some have another value."""
+    odd = st.one_of(TEXTS, st.none(), st.lists(TEXTS, max_size=2))
+    return st.fixed_dictionaries(
+        {}, optional={key: st.one_of(one, one, one, odd) for key, one in keys.items()}
+    )
+
+
+PATHS: Final = some(
+    path=TEXTS, mountPath=TEXTS, permissions=TEXTS, readOnly=TEXTS, type=TEXTS, limit=TEXTS,
+    optional=TEXTS,
+)  # fmt: skip
+USB: Final = some(vendor=TEXTS, product=TEXTS, serial=TEXTS)
+GROUPS: Final = some(paths=st.lists(PATHS, max_size=3), usb=st.lists(USB, max_size=2), count=TEXTS)
+GENERIC: Final = some(name=TEXTS, groups=st.lists(GROUPS, max_size=3))
+SMARTER: Final = some(devicematch=TEXTS, nummaxdevices=TEXTS)
+SETTINGS: Final = st.one_of(
+    st.lists(SMARTER, max_size=3),
+    st.builds(dict, devices=st.lists(GENERIC, max_size=3), domain=TEXTS),
+)
+
+
+@fuzzed(0.05, 150, settings=SETTINGS, inside=st.booleans())
+def test_settings_of_other_plugins(settings: Any, *, inside: bool) -> None:
+    """What is written is valid, and has the resources that it says."""
+    text = yaml.safe_dump(settings, allow_unicode=True)
+    if inside:
+        text = yaml.safe_dump({"data": {"a": text}}, default_style="|")
+    with bounded():
+        try:
+            found = foreign.found(text)
+        except TreeError:
+            return
+        result = conversion.converted(found, ["From a # file\nnamed so."], FILES)
+        loaded = loads(result.text)
+        assert loaded.config is not None, (loaded.problems, result.text)
+        assert len(loaded.config.resources) == result.converted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x,x]\n" + "".join(f"b{n}: &a [*a,*a,*a,*a]\n" for n in range(20)),
+        "a: &a [*a, *a]",
+        "[" * 100_000,
+        "- {devicematch: ^a$, nummaxdevices: " + "9" * 5000 + "}",
+        "a: |\n" + "".join("  " * n + "groups: |\n" for n in range(1, 60)),
+        "- {devicematch: a, nummaxdevices: 1}\n" * 20_000,
+        "devices:\n" + "- {name: a, groups: [{paths: [{path: /dev/a*}]}]}\n" * 15_000,
+    ],
+    ids=["aliases", "itself", "depth", "number", "texts", "devices", "same"],
+)
+def test_the_worst_settings(text: str) -> None:
+    with bounded():
+        try:
+            found = foreign.found(text)
+        except TreeError:
+            return
+        assert loads(conversion.converted(found, (), FILES).text).config is not None
+
+
+CASES: Final = {
+    "version": "v1", "config": "c.yaml",
+    "tests": [{"name": "a", "host": {"files": {"/a": "b"}}, "steps": [{"expect": {"a.b/c": 1}}]}],
+}  # fmt: skip
+
+
+@fuzzed(0.02, 60, tests=st.lists(some(name=TEXTS, steps=st.lists(some(
+    add=some(files=st.dictionaries(TEXTS, TEXTS, max_size=2), nodes=st.dictionaries(TEXTS, TEXTS, max_size=2)),
+    expect=st.dictionaries(TEXTS, TEXTS, max_size=2), allocate=TEXTS, free=TEXTS), max_size=2)), max_size=2))  # fmt: skip
+def test_a_file_of_tests(tests: Any) -> None:
+    """It is read, or refused with problems that can be shown."""
+    with tempfile.TemporaryDirectory() as place, bounded():
+        file = Path(place, "t.yaml")
+        file.write_text(yaml.safe_dump({**CASES, "tests": tests}, allow_unicode=True))
+        try:
+            case_file.load(str(file))
+        except ConfigError as error:
+            assert error.problems
+            assert all(str(one).isprintable() for one in error.problems)
