@@ -195,7 +195,7 @@ def _read(path: Path) -> Numbers:
         return {name: _expectation(entry) for name, entry in content.items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         _LOG.warning("%s ignored: %s", path, error)
         return {}
 
@@ -204,9 +204,9 @@ def _expectation(entry: dict[str, Any]) -> Expectation:
     """Return an entry of the file.
 
     Raises:
-        ValueError, TypeError, AttributeError: It is not an entry.
+        ValueError, TypeError, AttributeError, OverflowError: It is not an entry.
     """
-    before = {int(count): float(at) for count, at in entry.get("before", {}).items()}
+    before = {int(count): at + 0.0 for count, at in entry.get("before", {}).items()}
     read = Expectation(
         entry.get("finding", ""),
         entry.get("found", 0),
@@ -214,7 +214,8 @@ def _expectation(entry: dict[str, Any]) -> Expectation:
         entry.get("minimum"),
         before,
     )
-    counts = (read.found, read.elsewhere, read.minimum or 0, *before)
+    minimum = 0 if read.minimum is None else read.minimum
+    counts = (read.found, read.elsewhere, minimum, *before)
     if not isinstance(read.finding, str) or not all(type(n) is int and n >= 0 for n in counts):
         raise ValueError(f"{entry!r} is not an entry")
     return read
