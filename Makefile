@@ -149,7 +149,7 @@ schema: setup ## Write the configuration's JSON Schema to config/schema.json
 reference: setup ## Write docs/reference from the model and the commands
 	@$(BIN)/python -m deploy.site.reference
 
-picture: setup ## Write docs/images/demo.svg from a run of the demonstration
+picture: setup ## Write the pictures of terminals in docs/images from runs
 	@$(BIN)/python -m deploy.site.picture
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error

@@ -40,6 +40,11 @@ class Screen:
     def text(self) -> str:
         return "\n".join(self.lines)
 
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """What is on it, with colors, line by line."""
+        screen = self._screen
+        return [[screen.buffer[y][x] for x in range(screen.columns)] for y in range(screen.lines)]
+
     @property
     def cursor(self) -> tuple[int, int]:
         return self._screen.cursor.x, self._screen.cursor.y
