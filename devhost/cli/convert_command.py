@@ -96,17 +96,16 @@ def _found(file: str) -> "list[Foreign]":
     """Return the settings of other plugins in a file; exit with status 1 if there are none."""
     from devhost.drafts import foreign
     from devhost.loading.loaded import SIZE_MAX, read
+    from devhost.loading.syntax import decoded
     from devhost.loading.syntax_error import TreeError
 
     try:
         raw = read(file)
         if len(raw) > SIZE_MAX:
             printer.fail(f"{file}: larger than {SIZE_MAX >> 10} KiB")
-        found = foreign.found(raw.decode("utf-8-sig"))
+        found = foreign.found(decoded(raw))
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
-    except UnicodeDecodeError:
-        printer.fail(f"{file}: not UTF-8")
     except TreeError as error:
         printer.fail(f"{file}:{error.line}:{error.column}: {error}")
     if not found:

@@ -43,22 +43,40 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
 
 
 def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
-    """Read and check a file like `load`, with each configuration in it."""
+    """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
         raw = read(file)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
-    return Loader(policy).load_all(raw, file)
+    return _all_in(raw, file, policy)
 
 
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
-    """Check what `read` returned."""
-    return Loader(policy).load_bytes(raw, file)
+    """Check what `read` returned, which must contain one configuration."""
+    return _only(_all_in(raw, file, policy), file)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text; ``file`` is the name in its problems."""
-    return Loader(policy).loads(text, file)
+    return _only(_all(text, file, policy), file)
+
+
+def _all_in(raw: bytes, file: str, policy: Policy | None) -> list[Loaded]:
+    if len(raw) > SIZE_MAX:
+        return [unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")]
+    try:
+        text = syntax.decoded(raw)
+    except TreeError as error:
+        return [unusable(file, str(error), error.line, error.column)]
+    return _all(text, file, policy)
+
+
+def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
+    with gc_paused():
+        try:
+            return [_one(document, file, policy or Policy()) for document in documents(text)]
+        except TreeError as error:
+            return [_not_yaml(Document(text, error), error, file)]
 
 
 @mapping
@@ -69,78 +87,41 @@ class _Document:
     resources: Annotated[tuple[Any, ...], AsTuple]
 
 
-class Loader:
-    """Checks configurations.
+def _one(document: Document, file: str, policy: Policy) -> Loaded:
+    tree = document.tree
+    if isinstance(tree, TreeError):
+        return _not_yaml(document, tree, file)
+    resources: list[ParsedResource] = []
+    found = _found(tree, resources, policy)
+    return _loaded(document, file, found, resources)
 
-    Args:
-        policy: What the configurations may use.
-    """
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self._policy = policy or Policy()
-
-    def load_bytes(self, raw: bytes, file: str) -> Loaded:
-        """Check what `read` returned, which must contain one configuration."""
-        return _only(self.load_all(raw, file), file)
-
-    def loads(self, text: str, file: str) -> Loaded:
-        """Check a configuration's text; ``file`` is the name in its problems."""
-        return _only(self._all(text, file), file)
-
-    def load_all(self, raw: bytes, file: str) -> list[Loaded]:
-        """Check each configuration in what `read` returned, at least one."""
-        if len(raw) > SIZE_MAX:
-            return [unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")]
-        if problem := syntax.encoding_problem(raw):
-            return [unusable(file, problem)]
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            before = error.object[: error.start].decode()  # without a byte order mark
-            return [unusable(file, "not UTF-8", *syntax.position_after(before))]
-        return self._all(text, file)
-
-    def _all(self, text: str, file: str) -> list[Loaded]:
-        with gc_paused():
-            try:
-                return [self._one(document, file) for document in documents(text)]
-            except TreeError as error:
-                return [_not_yaml(Document(text, error), error, file)]
-
-    def _one(self, document: Document, file: str) -> Loaded:
-        tree = document.tree
-        if isinstance(tree, TreeError):
-            return _not_yaml(document, tree, file)
-        resources: list[ParsedResource] = []
-        found = self._found(tree, resources)
-        return _loaded(document, file, found, resources)
-
-    def _found(self, tree: Tree, resources: list[ParsedResource]) -> Iterator[_Found]:
-        """Yield each problem, and collect the resources that have the right shape."""
-        if (mistake := format_mistake(tree)) is not None:
-            yield "error", *mistake
-            return
-        reported = set()
-        for path, message, at in wrong_shapes.tree_problems(tree):
-            reported.add(path)
-            yield "error", path, message, at
-        if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
-            message = f"{count} resources, more than {limits.RESOURCES_MAX}"
-            yield "error", ("resources",), message, tree.position(("resources",)).key
-        around = {path[:-1] for path in reported}
-        for parsed_or_error in _shapes(tree):
-            if isinstance(parsed_or_error, ParsedResource):
-                resources.append(parsed_or_error)
-                continue
-            base, error = parsed_or_error
-            mistakes = wrong_shapes.shape_problems(error, base, tree, reported, around)
-            for where, message, at in mistakes:
-                yield "error", where, message, at
-        for severity, full, message, on_key in checks.check(resources, self._policy):
-            path = tree.known(full)
-            position = tree.position(path)
-            shown_at = position.key if on_key else (position.line, position.column)
-            yield severity, path, message, shown_at
+def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
+    """Yield each problem, and collect the resources that have the right shape."""
+    if (mistake := format_mistake(tree)) is not None:
+        yield "error", *mistake
+        return
+    reported = set()
+    for path, message, at in wrong_shapes.tree_problems(tree):
+        reported.add(path)
+        yield "error", path, message, at
+    if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
+        message = f"{count} resources, more than {limits.RESOURCES_MAX}"
+        yield "error", ("resources",), message, tree.position(("resources",)).key
+    around = {path[:-1] for path in reported}
+    for parsed_or_error in _shapes(tree):
+        if isinstance(parsed_or_error, ParsedResource):
+            resources.append(parsed_or_error)
+            continue
+        base, error = parsed_or_error
+        mistakes = wrong_shapes.shape_problems(error, base, tree, reported, around)
+        for where, message, at in mistakes:
+            yield "error", where, message, at
+    for severity, full, message, on_key in checks.check(resources, policy):
+        path = tree.known(full)
+        position = tree.position(path)
+        shown_at = position.key if on_key else (position.line, position.column)
+        yield severity, path, message, shown_at
 
 
 def _only(found: list[Loaded], file: str) -> Loaded:
@@ -269,7 +250,7 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         file: Its name.
         reasons: The key and the message of an error, by resource.
     """
-    (document,) = documents(raw.decode("utf-8-sig"))
+    (document,) = documents(syntax.decoded(raw))
     tree, problems = document.tree, []
     assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
     for index, resource in enumerate(loaded.require().resources):

@@ -47,14 +47,22 @@ def position_after(text: str) -> tuple[int, int]:
     return len(lines), len(lines[-1]) + 1
 
 
-def encoding_problem(raw: bytes) -> str:
-    """Explain a file that is in another encoding than UTF-8; empty if it may be in UTF-8."""
+def decoded(raw: bytes) -> str:
+    """Return the text of a file, without a byte order mark.
+
+    Raises:
+        TreeError: It is not UTF-8.
+    """
     begin = raw[:4]
     if begin[:2] in (b"\xff\xfe", b"\xfe\xff") or begin[:2].count(0) == begin[2:].count(0) == 1:
-        return "UTF-16, not UTF-8; save it as UTF-8"
+        raise TreeError("UTF-16, not UTF-8; save it as UTF-8", 1, 1)
     if begin[:2] == b"\x1f\x8b":
-        return "compressed (gzip), not YAML"
-    return ""
+        raise TreeError("compressed (gzip), not YAML", 1, 1)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode()  # without a byte order mark
+        raise TreeError("not UTF-8", *position_after(before)) from None
 
 
 def lines(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from devhost.immutable import immutable
 from devhost.loading import wrong_shapes, yamltree
 from devhost.loading.loaded import SIZE_MAX, brief, read
 from devhost.loading.spelling import did_you_mean
+from devhost.loading.syntax import decoded
 from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.model.mapping import key_of
@@ -241,11 +242,9 @@ def load(file: str) -> CaseFile:
         raw = read(file)
         if len(raw) > SIZE_MAX:
             raise ConfigError([problem(f"larger than {SIZE_MAX >> 10} KiB")])
-        tree = yamltree.parse(raw.decode("utf-8-sig"))
+        tree = yamltree.parse(decoded(raw))
     except OSError as error:
         raise ConfigError([problem(f"cannot be read: {error.strerror or error}")]) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError([problem("not UTF-8")]) from error
     except TreeError as error:
         raise ConfigError([problem(str(error), error.line, error.column)]) from error
     problems = [
