@@ -1,6 +1,5 @@
 """Shell completion: files, options, resource names; in a real bash where possible."""
 
-import contextlib
 import os
 import pty
 import shutil
@@ -13,6 +12,7 @@ from click.shell_completion import get_completion_class
 
 from devhost.cli import main
 from devhost.testing import HostTree, can_make_nodes
+from tests.support.screen import read_to_end
 
 DEVHOST: Final = Path(sys.executable).with_name("devhost")
 CONFIG: Final = """version: v1
@@ -128,12 +128,7 @@ def test_a_shell_completes_a_command_line(
         os.execve(program, [shell, *arguments], variables)
     os.write(terminal, f"{source}\n".encode())
     os.write(terminal, b"devhost pl\tmy-\t--ro\tho\t --allocate iot.example.org/t\t>out\nexit\n")
-    shown = b""
-    with contextlib.suppress(OSError):  # the shell has ended
-        while chunk := os.read(terminal, 4096):
-            shown += chunk
-    os.close(terminal)
-    os.waitpid(process, 0)
+    shown = read_to_end(terminal, process)
     out = config.parent / "out"
     assert out.exists(), shown.decode()
     assert "a container with green receives" in out.read_text(), shown.decode()

@@ -22,6 +22,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
+from tests.support.converting import convert
 
 HARDWARE: Final = """\
 pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
@@ -129,14 +130,6 @@ def offered(text: str, tree: HostTree) -> dict[str, list[Received]]:
             )
             received += [(nodes, mounts)] * one.resource.replicas
     return result
-
-
-def convert(text: str, tree: HostTree, *arguments: str) -> tuple[str, str]:
-    result = CliRunner().invoke(
-        main, ["convert", "-", "--root", str(tree.root), *arguments], input=text
-    )
-    assert result.exit_code == 0, result.output
-    return result.stdout, result.stderr
 
 
 def paths(*given: str, **options: Any) -> Given:

@@ -14,6 +14,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
+from tests.support.converting import convert
 
 NODES: Final = {
     "snd/controlC0": (116, 0), "snd/pcmC0D0p": (116, 1), "gpiomem": (240, 0), "gpiochip0": (254, 0), "gpiochip11": (254, 11),
@@ -66,14 +67,6 @@ def offered(text: str, tree: HostTree) -> dict[str, tuple[int, set[tuple[str, st
         nodes = {(d.host_path, d.container_path, d.permissions) for d in one.allocation.devices}
         result[one.resource.name] = (one.as_json()["allocatable"], nodes)
     return result
-
-
-def convert(text: str, tree: HostTree, *arguments: str) -> tuple[str, str]:
-    result = CliRunner().invoke(
-        main, ["convert", "-", "--root", str(tree.root), *arguments], input=text
-    )
-    assert result.exit_code == 0, result.output
-    return result.stdout, result.stderr
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -1,6 +1,5 @@
 """`devhost init`: a configuration for what a host has."""
 
-import contextlib
 import os
 import pty
 import sys
@@ -16,6 +15,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
+from tests.support.screen import read_to_end
 
 TREES: Final = sorted((Path(__file__).parents[1] / "hardware" / "trees").glob("*.tree"))
 # Where nothing is for containers, or nothing without a flag.
@@ -202,12 +202,7 @@ def test_on_a_terminal_it_asks(tree: HostTree, tmp_path: Path) -> None:
     if process == 0:
         os.execv(devhost, [devhost, "init", "--root", str(tree.root), "-o", target])
     os.write(terminal, b"iot.example.org\nn\n\n")  # Enter is yes
-    shown = b""
-    with contextlib.suppress(OSError):  # the terminal is closed
-        while chunk := os.read(terminal, 4096):
-            shown += chunk
-    os.close(terminal)
-    os.waitpid(process, 0)
+    shown = read_to_end(terminal, process)
     assert b"Now /dev/ttyUSB1. Include it? [Y/n]" in shown
     (one,) = loads(Path(target).read_text()).require().resources
     assert one.name == "iot.example.org/ft232r-usb-uart-2"

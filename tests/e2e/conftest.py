@@ -14,6 +14,7 @@ from tests.e2e.pods import NAMESPACE, Pods
 from tests.e2e.release import VALUES, Release
 from tests.image import build as image
 from tests.image.machine import Unavailable
+from tests.support import timeouts
 
 SECONDS: Final = 1800  # for a test; the first may have to build everything
 
@@ -21,10 +22,7 @@ _clusters: list[Cluster] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.timeout(SECONDS))
+    timeouts.allow(items, Path(__file__).parent, SECONDS)
 
 
 @pytest.fixture(scope="session")

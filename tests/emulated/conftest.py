@@ -9,16 +9,14 @@ from typing import Final
 import pytest
 
 from tests.emulated.sticks import Sticks
+from tests.support import timeouts
 
 SECONDS: Final = 900  # for a test
 MONITOR: Final = os.environ.get("DEVHOST_TEST_EMULATED")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.timeout(SECONDS))
+    timeouts.allow(items, Path(__file__).parent, SECONDS)
 
 
 @pytest.fixture(scope="session")

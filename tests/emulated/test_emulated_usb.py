@@ -1,7 +1,7 @@
 """Sticks that come, go and change places, before kubelet's own device manager.
 
-The kernel, its drivers, sysfs, the events and the nodes are real; only the sticks are QEMU's. What
-kubelet has is told by events alone: devhost looks at nothing by itself here.
+The kernel, its drivers, sysfs, the events and the nodes are real; only the sticks are QEMU's.
+Devhost finds changes by events alone here: its rescan is off.
 """
 
 import asyncio

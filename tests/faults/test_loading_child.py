@@ -100,7 +100,7 @@ def test_a_load_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_no_process_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """What is in force stays, the reason is told once, and the edit is followed when it can be."""
+    """What is in force stays, the reason is reported once, and the edit is applied when it can be."""
     file = tmp_path / "config.yaml"
     file.write_bytes(GOOD)
     source = ConfigSource(str(file), Policy())

@@ -10,14 +10,12 @@ import pytest
 from tests.image.build import Image, build
 from tests.image.container import Containers
 from tests.image.machine import SECONDS, Unavailable
+from tests.support import timeouts
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give those that may have to build the image the time that it takes."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.timeout(SECONDS))
+    timeouts.allow(items, Path(__file__).parent, SECONDS)
 
 
 @pytest.fixture(scope="session")

@@ -125,3 +125,14 @@ async def terminal(
         os.close(slave)
         if screen._master != -1:
             screen.close()
+
+
+def read_to_end(terminal: int, process: int) -> bytes:
+    """Return what a forked program writes to its terminal until it ends; wait for it."""
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the program has ended
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    os.close(terminal)
+    os.waitpid(process, 0)
+    return shown
