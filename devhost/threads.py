@@ -132,6 +132,9 @@ class NoAnswerError(TimeoutError):
         return ": ".join(filter(None, (self.filename, self.strerror)))
 
 
+_ANY_TIME: Final = contextlib.nullcontext()
+
+
 class BlockingCalls:
     """Blocking calls to one thing that may hang, such as a filesystem; bounded in time and number.
 
@@ -147,6 +150,16 @@ class BlockingCalls:
         start: Begins a call that is not long; default: `in_thread`.
     """
 
+    __slots__ = (
+        "_abandoned",
+        "_abandoned_max",
+        "_name",
+        "_path",
+        "_patience_hanging",
+        "_start",
+        "_turn",
+    )
+
     def __init__(
         self,
         name: str,
@@ -158,9 +171,9 @@ class BlockingCalls:
     ) -> None:
         self._name, self._path, self._start = name, path, start
         self._patience_hanging = patience_hanging
-        self._abandoned: set[asyncio.Future[Any]] = set()
+        self._abandoned: list[asyncio.Future[Any]] = []
         self._abandoned_max = 1 if serial else ABANDONED_MAX
-        self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
+        self._turn = asyncio.Lock() if serial else _ANY_TIME
 
     @property
     def hanging(self) -> bool:
@@ -225,13 +238,13 @@ class BlockingCalls:
         """Count a call in a thread, for which nobody waits any more, until it returns."""
 
         def returned(_: "asyncio.Future[Any]") -> None:
-            self._abandoned.discard(call)
+            self._abandoned.remove(call)
             if not call.cancelled():
                 call.exception()  # or asyncio logs that nobody has asked for it
             if on_late is not None:
                 on_late()
 
-        self._abandoned.add(call)
+        self._abandoned.append(call)
         call.add_done_callback(returned)
 
 

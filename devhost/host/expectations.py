@@ -121,12 +121,12 @@ class Expectations:
         self._changed.pop(name, None)
         self._numbers.pop(name, None)
         self._later(name, None)
+        self._save_soon()
 
     async def run(self) -> None:
         """Count when something has changed, until cancelled."""
         try:
-            if self._writer is not None:
-                self._writer.changed()  # reads what there is, too
+            self._save_soon()  # reads what there is, too
             while True:
                 await self._due.wait()
                 await asyncio.sleep(_BURST_S)
@@ -134,6 +134,7 @@ class Expectations:
                 while self._changed:
                     self._count(*self._changed.popitem())
                     await asyncio.sleep(0)  # a thousand resources take a while
+                self._save_soon()
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -165,6 +166,9 @@ class Expectations:
     def _later(self, name: str, expectation: Expectation | None) -> None:
         if self._writer is not None:
             self._unsaved[name] = expectation
+
+    def _save_soon(self) -> None:
+        if self._writer is not None and (self._unsaved or not self._loaded):
             self._writer.changed()
 
     async def _save(self, path: Path) -> None:
@@ -226,4 +230,4 @@ def _write(path: Path, changed: Mapping[str, Expectation | None]) -> None:
     with locked(path.parent):
         numbers = {**_read(path), **changed}
         kept = {name: asdict(number) for name, number in numbers.items() if number is not None}
-        write_atomically(path, json.dumps(kept, indent=1).encode())
+        write_atomically(path, json.dumps(kept).encode())

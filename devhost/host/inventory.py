@@ -73,8 +73,9 @@ class InventoryRoot:
         self._given_up = False  # a read has timed out
         self._unasked = False  # nobody waits for the reading under way
         self._timer: asyncio.TimerHandle | None = None
-        self._stop = threading.Event()  # ends a command
+        self._stop = None if root.interval is None else threading.Event()  # ends a command
         self._watching: asyncio.Task[None] | None = None
+        self._is_watched = False
         self._in_doubt = True
         self.shown: str | None = None
 
@@ -90,7 +91,8 @@ class InventoryRoot:
 
     def close(self) -> None:
         """Watch it no longer."""
-        self._stop.set()
+        if self._stop is not None:
+            self._stop.set()
         if self._timer is not None:
             self._timer.cancel()
         for task in (self._job, self._watching):
@@ -116,7 +118,10 @@ class InventoryRoot:
                 self._given_up = True
                 reason = f"no list in {ANSWER_S:.0f} s" if lasts else unanswered()
                 return Reading(self.root, self._files, failure=reason)
-        return self._reading.renewed()
+        reading = self._reading.renewed()
+        if not lasts and len(self.users) == 1:
+            self._reading = None  # nobody else can use it, and it has all names
+        return reading
 
     def again(self) -> None:
         """Read it once more, and call its users then, if its readings count for a time."""
@@ -185,12 +190,7 @@ class InventoryRoot:
 
     def _directories(self) -> frozenset[str] | None:
         """Return the directories that are watched; ``None`` where that is not known."""
-        watching = self._watching
-        if watching is None or not watching.done() or watching.cancelled():
-            return None
-        if watching.exception() is not None:
-            return None
-        return self._subscription.directories
+        return self._subscription.directories if self._is_watched else None
 
     async def _watch(self) -> None:
         """See that it is watched; wait for that, so that nothing is missed, but not for long.
@@ -198,12 +198,17 @@ class InventoryRoot:
         The filesystem may not answer: the reading shows that too, and this is not tried twice at a
         time. What came between the reading and the watch is read when the watch is there.
         """
-        if self._watching is None or self._watching.done():
-            self._in_doubt = False
+        if self._watching is None:
+            self._in_doubt = self._is_watched = False
             self._watching = asyncio.create_task(self._arrange(), name=f"watch {self.root.base}")
+            self._watching.add_done_callback(self._arranged)
         _, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
         for one in late:
             one.add_done_callback(self._watched_late)
+
+    def _arranged(self, watching: "asyncio.Task[None]") -> None:
+        self._watching = None
+        self._is_watched = not watching.cancelled() and watching.exception() is None
 
     def _watched_late(self, watching: "asyncio.Task[None]") -> None:
         if not watching.cancelled():
@@ -216,9 +221,14 @@ class InventoryRoot:
         path = watched.path
         shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
         self.shown = shown.rstrip("/")
-        leave_out = frozenset(map(files.to_local, NOT_DEVICES))
-        target = WatchTarget(shown, watched.recursive, leave_out=leave_out)
-        await self._subscription.watch(frozenset(() if is_silent(path) else (target,)))
+        if is_silent(path):
+            targets = frozenset[WatchTarget]()
+        elif watched.recursive:
+            leave_out = frozenset(map(files.to_local, NOT_DEVICES))
+            targets = frozenset({WatchTarget(shown, recursive=True, leave_out=leave_out)})
+        else:
+            targets = frozenset({WatchTarget(shown)})
+        await self._subscription.watch(targets)
 
     def _changed(self, path: str | None) -> None:
         above = f"{self.shown}/"

@@ -18,21 +18,19 @@ class Quota:
         self._used: dict[str, int] = {}
         self._cut: dict[str, Callable[[], None]] = {}
         self._each = 0
+        self._taken = 0  # by all together: what each is granted, or has, if that is more
 
     def declare(self, declared: Mapping[str, int]) -> None:
         """Set how many IDs each resource has at least by its declaration."""
         left = max(limits.DEVICE_IDS_MAX - sum(declared.values()), 0)
         self._declared, self._each = declared, int(left * _SHARE / max(len(declared), 1))
+        self._taken = sum(map(self._taken_by, declared.keys() | self._used.keys()))
         self._tell()
 
     def most(self, resource: str) -> int:
         """Return how many IDs a resource may offer now; never less than it does."""
-        free = limits.DEVICE_IDS_MAX - sum(
-            max(self._granted(one), self._used.get(one, 0))
-            for one in self._declared.keys() | self._used.keys()
-        )
-        used = self._used.get(resource, 0)
-        return max(used, max(used, self._granted(resource)) + free)
+        free = limits.DEVICE_IDS_MAX - self._taken
+        return max(self._used.get(resource, 0), self._taken_by(resource) + free)
 
     def use(self, resource: str, ids: int, again: Callable[[], None] | None = None) -> None:
         """Record how many IDs a resource has.
@@ -42,7 +40,10 @@ class Quota:
             ids: Their number.
             again: Called when there may be more room, for one that could use it.
         """
-        former, self._used[resource] = self._used.get(resource, 0), ids
+        former = self._used.get(resource, 0)
+        self._taken -= self._taken_by(resource)
+        self._used[resource] = ids
+        self._taken += self._taken_by(resource)
         self._cut.pop(resource, None)
         if ids < former:
             self._tell()
@@ -51,13 +52,15 @@ class Quota:
 
     def end(self, resource: str) -> None:
         """Forget a resource that has ended."""
+        self._taken -= self._taken_by(resource)
         self._used.pop(resource, None)
+        self._taken += self._taken_by(resource)
         self._cut.pop(resource, None)
         self._tell()
 
-    def _granted(self, resource: str) -> int:
-        declared = self._declared.get(resource)
-        return 0 if declared is None else declared + self._each
+    def _taken_by(self, resource: str) -> int:
+        declared, used = self._declared.get(resource), self._used.get(resource, 0)
+        return used if declared is None else max(used, declared + self._each)
 
     def _tell(self) -> None:
         for again in tuple(self._cut.values()):

@@ -105,8 +105,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._closing = False
         self.streams = Streams()
         self._calls = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None  # set when no call is running; only if awaited
         self._last_call_ended = -_AFTER_ALLOCATE_S
         self.standby = False
         self.pre_start_required = backend.pre_start_required
@@ -134,7 +133,9 @@ class Servicer(pb_grpc.DevicePluginServicer):
         When kubelet has the answer to an Allocate it looks up its IDs in the list once more, and
         dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
         """
-        await self._idle.wait()
+        if self._calls:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
         await asyncio.sleep(
             self._last_call_ended + _AFTER_ALLOCATE_S - asyncio.get_running_loop().time()
         )
@@ -305,7 +306,6 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """Keep the IDs that a call may use in the list until it ends."""
         clock = asyncio.get_running_loop().time
         self._calls += 1
-        self._idle.clear()
         call = self._backend.device_list.begin_call(clock())
         try:
             yield
@@ -313,8 +313,9 @@ class Servicer(pb_grpc.DevicePluginServicer):
             self._backend.device_list.end_call(call)
             self._calls -= 1
             self._last_call_ended = clock()
-            if not self._calls:
+            if not self._calls and self._idle is not None:
                 self._idle.set()
+                self._idle = None
 
 
 class Streams:

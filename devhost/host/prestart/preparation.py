@@ -10,6 +10,7 @@ that has just started lists only part of its pods.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -82,9 +83,12 @@ class Preparation:
         self._holders, self._still_held, self._within = holders, still_held, within
         self._records = HolderRecords(name, state_dir)
         self._device_locks = state_dir / "locks" if state_dir else None
-        self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
         self._calls = BlockingCalls(f"preStart {name}")
         self._unrecorded = False
+
+    @functools.cached_property  # most resources prepare nothing
+    def _locks(self) -> weakref.WeakValueDictionary[str, asyncio.Lock]:
+        return weakref.WeakValueDictionary()
 
     async def declared(self, resource: Resource) -> None:
         """Set the declaration by which the resource is served from now on; never fails.

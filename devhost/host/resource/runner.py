@@ -271,6 +271,7 @@ class Runner:
             return  # the declaration has changed meanwhile
         finally:
             self._scanning.cancel()
+            self._scanning = None
         if scans is not self._scans or found is None:
             return  # it has changed after the scan had ended, or the host has
         await self._follow(scans.scanner, found)
