@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
-from devhost.model.device import Hardware, Listed, Skipped
+from devhost.model.device import Hardware, Listed, Skipped, no_variables
 
 NO_INTERFACE: Final = "no interface has the class, interface and driver that are asked for"
 LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
@@ -28,7 +28,7 @@ class Match:
 
     path: str
     name: str
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=no_variables)
     excluded: str | None = None
     at: tuple[Reading, str] | None = None
     hardware: Hardware | None = None

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
+from types import MappingProxyType
+from typing import Final
 
 from devhost.immutable import immutable
 from devhost.model.allocation import Rendered
@@ -98,6 +100,14 @@ class Listed:
     incomplete: str | None = None
 
 
+_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def no_variables() -> Mapping[str, str]:
+    """Return the variables of most nodes: the same object for all."""
+    return _NO_VARIABLES
+
+
 @immutable
 class Node:
     """One file of a device, or a token, which has none.
@@ -118,7 +128,7 @@ class Node:
     state: FileState | None
     source: int
     name: str
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=no_variables)
     role: str | None = None
     hardware: Hardware | None = None
     problem: str | None = None

@@ -2,8 +2,11 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from devhost.host.ownership.owner_file import NodeIdentity, Owner, OwnerRecord, boot_id
+
+K = TypeVar("K")
 
 
 @dataclass(eq=False, slots=True)
@@ -38,16 +41,16 @@ class OwnerIndex:
     def __init__(self) -> None:
         self.boot = boot_id()
         self.former: set[Entry] = set()
-        self._entries: dict[str, dict[Owner, dict[str, Entry]]] = {}  # by resource; by realpath
+        self._entries: dict[str, dict[Owner, tuple[Entry, ...]]] = {}  # by resource
         self._by_key: dict[NodeIdentity | str, tuple[Entry, ...]] = {}
 
     def realpaths(self) -> dict[str, frozenset[str]]:
         """Return, by resource, the real paths of nodes that no other resource may offer."""
         return {
             resource: frozenset(
-                realpath
+                entry.record.realpath
                 for entries in owners.values()
-                for realpath, entry in entries.items()
+                for entry in entries
                 if not entry.record.overlap
             )
             for resource, owners in self._entries.items()
@@ -59,7 +62,8 @@ class OwnerIndex:
 
     def of(self, owner: Owner) -> Mapping[str, Entry]:
         """Return the entries of a device, by the real paths of its nodes."""
-        return self._entries.get(owner.resource, {}).get(owner, {})
+        entries = self._entries.get(owner.resource, {}).get(owner, ())
+        return {entry.record.realpath: entry for entry in entries}
 
     def at(self, keys: Iterable[NodeIdentity | str]) -> Iterator[Entry]:
         """Yield the entries of a node, by its keys."""
@@ -68,8 +72,8 @@ class OwnerIndex:
     def add(self, entry: Entry) -> None:
         """Add an entry; there is none of its owner and real path."""
         record = entry.record
-        owned = self._entries.setdefault(record.owner.resource, {}).setdefault(record.owner, {})
-        owned[record.realpath] = entry
+        owners = self._entries.setdefault(record.owner.resource, {})
+        owners[record.owner] = (*owners.get(record.owner, ()), entry)
         for key in record.keys(self.boot):
             self._by_key[key] = (*self._by_key.get(key, ()), entry)
         if entry.former:
@@ -80,13 +84,15 @@ class OwnerIndex:
         record = entry.record
         self.former.discard(entry)
         for key in record.keys(self.boot):
-            if rest := tuple(one for one in self._by_key.get(key, ()) if one is not entry):
-                self._by_key[key] = rest
-            else:
-                self._by_key.pop(key, None)
+            _remove(self._by_key, key, entry)
         owners = self._entries[record.owner.resource]
-        del owners[record.owner][record.realpath]
-        if not owners[record.owner]:
-            del owners[record.owner]
+        _remove(owners, record.owner, entry)
         if not owners:
             del self._entries[record.owner.resource]
+
+
+def _remove(entries: dict[K, tuple[Entry, ...]], key: K, entry: Entry) -> None:
+    if rest := tuple(one for one in entries.get(key, ()) if one is not entry):
+        entries[key] = rest
+    else:
+        entries.pop(key, None)
