@@ -2,7 +2,7 @@
 
 Short calls share a thread, because starting one for each costs more than most calls take. While
 it is busy for long, more are started. A call that takes long by nature, such as a command, has a
-thread of its own. All are daemon threads: none delays the exit of the process.
+thread to itself. All are daemon threads: none delays the exit of the process.
 
 Measured with a thread for each concurrent call instead: the start of 1,000 resources took 16 %
 more CPU, an event with one resource as much as now.
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Delivery = Callable[[], None]
 Job = Callable[[], Delivery]
 
-REGULAR: Final = 1  # threads that stay; more would compete for Python's lock
+REGULAR: Final = 1  # threads of a kind that stay; more would compete for Python's lock
 STALL_S: Final = 0.02  # no call was begun for so long: more threads are needed
 ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
@@ -67,10 +67,7 @@ def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     Raises:
         OSError: No thread can be started.
     """
-    loop = asyncio.get_running_loop()
-    future, job = _job(name, work, loop)
-    _WORKERS.submit(job, loop)
-    return future
+    return _SHORT.submit(name, work)
 
 
 def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -79,15 +76,7 @@ def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     Raises:
         OSError: No thread can be started.
     """
-    loop = asyncio.get_running_loop()
-    future, job = _job(name, work, loop)
-
-    def run() -> None:
-        with _VITAL:
-            _hand_over(loop, job())
-
-    _start(run, name)
-    return future
+    return _LONG.submit(name, work)
 
 
 def begun(work: Callable[[], T], name: str) -> "concurrent.futures.Future[T]":
@@ -289,9 +278,17 @@ def _deliver(delivery: Delivery) -> None:
 
 
 class _Workers:
-    """The threads for short calls."""
+    """Threads for calls of one kind.
 
-    def __init__(self) -> None:
+    To start one takes longer than most calls, and the event loop waits for it: one that has done
+    its work waits for more, unless another one does.
+
+    Args:
+        most: How many threads there may be, but for calls that take long although they should not.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
         self._jobs: queue.SimpleQueue[tuple[Job, asyncio.AbstractEventLoop]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -300,21 +297,24 @@ class _Workers:
         self._begun = 0  # since the start of the process
         self._watched_by: asyncio.AbstractEventLoop | None = None
 
-    def submit(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
-        """Have a thread do a job; the loop sees to it that one does soon.
+    def submit(self, name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Have a thread do some work; the event loop sees to it that one does soon.
 
         Raises:
             OSError: There is no thread, and none can be started.
         """
+        loop = asyncio.get_running_loop()
+        future, job = _job(name, work, loop)
         try:
             self._submit(job, loop)
         except MemoryError:
             end_process()
+        return future
 
     def _submit(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             busy = self._queued >= self._idle
-            if busy and self._threads < REGULAR:
+            if busy and self._threads < self._most:
                 self._grow(1)
             if not self._threads:
                 raise OSError(errno.EAGAIN, _NO_THREAD)
@@ -370,4 +370,5 @@ class _Workers:
 
 
 _IDLE: Final = "idle"
-_WORKERS: Final = _Workers()
+_SHORT: Final = _Workers(most=REGULAR)
+_LONG: Final = _Workers(most=math.inf)

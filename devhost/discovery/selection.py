@@ -241,8 +241,10 @@ class _Source:
             reading, name = match.at
             own = state.realpath == f"{reading.real}/{name}"
             self.direct &= own and state.kind not in _INDIRECT
-        variables, listed = match.variables, match.listed
-        node = Node(match.path, state, self._index, match.name, variables, self._role)
+        variables, listed, path = match.variables, match.listed, match.path
+        if state is not None and state.realpath == path:
+            path = state.realpath  # one object for both
+        node = Node(path, state, self._index, match.name, variables, self._role)
         if listed is not None:
             node = replace(node, listed=listed, problem=listed.problem)
         self.nodes.append(node)

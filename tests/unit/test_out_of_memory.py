@@ -59,7 +59,7 @@ async def test_a_result_that_cannot_be_handed_over(failing: str, run: str) -> No
 
 
 async def test_a_job_that_cannot_be_begun() -> None:
-    failing = "threads._WORKERS._jobs = type('Jobs', (), {'put': fail})"
+    failing = "threads._SHORT._jobs = type('Jobs', (), {'put': fail})"
     code, _, errors = await status(failing, "threads.in_thread('second', int)")
     assert (code, "Traceback" in errors) == (1, False)
 
