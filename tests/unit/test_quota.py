@@ -75,3 +75,33 @@ def test_there_are_never_more_than_may_be(
             quota.use(name, used[name])
             assert sum(used.values()) <= limits.DEVICE_IDS_MAX
             assert all(quota.most(one) >= declared[one] for one in declared)
+
+
+@given(
+    operations=st.lists(
+        st.one_of(
+            st.dictionaries(st.sampled_from("abc"), st.integers(0, 40)),
+            st.tuples(st.sampled_from("abcd"), st.integers(0, 60)),
+            st.sampled_from("abcd"),
+        )
+    )
+)
+def test_the_total_is_that_of_all(operations: list[dict[str, int] | tuple[str, int] | str]) -> None:
+    """It is kept up to date, and the same as that of a new quota with the same resources."""
+    quota, declared, used = Quota(), dict[str, int](), dict[str, int]()
+    for operation in operations:
+        match operation:
+            case dict():
+                declared = operation
+                quota.declare(declared)
+            case (name, ids):
+                used[name] = ids
+                quota.use(name, ids)
+            case name:
+                used.pop(name, None)
+                quota.end(name)
+    fresh = Quota()
+    for name, ids in used.items():
+        fresh.use(name, ids)
+    fresh.declare(declared)
+    assert [quota.most(name) for name in "abcd"] == [fresh.most(name) for name in "abcd"]
