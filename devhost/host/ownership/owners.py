@@ -293,10 +293,11 @@ class Owners:
         """Return why a device cannot be offered; ``None`` where it can."""
         other = self._other(resource, device)
         if other is None:
-            shared = resource.replicas > 1
-            own = self._index.of(Owner(resource.name, device.id, shared))
-            served = self._served.get(resource.name)
-            former = Owner(resource.name, device.id, not shared)
+            own, served = (
+                self._index.of(owner_of(resource, device)),
+                self._served.get(resource.name),
+            )
+            former = Owner(resource.name, device.id, shared=resource.replicas <= 1)
             if served and _lists(served.device_list, former):
                 return f"{WITHHELD}: its former IDs are still in the kubelet's list"
             nodes = [node.state for node in device.nodes if node.state]
