@@ -92,10 +92,15 @@ def command(
     if what is None:
         _list(machine, subsystems, output, offers, everything=everything)
         return
+    _show(machine, meant(machine, what), output, offers)
+
+
+def meant(machine: "Machine", what: str) -> "list[Described]":
+    """Return the devices that a person means; exit with status 1 if there is none."""
     found = machine.find(what)
     if not found:
         printer.fail(f"no device {printable(what)}; `devhost devices --all` lists what there is")
-    _show(machine, found, output, offers)
+    return found
 
 
 def _show(

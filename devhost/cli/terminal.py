@@ -147,7 +147,7 @@ class Terminal:
         self._on_redraw()
 
     def _quit(self, number: int, _frame: object) -> None:
-        """End at once, as SIGQUIT ends other programs: the loop may be what hangs."""
+        """End immediately, as SIGQUIT ends other programs: the loop may be what hangs."""
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
