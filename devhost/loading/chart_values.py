@@ -6,6 +6,7 @@ from typing import Any, Final
 from devhost.allocation.policy import Policy, device_glob_problem, path_glob_problem
 from devhost.loading.spelling import did_you_mean
 from devhost.loading.syntax_error import TreeError
+from devhost.loading.wrong_shapes import shown
 from devhost.loading.yamltree import Path, Tree
 
 _GLOBS: Final[dict[str, Callable[[str], str | None]]] = {
@@ -44,16 +45,17 @@ def _checked(tree: Tree, path: Path, key: str, value: Any) -> Any:
         raise _error(tree, path, f"unknown key '{key}'{hint}", on_key=True)
     if key == "exec":
         if not isinstance(value, bool):
-            raise _error(tree, path, f"allow.{key} should be true or false")
+            raise _error(tree, path, "should be true or false")
         return value
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise _error(tree, path, f"allow.{key} should be a list of strings")
+        raise _error(tree, path, "should be a list of strings")
     for index, glob in enumerate(value):
         if (problem := _GLOBS[key](glob)) is not None:
-            raise _error(tree, (*path, index), f"allow.{key}: {problem}")
+            raise _error(tree, (*path, index), problem)
     return tuple(value)
 
 
 def _error(tree: Tree, path: Path, message: str, *, on_key: bool = False) -> TreeError:
     at = tree.position(path)
+    message = f"{shown(path)}: {message}"
     return TreeError(message, *(at.key if on_key else (at.line, at.column)))

@@ -211,12 +211,12 @@ def test_one_of_several_profiles_is_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("allow", "at", "says"),
     [
-        ("{path: [/a]}", "1:9", "unknown key 'path'; did you mean 'paths'?"),
-        ("{paths: /a}", "1:16", "allow.paths should be a list of strings"),
-        ("{paths: [a]}", "1:17", "allow.paths: 'a' does not begin with '/'"),
-        ("{devices: [tty*]}", "1:19", "allow.devices: 'tty*' is not a class; a glob on paths"),
-        ("{exec: always}", "1:15", "allow.exec should be true or false"),
-        ("[/a]", "1:8", "should be a mapping"),
+        ("{path: [/a]}", "1:9", "allow.path: unknown key 'path'; did you mean 'paths'?"),
+        ("{paths: /a}", "1:16", "allow.paths: should be a list of strings"),
+        ("{paths: [a]}", "1:17", "allow.paths[0]: 'a' does not begin with '/'"),
+        ("{devices: [tty*]}", "1:19", "allow.devices[0]: 'tty*' is not a class; a glob on paths"),
+        ("{exec: always}", "1:15", "allow.exec: should be true or false"),
+        ("[/a]", "1:8", "allow: should be a mapping"),
     ],
 )
 def test_what_values_cannot_allow(tmp_path: Path, allow: str, at: str, says: str) -> None:
