@@ -76,7 +76,9 @@ def main() -> None:
     logs.set_up("warning", "text")
     with tempfile.TemporaryDirectory(prefix="devhost-demo-") as directory:
         try:
-            asyncio.run(demo(Path(directory)))
+            # Not by the log's thread, which may be late: each warning belongs to its step.
+            with logs.shown_by(lambda line: print(line, file=sys.stderr, flush=True)):
+                asyncio.run(demo(Path(directory)))
         except KeyboardInterrupt:
             print()
 

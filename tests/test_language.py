@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
-ROOTS: Final = ("devhost", "config", "deploy", "docs", "examples", "README.md", "ARCHITECTURE.md")
+ROOTS: Final = (
+    *("devhost", "config", "deploy", "docs", "examples", "tests"),
+    *("README.md", "ARCHITECTURE.md"),
+)
 SUFFIXES: Final = {".html", ".json", ".md", ".py", ".service", ".tpl", ".txt", ".yaml"}
 # Phrases that have a plainer equivalent in every context.
 PHRASES: Final = re.compile(
@@ -20,7 +23,7 @@ def texts() -> Iterator[tuple[str, str]]:
     for root in ROOTS:
         path = REPOSITORY / root
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
-            if file.suffix in SUFFIXES and "api" not in file.parts:
+            if file.suffix in SUFFIXES and "api" not in file.parts and file != Path(__file__):
                 text = re.sub(r"\s+(# |// )?", " ", file.read_text(encoding="utf-8"))
                 yield str(file.relative_to(REPOSITORY)), text
 

@@ -6,6 +6,7 @@ known to be safe (`device_classes`). Everything else needs a flag.
 
 import fnmatch
 import posixpath
+from dataclasses import replace
 from typing import Final
 
 from devhost.allocation.device_classes import MEMORY, UNKNOWN, class_of
@@ -48,6 +49,19 @@ class Policy:
     allow_annotations: tuple[str, ...] = ()
     allow_env: tuple[str, ...] = ()
     trusted: bool = False
+
+    def plus(self, other: "Policy") -> "Policy":
+        """Return what the flags of both allow; enforced and trusted as this one."""
+        return replace(
+            self,
+            allow_paths=self.allow_paths + other.allow_paths,
+            allow_exec=self.allow_exec or other.allow_exec,
+            allow_devices=self.allow_devices + other.allow_devices,
+            allow_resources=self.allow_resources + other.allow_resources,
+            allow_cdi=self.allow_cdi + other.allow_cdi,
+            allow_annotations=self.allow_annotations + other.allow_annotations,
+            allow_env=self.allow_env + other.allow_env,
+        )
 
     def allows_path(self, path: str) -> bool:
         """Say whether ``--allow-path`` names a resolved host path."""
@@ -157,6 +171,20 @@ class Policy:
             return None
         flag = f"--allow-path '{path}'" if found.name == "block" else f"--allow-device {found.name}"
         return f"{path} is of class {found.name} ({found.gives}): it needs {flag}"
+
+
+def path_glob_problem(glob: str) -> str | None:
+    """Return why a glob cannot match an absolute path, or ``None``."""
+    return None if glob.startswith(("/", "*", "?", "[")) else f"{glob!r} does not begin with '/'"
+
+
+def device_glob_problem(text: str) -> str | None:
+    """Return why a text is neither a class nor a glob on absolute paths, or ``None``."""
+    if "/" in text:
+        return path_glob_problem(text)
+    if set("*?[") & set(text):
+        return f"{text!r} is not a class; a glob on paths begins with '/'"
+    return None
 
 
 def _is_below_dev(path: str) -> bool:

@@ -95,15 +95,12 @@ def _warnings(text: str, file: str) -> "list[Problem]":
 def _found(file: str) -> "list[Foreign]":
     """Return the settings of other plugins in a file; exit with status 1 if there are none."""
     from devhost.drafts import foreign
-    from devhost.loading.loaded import SIZE_MAX, read
+    from devhost.loading.loaded import read
     from devhost.loading.syntax import decoded
     from devhost.loading.syntax_error import TreeError
 
     try:
-        raw = read(file)
-        if len(raw) > SIZE_MAX:
-            printer.fail(f"{file}: larger than {SIZE_MAX >> 10} KiB")
-        found = foreign.found(decoded(raw))
+        found = foreign.found(decoded(read(file)))
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:

@@ -53,6 +53,7 @@ def _subsystem_options(command: Callable[..., None]) -> Callable[..., None]:
 @options.root_option
 @options.node_name_option
 @options.trust_options
+@options.profile_option
 @click.option(
     "-o",
     "--output",
@@ -69,6 +70,7 @@ def command(
     root: str,
     node_name: str,
     policy: "Policy",
+    profile: str,
     output: str,
 ) -> None:
     """Show the devices of this host, or one in full.
@@ -86,14 +88,19 @@ def command(
     machine = Machine(files)
     if machine.problem is not None:
         printer.fail(machine.problem)
-    offers = None if config is None else _offers(config, files, policy, node_name)
+    offers = None if config is None else _offers(config, files, policy, profile, node_name)
     if what is None:
         _list(machine, subsystems, output, offers, everything=everything)
         return
+    _show(machine, meant(machine, what), output, offers)
+
+
+def meant(machine: "Machine", what: str) -> "list[Described]":
+    """Return the devices that a person means; exit with status 1 if there is none."""
     found = machine.find(what)
     if not found:
         printer.fail(f"no device {printable(what)}; `devhost devices --all` lists what there is")
-    _show(machine, found, output, offers)
+    return found
 
 
 def _show(
@@ -110,12 +117,14 @@ def _show(
             _print(found, offers)
 
 
-def _offers(config: str, files: "HostFiles", policy: "Policy", node_name: str) -> "Offers":
+def _offers(
+    config: str, files: "HostFiles", policy: "Policy", profile: str, node_name: str
+) -> "Offers":
     """Return what a configuration offers on this host; exit with status 1 if it is invalid."""
     from devhost.offers import Offers
     from devhost.report import report
 
-    (loaded,) = load_valid([config], policy)
+    (loaded,), policy = load_valid([config], policy, profile)
     enforced = replace(policy, enforced=True)
     return Offers(report(loaded, files, enforced, node_name, explained=""))
 

@@ -8,6 +8,7 @@ import click
 
 from devhost.cli import completion, draft_options, options
 from devhost.cli import output as printer
+from devhost.cli.devices_command import meant
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
@@ -62,13 +63,7 @@ def _proposals(files: "HostFiles", what: Sequence[str]) -> "list[Proposal]":
     if not what:
         return proposals(files)
     machine = Machine(files)
-    chosen = []
-    for one in what:
-        found = machine.find(one)
-        if not found:
-            printer.fail(f"no device {printable(one)}; `devhost devices --all` lists what there is")
-        chosen += found
-    return proposals(files, chosen)
+    return proposals(files, [device for one in what for device in meant(machine, one)])
 
 
 def _is_wanted(one: "Proposal") -> bool:

@@ -3,7 +3,7 @@
 import functools
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -72,25 +72,31 @@ table_output_option = click.option(
 )
 
 
-def _absolute(
+def _paths(
     _context: click.Context, _option: click.Parameter, globs: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Refuse globs that match no absolute path."""
-    for glob in globs:
-        if not glob.startswith(("/", "*", "?", "[")):
-            raise click.BadParameter(f"{glob!r} does not begin with '/'")
+    if globs:
+        from devhost.allocation.policy import path_glob_problem
+
+        _refuse(map(path_glob_problem, globs))
     return globs
 
 
-def _classes_and_globs(
+def _devices(
     _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Refuse what is neither the name of a class nor a glob on absolute paths."""
-    for text in texts:
-        if "/" not in text and set("*?[") & set(text):
-            raise click.BadParameter(f"{text!r} is not a class; a glob on paths begins with '/'")
-    _absolute(_context, _option, tuple(text for text in texts if "/" in text))
+    if texts:
+        from devhost.allocation.policy import device_glob_problem
+
+        _refuse(map(device_glob_problem, texts))
     return texts
+
+
+def _refuse(problems: Iterable[str | None]) -> None:
+    for problem in filter(None, problems):
+        raise click.BadParameter(problem)
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -117,14 +123,14 @@ _TRUST_OPTIONS: Final = (
         "path",
         "Host paths that containers may get: mounts, block devices, other devices below /dev. "
         "Repeatable; the variable is split at spaces (use '?' for a space in a path).",
-        callback=_absolute,
+        callback=_paths,
     ),
     _globs(
         "device",
         "Classes of devices (docs/devices.md), and paths of device nodes, also outside of /dev, "
         "that containers may get. Repeatable.",
         metavar="CLASS|GLOB",
-        callback=_classes_and_globs,
+        callback=_devices,
     ),
     _globs(
         "resource",
@@ -186,6 +192,13 @@ def trust_options(command: _Command) -> _Command:
     return cast("_Command", decorated)
 
 
+profile_option = click.option(
+    "--profile",
+    default="",
+    metavar="NAME",
+    help="Which configuration of the chart's values: that of this profile, or `default`, the one "
+    "outside of profiles.",
+)
 as_if_allowed_option = click.option(
     "--as-if-allowed",
     is_flag=True,

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from devhost.cli import output as printer
 from devhost.cli.load_valid import load_valid
 from devhost.model.config import Config
 from devhost.model.names import resource_name_problem
+
+if TYPE_CHECKING:
+    from devhost.report import ResourceReport
 
 _allocate_option = click.option(
     "--allocate",
@@ -56,6 +60,7 @@ _all_option = click.option(
 @options.node_name_option
 @options.table_output_option
 @options.trust_options
+@options.profile_option
 @options.as_if_allowed_option
 def command(
     config: str,
@@ -68,11 +73,13 @@ def command(
     node_name: str,
     output: str,
     policy: Policy,
+    profile: str,
     as_if_allowed: bool,
 ) -> None:
     """Show what this host would advertise: devices, their health, and what is skipped.
 
     With NAME: only of these resources. CONFIG may then be left out.
+    If CONFIG is values of the chart, what they allow is allowed, and flags allow more.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
@@ -82,13 +89,12 @@ def command(
 
     config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
-    if against is not None and requests:
-        raise click.UsageError("--against cannot be combined with --allocate")
     if against is not None:
-        _compare(against, config, names, policy, node_name, output)
+        if requests:
+            raise click.UsageError("--against cannot be combined with --allocate")
+        _compare((against, config), names, policy, profile, node_name, output)
         return
-    printer.print_warnings(policy.warnings)
-    (loaded,) = load_valid([config], policy)
+    (loaded,), policy = load_valid([config], policy, profile)
     wanted = {"": names, "--allocate: ": requests, "--explain: ": [explain] if explain else []}
     _check_names(wanted, loaded, node_name, config)
     files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
@@ -96,11 +102,17 @@ def command(
     reports = report(loaded, files, judging, node_name, requests, explain)
     if names:
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
+    _show(reports, node_name, output, everything=everything)
+    sys.exit(1 if any(one.failed for one in reports) else 0)
+
+
+def _show(
+    reports: "Sequence[ResourceReport]", node_name: str, output: str, *, everything: bool
+) -> None:
     if output in ("json", "yaml"):
         printer.print_value({"resources": [one.as_json() for one in reports]}, output)
     else:
         printer.print_reports(reports, node_name, everything=everything, wide=output == "wide")
-    sys.exit(1 if any(one.failed for one in reports) else 0)
 
 
 def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -131,13 +143,19 @@ def _check_names(
 
 
 def _compare(
-    old: str, new: str, names: Sequence[str], policy: Policy, node_name: str, output: str
+    files: tuple[str, str],
+    names: Sequence[str],
+    policy: Policy,
+    profile: str,
+    node_name: str,
+    output: str,
 ) -> None:
     from devhost.plan import changes
 
+    old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    before, after = load_valid([old, new], policy)
+    (before, after), _ = load_valid(files, policy, profile)
     found = changes(before, after, node_name)
     if missing := {*names} - {one.name for one in found}:
         printer.fail(f"no resource {min(missing)} for this node in {old} and {new}")

@@ -22,7 +22,7 @@ allocate RESOURCE [N]  as a pod that requests N devices, or one
 free POD | all         the pod ends
 restart                kubelet restarts, and devhost registers again
 edit                   the configuration, in $VISUAL or $EDITOR
-reload                 read the configuration now; it is read after a change anyway
+reload                 read the configuration; after a change it is read anyway
 quit                   as Ctrl-D and Ctrl-C; Ctrl-Z suspends
 Commands can be shortened, and RESOURCE to a part of its name; Tab completes.
 PgUp, PgDn: more devices. Ctrl-B, Ctrl-F: earlier and later answers."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
     from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
-    from devhost.model.config import Config
     from devhost.observe.address import Address
 
 
@@ -66,13 +65,14 @@ def run(
     with gc_frozen(long_lived=True):
         copy = state_dir / last_good if state_dir else None
         source = None if config is None else _begun(config, policy, copy)
+        from devhost.cli.first_config import first_config
         from devhost.errors import KubeletError
         from devhost.host.process import raise_descriptor_limit, until_signal
         from devhost.host.supervisor import Host, Settings
         from devhost.hostfs.files import HostFiles
-        from devhost.model.config import Config
 
-    first = _first(source, log_format) if source is not None else Config(version="v1", resources=())
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    first = first_config(source, log=log_format == "json" or not on_terminal)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     files = HostFiles(options.real_root(root))
     endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
@@ -133,27 +133,3 @@ def _usable(plugin_dir: Path) -> Path:
     if problem := path_length_problem(plugin_dir.absolute()):
         logs.fail(f"--plugin-dir: {problem}")
     return plugin_dir.absolute()
-
-
-def _first(source: "ConfigSource", log_format: str | None) -> "Config":
-    """Return the configuration to start with: the file, or the last good copy if it is invalid."""
-    from devhost.host.config.source import log_problems
-
-    loaded, copy = source.first()
-    problems = loaded.problems + (copy.problems if copy else ())
-    used = loaded.config or (copy.config if copy else None)
-    if log_format != "json" and sys.stderr is not None and sys.stderr.isatty():
-        from devhost.cli.problems import print_problems
-
-        print_problems(problems)
-    else:
-        log_problems(problems)
-    if used is None:
-        sys.exit(1)
-    if loaded.config is None:
-        fields = {"file": source.file, "used": source.status.file}
-        what = "unreadable" if source.status.unreadable else "invalid"
-        _LOG.error(
-            "%s configuration, starting with the last good one", what, extra={"fields": fields}
-        )
-    return used

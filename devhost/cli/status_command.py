@@ -44,6 +44,9 @@ def command(names: tuple[str, ...], status_listen: Address, watch: bool, output:
 
     With NAME: only these resources. devhost must run with --status-listen.
     """
+    for name in names:
+        if ":" in name:
+            raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
 
     def ask() -> StatusJson:
         return of_resources(request(status_listen), names)

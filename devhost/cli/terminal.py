@@ -77,6 +77,7 @@ class Terminal:
             number: signal.signal(number, lambda *_, it=callback: loop.call_soon_threadsafe(it))
             for number, callback in callbacks.items()
         }
+        handlers[signal.SIGQUIT] = signal.signal(signal.SIGQUIT, self._quit)
         try:
             self._enter()
             yield
@@ -87,15 +88,19 @@ class Terminal:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Give the terminal to another program for a while; Ctrl-C is for it alone."""
+        """Give the terminal to another program for a while; Ctrl-C and SIGQUIT are for it alone."""
         self._leave()
         self._lent = True
         # Not SIG_IGN, which the other program would inherit.
-        handler = signal.signal(signal.SIGINT, lambda *_: None)
+        handlers = {
+            number: signal.signal(number, lambda *_: None)
+            for number in (signal.SIGINT, signal.SIGQUIT)
+        }
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             self._lent = False
             self._enter()
 
@@ -140,6 +145,12 @@ class Terminal:
         """Draw the next frame even if it is the same."""
         self._frame = None
         self._on_redraw()
+
+    def _quit(self, number: int, _frame: object) -> None:
+        """End immediately, as SIGQUIT ends other programs: the loop may be what hangs."""
+        self._leave()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
 
     def _stop(self) -> None:
         self._leave()

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devhost.cli import listen_options, options, output
-from devhost.cli.problems import print_problems
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
-    from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
-    from devhost.model.config import Config
     from devhost.observe.address import Address
     from devhost.standin.trial import Trial
 
@@ -54,6 +51,7 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet."""
+    from devhost.cli.first_config import first_config
     from devhost.discovery.candidates import HOLD_S
     from devhost.host.config.source import ConfigSource
     from devhost.host.process import raise_descriptor_limit, until_signal
@@ -66,7 +64,7 @@ def run(
     logs.set_up("error" if once else log_level, log_format)
     output.print_warnings(policy.warnings)
     source = ConfigSource(config, policy) if config is not None else None
-    first = _first(source)
+    first = first_config(source, log=False)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         if problem := path_length_problem(Path(directory)):
@@ -113,16 +111,3 @@ async def _live(trial: "Trial", config: str | None, addresses: Sequence[str]) ->
     for address in addresses:
         output.note(f"devhost: {address}")
     await trial.live(output.echo)
-
-
-def _first(source: "ConfigSource | None") -> "Config":
-    """Return the first configuration; exit with status 1 if it is invalid."""
-    from devhost.model.config import Config
-
-    if source is None:
-        return Config(version="v1", resources=())
-    loaded, _ = source.first()
-    print_problems(loaded.problems)
-    if loaded.config is None:
-        sys.exit(1)
-    return loaded.config

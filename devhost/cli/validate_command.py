@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 )
 @options.output_option
 @options.trust_options
+@options.profile_option
 def command(
     configs: tuple[str, ...],
     strict: bool,
     enforce: bool,
     output: str,
     policy: "Policy",
+    profile: str,
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
-    A file may also be a manifest with ConfigMaps, or the values of the chart.
+    A file may also be a manifest with ConfigMaps, or the values of the chart: what these allow
+    (`allow`) is allowed, and flags allow more.
 
     Prints one line per problem: file:line:column: severity: path: message. On a terminal, prints
     also the line of the file, and how many problems there are.
@@ -45,9 +48,10 @@ def command(
     with gc_frozen():
         from devhost.loading.loader import load_all
 
-    printer.print_warnings(policy.warnings)
     policy = replace(policy, enforced=enforce)
-    found = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
+    found = [(config, loaded) for config in configs for loaded in load_all(config, policy, profile)]
+    warnings = [text for _, loaded in found for text in loaded.policy.warnings]
+    printer.print_warnings(dict.fromkeys(warnings))
     problems = [problem for _, loaded in found for problem in loaded.problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":

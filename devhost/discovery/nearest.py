@@ -9,7 +9,8 @@ from devhost.model import names
 
 _COMPARED_MAX: Final = 500  # names; it takes time
 _FEW: Final = 5  # names that are all told
-_NEAR: Final = 0.5  # how alike a name is, from 0 to 1
+_NEAR: Final = 0.55  # how alike a name is, from 0 to 1
+_PART_MIN: Final = 3  # letters in common: two are in every other name
 
 
 def closest(written: str, found: Iterable[str], least: float = _NEAR) -> str | None:
@@ -35,7 +36,8 @@ def _ratio(matcher: "difflib.SequenceMatcher[str]", name: str, length: int, leas
     part = 0.0
     if len(name) > length + 2 and length:
         matcher.set_seq1(name)
-        part = matcher.find_longest_match().size / length
+        common = matcher.find_longest_match().size
+        part = common / length if common >= _PART_MIN else 0.0
     matcher.set_seq1(name[: length + 2])
     if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
         return part

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
+from devhost.allocation.policy import Policy
 from devhost.errors import Excerpt, Problem, Severity
 from devhost.loading import syntax, wrong_shapes, yamltree
+from devhost.loading.chart_values import allowed
 from devhost.loading.loaded import brief
 from devhost.loading.spelling import nearest
 from devhost.loading.syntax_error import TreeError
@@ -22,6 +24,8 @@ _BEFORE_MAX: Final = 100  # of these, before the problem
 _OURS: Final = re.compile(r"^[ \t]*[\"']?(?:version|resources)[\"']?[ \t]*:", re.MULTILINE)
 _KEYS: Final = frozenset({"version", "resources"})
 _DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
+_DEFAULT: Final = "default"  # what the chart calls its own configuration; no profile may have it
+_NOTHING: Final = Policy()
 _FILES: Final = (".yaml", ".yml", ".json")
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -36,6 +40,9 @@ class Document:
     Attributes:
         tree: Its values, or why it is not YAML.
         name: Which part of the file it is; empty if it is the file.
+        profile: The profile of the chart's values that it is of; ``default`` outside of profiles,
+            empty outside of values.
+        allow: What the values allow it to use.
     """
 
     def __init__(
@@ -48,6 +55,8 @@ class Document:
         indent: int = 0,
         value: tuple[str, Position] | None = None,
         start: Position | None = None,
+        profile: str = "",
+        allow: Policy = _NOTHING,
     ) -> None:
         """Describe a part of a file.
 
@@ -59,8 +68,11 @@ class Document:
             indent: How much further right the document is in the file.
             value: If it is a string that the file has in another form: the key, and its position.
             start: If it is a literal block: where that begins, with its '|'.
+            profile: As the attribute.
+            allow: As the attribute.
         """
         self.tree, self.name = tree, name
+        self.profile, self.allow = profile, allow
         self._start = start
         self._text, self._base, self._indent, self._value = text, base, indent, value
 
@@ -231,12 +243,26 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
             path: Path = (*base, "config")
-            yield Document(text, part, name=wrong_shapes.shown(path), base=path)
+            yield Document(
+                text,
+                part,
+                name=wrong_shapes.shown(path),
+                base=path,
+                profile=_DEFAULT,
+                allow=allowed(tree, [base]),
+            )
         for index, profile in enumerate(profiles):
             if isinstance(profile, dict) and _is_config(profile.get("config")):
                 path = (*base, "profiles", index, "config")
                 _refuse_duplicates(tree, path)
-                yield Document(text, tree.below(path), name=wrong_shapes.shown(path), base=path)
+                yield Document(
+                    text,
+                    tree.below(path),
+                    name=wrong_shapes.shown(path),
+                    base=path,
+                    profile=str(profile.get("name", "")),
+                    allow=allowed(tree, [base, path[:-1]]),
+                )
 
 
 def _is_config(value: Any) -> bool:

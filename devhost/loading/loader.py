@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ValidationError
@@ -9,12 +10,13 @@ from pydantic import ValidationError
 from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
-from devhost.loading import checks, syntax, wrong_shapes, yamltree
+from devhost.loading import checks, wrong_shapes, yamltree
 from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import Document, documents
 from devhost.loading.formats import format_mistake
-from devhost.loading.loaded import SIZE_MAX, Loaded, read, unusable
+from devhost.loading.loaded import Loaded, read, unusable
 from devhost.loading.shapes import shaped
+from devhost.loading.syntax import decoded
 from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
@@ -27,32 +29,42 @@ PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 _Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
 
 
-def load(file: str, policy: Policy | None = None) -> Loaded:
+def load(file: str, policy: Policy | None = None, profile: str = "") -> Loaded:
     """Read and check a file; ``-`` is standard input.
 
     Args:
         file: The path, as the user gave it.
-        policy: What the configuration may use. Anything else is a warning, or an error if the
-            policy is enforced.
+        policy: What the configuration may use, besides what the chart's values in the same file
+            allow. Anything else is a warning, or an error if the policy is enforced.
+        profile: Which configuration of the chart's values.
     """
-    try:
-        raw = read(file)
-    except OSError as error:
-        return unusable(file, f"cannot be read: {error.strerror or error}")
-    return load_bytes(raw, file, policy)
+    found = load_all(file, policy, profile)
+    if len(found) > 1 and found[0].profile:
+        how = "choose one with --profile, or with 'profile' in a file of tests"
+        return unusable(file, f"has {len(found)} profiles: {_profiles(found)}; {how}")
+    return _only(found, file)
 
 
-def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
+def load_all(file: str, policy: Policy | None = None, profile: str = "") -> list[Loaded]:
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
         raw = read(file)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
-    return _all_in(raw, file, policy)
+    found = _all_in(raw, file, policy, trusts_values=True)
+    unreadable = not found[0].profile and found[0].config is None
+    if not profile or unreadable:
+        return found
+    chosen = [one for one in found if one.profile == profile]
+    has = _profiles(found) or "none, as these are not values of the chart"
+    return chosen or [unusable(file, f"no profile {profile!r}; there are: {has}")]
 
 
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
-    """Check what `read` returned, which must contain one configuration."""
+    """Check what `read` returned, which must contain one configuration.
+
+    A running host loads by this: a file cannot allow itself anything.
+    """
     return _only(_all_in(raw, file, policy), file)
 
 
@@ -61,22 +73,33 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
     return _only(_all(text, file, policy), file)
 
 
-def _all_in(raw: bytes, file: str, policy: Policy | None) -> list[Loaded]:
-    if len(raw) > SIZE_MAX:
-        return [unusable(file, f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap")]
+def _all_in(
+    raw: bytes, file: str, policy: Policy | None, *, trusts_values: bool = False
+) -> list[Loaded]:
     try:
-        text = syntax.decoded(raw)
+        text = decoded(raw)
     except TreeError as error:
         return [unusable(file, str(error), error.line, error.column)]
-    return _all(text, file, policy)
+    return _all(text, file, policy, trusts_values=trusts_values)
 
 
-def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
+def _all(
+    text: str, file: str, policy: Policy | None, *, trusts_values: bool = False
+) -> list[Loaded]:
+    policy, found = policy or Policy(), []
     with gc_paused():
         try:
-            return [_one(document, file, policy or Policy()) for document in documents(text)]
+            for one in documents(text):
+                judging = policy.plus(one.allow) if trusts_values else policy
+                loaded = _one(one, file, judging)
+                found.append(replace(loaded, profile=one.profile, policy=judging))
         except TreeError as error:
             return [_not_yaml(Document(text, error), error, file)]
+    return found
+
+
+def _profiles(found: Sequence[Loaded]) -> str:
+    return ", ".join(one.profile for one in found if one.profile)
 
 
 @mapping
@@ -250,7 +273,7 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         file: Its name.
         reasons: The key and the message of an error, by resource.
     """
-    (document,) = documents(syntax.decoded(raw))
+    (document,) = documents(decoded(raw))
     tree, problems = document.tree, []
     assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
     for index, resource in enumerate(loaded.require().resources):

@@ -1,7 +1,10 @@
 """What Kubernetes, docker and other device plugins call an option."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+_NUMBER: Final = re.compile(r"(?:0x)?([0-9A-Fa-f*]{1,4})")
 
 # The keys of this language for each; the first that the mapping may have and lacks is meant.
 SYNONYMS: Final = {
@@ -63,5 +66,6 @@ def device_number(mapping: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     found = []
     for keys in (("vendor", "idVendor", "vendorId"), ("product", "productId", "idProduct")):
         text = next((texts.get(key, "") for key in keys if key in mapping), "")
-        found.append(text.removeprefix("0x") if 0 < len(text) <= len("0x0403") else "*")
+        number = _NUMBER.fullmatch(text)
+        found.append(number[1] if number else keys[0].upper() if text else "*")
     return ":".join(found)

@@ -8,6 +8,7 @@ import yaml
 
 from devhost.loading.brackets import bracket_mistake, extra_bracket
 from devhost.loading.characters import odd_character
+from devhost.loading.loaded import SIZE_MAX
 from devhost.loading.syntax_error import TreeError
 
 # Line breaks: editors know the first three, YAML 1.1 knows all.
@@ -51,8 +52,10 @@ def decoded(raw: bytes) -> str:
     """Return the text of a file, without a byte order mark.
 
     Raises:
-        TreeError: It is not UTF-8.
+        TreeError: It is larger than a ConfigMap can be, or not UTF-8.
     """
+    if len(raw) > SIZE_MAX:
+        raise TreeError(f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap", 1, 1)
     begin = raw[:4]
     if begin[:2] in (b"\xff\xfe", b"\xfe\xff") or begin[:2].count(0) == begin[2:].count(0) == 1:
         raise TreeError("UTF-16, not UTF-8; save it as UTF-8", 1, 1)

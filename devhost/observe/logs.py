@@ -135,7 +135,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _details(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields for JSON only: in text they are part of the message."""
+    """Return the fields for JSON only: in text they are in the message, or fields as well."""
     details: dict[str, object] = getattr(record, "details", {})
     return details
 

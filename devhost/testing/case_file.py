@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from devhost.errors import ConfigError, Problem
 from devhost.immutable import immutable
 from devhost.loading import wrong_shapes, yamltree
-from devhost.loading.loaded import SIZE_MAX, brief, read
+from devhost.loading.loaded import brief, read
 from devhost.loading.spelling import did_you_mean
 from devhost.loading.syntax import decoded
 from devhost.loading.syntax_error import TreeError
@@ -181,13 +181,15 @@ class Cases(_Model):
     Attributes:
         version: The version of this format.
         config: The file of the configuration, relative to this file.
-        allow: What it may use.
+        profile: Which configuration of it, if it is values of the chart with profiles.
+        allow: What it may use, besides what such values allow.
         node_name: The value of ``${nodeName}``.
         tests: The tests; each begins with a host and a kubelet of its own.
     """
 
     version: Literal["v1"]
     config: _Text
+    profile: str = ""
     allow: Allow = Allow()
     node_name: _Text = "node"
     tests: Annotated[list[Case], Field(min_length=1)]
@@ -239,10 +241,7 @@ def load(file: str) -> CaseFile:
         return Problem("error", file, line, column, path, brief(message))
 
     try:
-        raw = read(file)
-        if len(raw) > SIZE_MAX:
-            raise ConfigError([problem(f"larger than {SIZE_MAX >> 10} KiB")])
-        tree = yamltree.parse(decoded(raw))
+        tree = yamltree.parse(decoded(read(file)))
     except OSError as error:
         raise ConfigError([problem(f"cannot be read: {error.strerror or error}")]) from error
     except TreeError as error:

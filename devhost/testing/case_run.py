@@ -80,6 +80,7 @@ async def run(file: CaseFile, case: int, timeout: float) -> Outcome:  # noqa: AS
                 root=tree.root,
                 node_name=file.cases.node_name,
                 policy=Policy(enforced=True, **allowed),
+                profile=file.cases.profile,
             ) as served:
                 running = _Running(test, tree, kubelet, served, timeout)
                 return await running.outcome(lines)

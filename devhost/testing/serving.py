@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet.instances import path_length_problem
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
+from devhost.loading.loaded import Loaded
 from devhost.loading.loader import load, loads
 from devhost.model.config import Config
 from devhost.model.state import State
@@ -115,6 +116,7 @@ async def serving(
     allow_devices: Iterable[str] = (),
     allow_exec: bool = False,
     policy: Policy | None = None,
+    profile: str = "",
 ) -> AsyncIterator[Served]:
     """Serve plugins, a configuration or both to a stand-in kubelet until the block ends.
 
@@ -134,7 +136,9 @@ async def serving(
         allow_devices: Classes and globs of device nodes that containers may get by it, like
             ``--allow-device``.
         allow_exec: Whether the configuration may run commands, like ``--allow-exec``.
-        policy: All that the flags may allow, instead of the three above.
+        policy: All that the flags may allow, instead of the three above. The values of the chart
+            in a file allow more.
+        profile: Which configuration of a file with values of the chart.
 
     Raises:
         ConfigError: The configuration is invalid, or uses more than is allowed.
@@ -145,7 +149,15 @@ async def serving(
     policy = policy or Policy(
         tuple(allow_paths), allow_exec, enforced=True, allow_devices=tuple(allow_devices)
     )
-    host = _host(what, _settings(kubelet, root, node_name, policy))
+    configs = [one for one in what if isinstance(one, str | Path)]
+    plugins = served(one for one in what if not isinstance(one, str | Path))
+    if len(configs) > 1:
+        raise TypeError("serving() takes at most one configuration")
+    config = Config(version="v1", resources=())
+    if configs:
+        loaded = _loaded(configs[0], policy, profile)
+        config, policy = loaded.require(), loaded.policy
+    host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
     try:
         yield Served(host, kubelet)
@@ -154,16 +166,6 @@ async def serving(
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()  # raises its exception
-
-
-def _host(what: Sequence[str | Path | DevicePlugin], settings: Settings) -> Host:
-    configs = [one for one in what if isinstance(one, str | Path)]
-    plugins = served(one for one in what if not isinstance(one, str | Path))
-    if len(configs) > 1:
-        raise TypeError("serving() takes at most one configuration")
-    empty = Config(version="v1", resources=())
-    config = _loaded(configs[0], settings.policy) if configs else empty
-    return Host(config, settings, None, plugins)
 
 
 def _settings(
@@ -185,8 +187,11 @@ def _settings(
     )
 
 
-def _loaded(config: str | Path, policy: Policy) -> Config:
-    loaded = load(str(config), policy) if isinstance(config, Path) else loads(config, policy=policy)
+def _loaded(config: str | Path, policy: Policy, profile: str) -> Loaded:
+    if isinstance(config, Path):
+        loaded = load(str(config), policy, profile)
+    else:
+        loaded = loads(config, policy=policy)
     if loaded.config is not None:
         log_problems(loaded.problems)  # only warnings: errors are raised
-    return loaded.require()
+    return loaded

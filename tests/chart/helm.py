@@ -54,7 +54,7 @@ def binary(major: int, out: Path = TOOLS) -> Path:
 
 
 def build(major: int, out: Path = TOOLS) -> Path:
-    """Return a Helm; several processes may ask at once."""
+    """Return a Helm; several processes may ask concurrently."""
     wanted = binary(major, out)
     if wanted.exists():
         return wanted

@@ -371,7 +371,7 @@ def test_standard_input() -> None:
 def test_an_unreadable_file_is_one_line(
     command: str, what: str, tmp_path: Path, plugins: Path
 ) -> None:
-    """A file that cannot be a configuration is told in one line, by every command."""
+    """A file that cannot be a configuration is reported in one line, by every command."""
     path = tmp_path / "config.yaml"
     match what:
         case "directory":
@@ -541,7 +541,7 @@ def test_a_number_takes_the_first_in_natural_order(tokens: Path) -> None:
 
 
 def test_a_number_takes_distinct_devices_before_a_second_share(tmp_path: Path) -> None:
-    """As kubelet is told to, also where nothing is said of a preference."""
+    """As kubelet asks, also where nothing is said of a preference."""
     config = written(tmp_path / "config.yaml", TOKENS + "    replicas: 3\n")
     for count, ids in ((3, "0::0 1::0 2::0"), (5, "0::0 0::1 1::0 1::1 2::0")):
         answer = plan(config, "--allocate", f"example.com/token={count}")["allocation"]

@@ -122,11 +122,11 @@ def test_a_refused_start_as_json(plugins: Path, tokens: Path) -> None:
 
 
 def test_a_refused_start_as_text(plugins: Path, tokens: Path) -> None:
-    """Each problem is the line of `validate`, once, after the time and the level."""
+    """Each problem is the line of `validate`, once, after time and level and with its resource."""
     written(tokens, TOKENS.replace("static: 3", "statics: 3"))
     done = run("run", tokens, "--plugin-dir", plugins, "--log-format", "text")
-    line = done.stderr.splitlines()[-1]
-    assert line.partition(" ERROR   ")[2] == run("validate", tokens).stdout.strip()
+    line = done.stderr.splitlines()[-1].partition(" ERROR   ")[2]
+    assert line == f"{run('validate', tokens).stdout.strip()}  resource=example.com/token"
 
 
 def test_a_file_that_is_not_there(plugins: Path, tmp_path: Path) -> None:

@@ -195,6 +195,16 @@ asyncio.run(main())
         assert screen.modes() == modes
 
 
+async def test_ctrl_backslash_ends_it_with_the_terminal_given_back(config: Path) -> None:
+    """As it ends other programs, also if the loop hangs."""
+    async with playing(config) as screen:
+        modes = screen.modes()
+        await screen.shows("2 of 2")
+        screen.type("\x1c")
+        assert await ended(screen) == -signal.SIGQUIT
+        assert screen.modes() == modes
+
+
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with jobs")
 async def test_a_stop_gives_the_shell_its_terminal(config: Path) -> None:
     argv = ["bash", "--norc", "--noprofile", "-i"]

@@ -69,7 +69,7 @@ class Programs:
 
 
 def build() -> Programs:
-    """Return the programs; several processes may ask at once.
+    """Return the programs; several processes may ask concurrently.
 
     Raises:
         Unavailable: This machine cannot run or get them.

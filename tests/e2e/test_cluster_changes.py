@@ -31,7 +31,7 @@ def test_edits_by_values_leave_other_resources_alone(release: Release, pods: Pod
     release.wait(OFFERED | {MORE: 4})
 
     after = sockets(release.cluster)
-    assert before.items() < after.items(), "a resource has registered anew"
+    assert before.items() < after.items(), "a resource has registered again"
     assert len(after) == len(before) + 1
     assert release.pod()["status"]["containerStatuses"] == process
     now = {one["name"]: one["since"] for one in release.status()["resources"]}

@@ -98,7 +98,7 @@ class Files:
 
 
 def files() -> Files:
-    """Get the packages; several processes may ask at once.
+    """Get the packages; several processes may ask concurrently.
 
     Raises:
         Unavailable: This machine cannot get them or run what is in them.

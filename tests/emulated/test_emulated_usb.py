@@ -67,7 +67,7 @@ class Node:
         assert await ids_of(self.kubelet, resource) == healthy
 
     async def given(self, resource: str, count: int) -> dict[str, str]:
-        """Give each device to a pod; return the nodes by the serial numbers the pods were told."""
+        """Give each device to a pod; return the nodes by the serial numbers in the pods' variables."""
         nodes = {}
         for number in range(count):
             pods = await self.kubelet.admit(f"{resource[-4:]}{number}", {"c": {resource: 1}})

@@ -103,7 +103,7 @@ async def test_the_end_with_a_client_that_does_not_read(
 async def test_many_allocations_at_once(
     standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
 ) -> None:
-    """Two hundred Allocates at once are all answered, also those that ask for nonsense."""
+    """Two hundred concurrent Allocates are all answered, also those that ask for nonsense."""
     stub = pb_grpc.DevicePluginStub(channel)
 
     async def ask(number: int) -> str:
@@ -125,7 +125,7 @@ async def test_many_allocations_at_once(
 async def test_connections_that_make_no_sense(
     standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
 ) -> None:
-    """Garbage, and connections that are dropped at once, leave nothing behind."""
+    """Garbage, and connections that are dropped immediately, leave nothing behind."""
     (name,) = daemon.sockets()
     before = daemon.figures()
     held = []

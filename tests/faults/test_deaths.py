@@ -85,7 +85,7 @@ async def test_sockets_are_wiped(started: Kubelet, daemon: Daemon) -> None:
 async def test_kubelet_sock_comes_and_goes(standin: SimulatedKubelet, daemon: Daemon) -> None:
     """A dead kubelet.sock is waited for; one that is moved away and back is the same one.
 
-    With one that is made anew twice at once all is registered.
+    With one that is replaced twice in a row all is registered.
     """
     declared = {A: numbers(2)}
     await standin.kill()
@@ -108,7 +108,7 @@ async def test_kubelet_sock_comes_and_goes(standin: SimulatedKubelet, daemon: Da
 
 
 async def test_the_plugin_directory_is_made_anew(started: Kubelet, daemon: Daemon) -> None:
-    """On the host, a plugin directory that is removed and made again is used at once."""
+    """On the host, a plugin directory that is removed and made again is used immediately."""
     declared = {A: numbers(2), B: numbers(3)}
     await daemon.start(tokens(a=2, b=3))
     await at_rest(started, daemon, declared)

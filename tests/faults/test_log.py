@@ -65,7 +65,7 @@ def unread(daemon: Daemon) -> Iterator[Unread]:
 async def test_a_node_whose_log_nobody_reads(
     started: Kubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
-    """It registers, hands out, takes devices on, bears restarts of kubelet, ends at SIGTERM."""
+    """It registers, hands out, takes devices on, survives restarts of kubelet, ends at SIGTERM."""
     (directory / "d").mkdir()
     (port,) = free_ports(1)
     daemon.flags = ["--listen", f"127.0.0.1:{port}"]

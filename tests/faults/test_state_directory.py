@@ -119,7 +119,7 @@ async def test_another_directory_hangs_from_the_start(
 async def test_a_directory_that_hangs_and_is_needed(
     daemon: Daemon, directory: Path, flag: str
 ) -> None:
-    """The process ends with the reason: whoever starts it again tries again."""
+    """The process ends with the reason: what starts it again tries again."""
     daemon.prelude = SHORT
     place = directory / "hung"
     place.mkdir()

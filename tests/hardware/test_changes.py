@@ -95,7 +95,7 @@ GONE: Final = without(FTDI, "1-2")
 
 
 def with_stick(port: str, dev: int, tty: int) -> str:
-    """Return the host of the FTDI example, with its stick plugged in anew."""
+    """Return the host of the FTDI example, with its stick plugged in again."""
     lines = GONE.splitlines()
     stick = STICK.format(port=port, dev=dev, tty=tty).strip("\n").splitlines()
     at = next(index for index, line in enumerate(lines) if "usb usb1" in line)

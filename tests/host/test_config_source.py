@@ -13,12 +13,14 @@ import pytest
 
 from devhost import threads
 from devhost.allocation.policy import Policy
+from devhost.errors import Problem
 from devhost.host import state_files
 from devhost.host.config import source as config_source
 from devhost.host.config.last_good import LastGood
 from devhost.host.config.source import ConfigSource
 from devhost.loading import loaded
 from devhost.model.config import Config
+from devhost.observe import logs
 from devhost.watch.watcher import Watcher
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
@@ -204,3 +206,13 @@ async def test_no_thread_can_be_had(
         while not copy.exists():
             assert not task.done()
             await asyncio.sleep(0.005)
+
+
+def test_the_log_as_text_names_the_resource_too() -> None:
+    shown: list[str] = []
+    with logs.shown_by(shown.append):
+        for resource in ("example.com/a", ""):
+            problem = Problem("warning", "c.yaml", 4, 2, "a.b", "is odd", resource)
+            config_source.log_problems([problem])
+    assert shown[0].endswith("c.yaml:4:2: warning: a.b: is odd  resource=example.com/a")
+    assert shown[1].endswith("c.yaml:4:2: warning: a.b: is odd")

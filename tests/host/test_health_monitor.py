@@ -80,7 +80,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
 
 
 class Bench:
-    """A monitor, and the last look that it was told of."""
+    """A monitor, and the last look that was reported to it."""
 
     def __init__(self) -> None:
         self.changes = 0
@@ -128,7 +128,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 def scanner(**options: Any) -> Scanner:
-    """A scanner with health checks; rounds follow each other at once unless told."""
+    """A scanner with health checks; by default, rounds follow each other immediately."""
     told = {"checks": ["readable"], "interval": "50ms", "timeout": "30s", **options}
     return without_health(shaped(HealthChecks, told))
 
@@ -157,7 +157,7 @@ async def until(reached: Callable[[], bool]) -> None:
 async def test_a_device_is_unhealthy_until_it_has_been_checked(
     bench: Bench, answers: Answers
 ) -> None:
-    """Its first check is at once; one good round is enough, whatever `recoveries` says."""
+    """Its first check is immediate; one good round is enough, whatever `recoveries` says."""
     bench.watch(scanner(interval="1h", recoveries=5), device())
     assert bench.reasons() == {"a": "not checked yet"}
     assert bench.last("a") is None
@@ -279,7 +279,7 @@ async def test_not_all_devices_are_checked_at_one_instant(bench: Bench, answers:
 async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
     bench: Bench, answers: Answers
 ) -> None:
-    """It gets no second thread; when it returns, it is asked anew, and what it says is old."""
+    """It gets no second thread; when it returns, it is asked again, and what it says is old."""
     bench.watch(scanner(timeout="500ms", failures=2), device("a"), device("b"))
     for _ in range(3):
         answers.good("b")
@@ -315,7 +315,7 @@ async def test_beyond_so_many_threads_that_hang_none_is_started(
     refused = "check failed: not tried, as too many other checks of the resource do not return"
     await crowded.until_reason("c", refused)
     assert answers.times("c") == 0
-    for name in "abc" * 20:  # the first two return late and are asked anew
+    for name in "abc" * 20:  # the first two return late and are asked again
         answers.good(name)
     await crowded.until(lambda: crowded.reasons() == dict.fromkeys("abc"))
     crowded.monitor.close()
@@ -426,7 +426,7 @@ async def test_without_checks_nothing_changes(bench: Bench, answers: Answers) ->
 
 
 async def test_new_checks_decide_from_the_next_round_on(bench: Bench, answers: Answers) -> None:
-    """It is due at once; a round of the old checks that ends now says nothing."""
+    """It is due immediately; a round of the old checks that ends now says nothing."""
     bench.watch(scanner(failures=2), device())
     answers.good("a")
     await bench.until_reason("a", None)

@@ -1,4 +1,4 @@
-"""Who holds what, asked for by many at once, of a kubelet that may be away."""
+"""Who holds what, asked for by many concurrently, of a kubelet that may be away."""
 
 import asyncio
 import logging

@@ -73,7 +73,7 @@ class Image:
 
 
 def build() -> Image:
-    """Return the image; several processes may ask at once.
+    """Return the image; several processes may ask concurrently.
 
     Raises:
         Unavailable: This machine cannot.

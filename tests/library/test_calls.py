@@ -10,7 +10,7 @@ from devhost.library.calls import UNRETURNED_MAX, CallError, Calls
 
 
 def test_any_number_may_be_under_way() -> None:
-    """The kubelet starts the containers of many pods at once."""
+    """The kubelet starts the containers of many pods concurrently."""
     calls, count = Calls("example.com/a"), 3 * UNRETURNED_MAX
     together = threading.Barrier(count)
     with ThreadPoolExecutor(count) as pool:

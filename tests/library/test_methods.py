@@ -82,7 +82,7 @@ async def test_a_device_is_there_when_all_its_nodes_are(
 
 
 async def test_changed_may_be_called_from_any_thread(started: Kubelet, serving: Serving) -> None:
-    """The list follows at once, long before the interval is over."""
+    """The list follows immediately, long before the interval is over."""
     plugin = Plain(["a"])
     plugin.changed()  # before it is served: harmless
     serving.start(plugin)

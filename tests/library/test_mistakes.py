@@ -243,7 +243,7 @@ async def test_allocate_fails(
 async def test_allocate_hangs(
     standin: SimulatedKubelet, serving: Serving, short: None, hang: Hang
 ) -> None:
-    """It fails in time, and after eight of them at once: threads are bounded."""
+    """It fails in time, and after eight of them together: threads are bounded."""
     plugin = Scripted(["a"])
     plugin.then["allocate"] = hang
     serving.start(plugin, Plain(["w"], WELL))

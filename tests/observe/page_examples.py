@@ -24,17 +24,17 @@ def example() -> Json:
 
 def many() -> Json:
     """Return 30 resources and 500 devices, of which few are unwell."""
-    resources = [_resource(number, 30 if number % 3 == 0 else 8) for number in range(29)]
-    resources.append(_resource(29, 500 - sum(len(one["devices"]) for one in resources)))
+    resources = [resource(number, 30 if number % 3 == 0 else 8) for number in range(29)]
+    resources.append(resource(29, 500 - sum(len(one["devices"]) for one in resources)))
     _break(resources[3], 25, "check failed: readable: Input/output error")
     _break(resources[17], 2, "not found any more")
     resources[17] |= {"missing": 1, "expected": 9}
-    return _whole(resources)
+    return whole(resources)
 
 
 def wrong() -> Json:
     """Return a status in which everything is wrong that can be."""
-    backing, failing, waiting, withheld, draining = (_resource(number, 4) for number in range(5))
+    backing, failing, waiting, withheld, draining = (resource(number, 4) for number in range(5))
     backing |= {"state": "BackingOff", "reason": "cannot register: " + "connection refused; " * 8}
     failing |= {"devices": [], "capacity": 0, "allocatable": 0, "missing": 4, "expected": 4}
     failing |= {"error": "/dev/serial/by-id: Permission denied", "warnings": ["w" * 300]}
@@ -47,7 +47,7 @@ def wrong() -> Json:
         _break(withheld, number, reason)
     draining |= {"state": "Draining", "reason": "removed from the configuration"}
     draining["devices"][0]["id"] = "x" * 63
-    said = _whole([backing, failing, waiting, withheld, draining])
+    said = whole([backing, failing, waiting, withheld, draining])
     where = {"severity": "error", "file": "/etc/devhost/config.yaml", "column": 7}
     text = "unknown key 'statics'; did you mean 'static'?"
     said["config"] |= {
@@ -65,7 +65,7 @@ def wrong() -> Json:
     return said
 
 
-def _whole(resources: list[Json]) -> Json:
+def whole(resources: list[Json]) -> Json:
     said = example() | {"resources": resources, "troubles": []}
     said["config"] |= {"problems": [], "failures": 0}
     for one in resources:
@@ -83,7 +83,7 @@ def _whole(resources: list[Json]) -> Json:
     return said
 
 
-def _resource(number: int, count: int) -> Json:
+def resource(number: int, count: int) -> Json:
     kind = ("serial", "render", "sound", "scratch-disk", "token")[number % 5]
     name = f"example.com/{kind}-{number}"
     ids = [f"usb-FTDI_FT232R_USB_UART_A50285B{one:02}-if00-port0" for one in range(count)]

@@ -171,7 +171,7 @@ async def test_who_is_slow_is_cut_off(
 
 
 def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What took a second to make serves for the next ten; what took nothing is made anew."""
+    """What took a second to make serves for the next ten; what took nothing is made again."""
     clock = [0.0]
     made: list[float] = []
     monkeypatch.setattr("time.monotonic", lambda: clock[0])

@@ -16,7 +16,7 @@ import pytest
 from devhost.observe import page
 from devhost.observe.http import HttpServer, Response
 from tests.observe.asking import status_port_of
-from tests.observe.page_examples import Json, example, many, wrong
+from tests.observe.page_examples import Json, example, many, resource, whole, wrong
 from tests.support import browser
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.hosting import Kubelet
@@ -172,7 +172,8 @@ async def test_it_fits_and_can_be_read(viewer: Viewer, tmp_path: Path, status: t
             ("small-phone", "dark", 320, 600),
         ):
             shown = await viewer.open(served.url, width, height, scheme)
-            await shown.locator("summary").evaluate_all("all => all.map(one => one.click())")
+            for summaries in ("summary", "details details summary"):
+                await shown.locator(summaries).evaluate_all("all => all.map(one => one.click())")
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert await shown.evaluate(wide) <= 0, kind
             names = shown.locator("h2").evaluate_all("all => all.map(one => one.clientHeight)")
@@ -253,6 +254,23 @@ async def test_a_filter(viewer: Viewer) -> None:
         await shown.get_by_label("Filter").fill("")
         assert await shown.locator(".resource").count() == 30
         assert await shown.locator(".resource[open]").count() == 0
+
+
+async def test_a_page_never_has_more_rows_than_can_be_refreshed(viewer: Viewer) -> None:
+    """What is folded has none, and a list that is unfolded may fold another."""
+    resources = [resource(number, 400) for number in range(5)]
+    async with Served(whole(resources)) as served:
+        shown = await viewer.open(served.url)
+        rows = shown.locator("tbody tr")
+        assert await rows.count() == 0
+        for number, one in enumerate(resources):
+            await shown.get_by_text(one["name"]).click()
+            await shown.get_by_role("button", name="Show all 400 devices").first.click()
+            assert await rows.count() == 400 + 10 * number
+        await shown.get_by_label("Filter").fill("serial")
+        assert await rows.count() == 400
+        await shown.get_by_label("Filter").fill("example.com")
+        assert await rows.count() == 0
 
 
 async def test_with_the_keyboard(viewer: Viewer) -> None:

@@ -67,6 +67,9 @@ async def test_some_resources(answering: Answering) -> None:
     code, out, err = await answering.run("example.com/none")
     assert (code, out) == (1, "")
     assert err == ("devhost: no resource example.com/none; `devhost status` lists what there is\n")
+    code, out, err = await answering.run("127.0.0.1:9112")
+    assert (code, out) == (2, "")
+    assert "127.0.0.1:9112 is not a resource; write --status-listen 127.0.0.1:9112" in err
     answering.said = many()
     code, out, _ = await answering.run("example.com/serial-0")
     assert code == 0

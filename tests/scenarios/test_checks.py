@@ -36,7 +36,7 @@ class Bench:
         (self.directory / "colas" / name).unlink()
 
     def say(self, name: str, state: str) -> None:
-        """Set what the check of a device reads, at once and not in pieces."""
+        """Set what the check of a device reads, whole and not in pieces."""
         fresh = self.directory / "fresh"
         fresh.write_text(state)
         fresh.replace(self.states / name)

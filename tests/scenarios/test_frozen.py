@@ -133,7 +133,7 @@ async def test_the_newer_is_killed_while_it_is_stopped(
 async def test_the_kubelet_restarts_while_the_newer_is_stopped(
     started: Kubelet, start: Start, daemon: Daemon
 ) -> None:
-    """It removes the sockets of both; the older one is back at once, the newer when it goes on."""
+    """It removes the sockets of both; the older one is back immediately, the newer when it goes on."""
     older = start(tokens("old", t=3))
     await older.until(T, State.REGISTERED)
     await daemon.start(tokens("new", t=5))

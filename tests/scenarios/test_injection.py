@@ -263,7 +263,7 @@ async def test_the_spec_stays_when_devhost_stops(started: Kubelet, bench: Bench)
     bench.start()
     await started.wait(PORT, 1, 1)
     after = bench.file.stat().st_ino, bench.file.stat().st_mtime_ns
-    assert after == before, "it was written anew"
+    assert after == before, "it was written again"
 
 
 async def test_specs_of_an_earlier_configuration_are_removed(
@@ -360,7 +360,7 @@ async def test_a_link_to_an_odd_name_takes_no_other_device_away(
 
 
 async def test_a_device_that_is_gone_stays_in_the_spec(started: Kubelet, bench: Bench) -> None:
-    """A container that has it may start again; one that is new has an entry at once."""
+    """A container that has it may start again; one that is new has an entry immediately."""
     bench.plug("a", 1).unlink()
     bench.plug("b", 2)
     bench.plug("c", 3)

@@ -216,7 +216,7 @@ async def test_the_newer_drops_a_resource(started: Kubelet, start: Start) -> Non
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")), ids="".join)
 async def test_three(started: Kubelet, start: Start, directory: Path, order: str) -> None:
-    """At each moment the newest of those that live serves, whoever ends."""
+    """At each moment the newest of those that live serves, whichever ends."""
     counts = {"a": 2, "b": 3, "c": 4}
     living = {}
     for who, count in counts.items():
@@ -236,7 +236,7 @@ async def test_three(started: Kubelet, start: Start, directory: Path, order: str
 
 @pytest.mark.parametrize("first", ["old", "new"])
 async def test_the_kubelet_restarts_under_two(started: Kubelet, start: Start, first: str) -> None:
-    """It removes the sockets of both, both come back at once, and again the newer serves."""
+    """It removes the sockets of both, both come back immediately, and again the newer serves."""
     older, newer = await two(start, started)
     for _ in range(5):
         await started.restart()

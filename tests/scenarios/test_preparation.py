@@ -1,4 +1,4 @@
-"""Steps before a container's start: once per holder, whoever restarts, and never on a guess."""
+"""Steps before a container's start: once per holder, whatever restarts, and never on a guess."""
 
 import asyncio
 import shutil
@@ -88,7 +88,7 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 
 
 async def refused(kubelet: Kubelet, pod: str, container: str = "app") -> str:
-    """Start a container that must not start; return what its user is told."""
+    """Start a container that must not start; return the message for its user."""
     with pytest.raises(AdmissionError) as caught:
         await kubelet.start_container(pod, container)
     return str(caught.value)

@@ -72,7 +72,7 @@ async def test_a_directory_removed_and_made_again_is_followed(
 
 
 async def test_hotplug_and_unplug(started: Kubelet, hosting: Hosting, directory: Path) -> None:
-    """A device that comes is allocatable; one that goes is unhealthy at once."""
+    """A device that comes is allocatable; one that goes is unhealthy immediately."""
     hosting.start(cola(directory))
     await started.wait(COLA, 0, 0)
     (directory / "colas" / "a").touch()

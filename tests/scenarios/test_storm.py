@@ -53,7 +53,7 @@ async def listed(kubelet: Kubelet, resource: str) -> set[str]:
 
 
 class Storm:
-    """All that happens at once, at random; the same seed draws the same lots."""
+    """All that happens concurrently, at random; the same seed draws the same lots."""
 
     def __init__(self, kubelet: Kubelet, host: Host, directory: Path, seed: int) -> None:
         self.kubelet, self.host, self.directory = kubelet, host, directory
@@ -294,7 +294,7 @@ resources:
 
 
 class Held:
-    """A call that does not end before it is told so."""
+    """A call that does not end before `end`."""
 
     def __init__(self) -> None:
         self.begun, self.release = threading.Event(), threading.Event()
@@ -366,7 +366,7 @@ async def vanishing(
 
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IDs leave the list at once."""
+    """IDs leave the list immediately."""
     monkeypatch.setattr(DeviceList, "may_leave", lambda *_: True)
 
 

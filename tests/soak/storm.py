@@ -18,7 +18,7 @@ from tests.support.daemon import Daemon, Figures, ids_of
 from tests.support.hosting import Kubelet
 from tests.support.realkubelet import KubeletDied, KubeletError
 
-LEAVE_AFTER_S = 10.0  # of devhost, unless a run is told to be quicker
+LEAVE_AFTER_S = 10.0  # of devhost, unless a run asks for less
 REST_MAX_S = 60.0  # beyond the time for leaving IDs
 T = TypeVar("T")
 

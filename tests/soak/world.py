@@ -130,7 +130,7 @@ class World:
             path.touch()
 
     def upheaval(self) -> str:
-        """A whole directory goes away, comes back, or is made anew; return which."""
+        """A whole directory goes away, comes back, or is replaced; return which."""
         place = self._lots.choice(self.places)
         path = self.root / place
         if not path.is_dir():

@@ -27,7 +27,7 @@ class RemoteDirectory:
     """A directory of empty files.
 
     Attributes:
-        names: Its files; whoever changes them gives it another modification time, too.
+        names: Its files; who changes them gives it another modification time, too.
         modified: That time, in seconds.
     """
 
@@ -57,7 +57,7 @@ class RemoteDirectory:
             except OSError as error:
                 data, number = b"", error.errno or 0
             answer = _ANSWER.pack(_ANSWER.size + len(data), -number, unique) + data
-            with contextlib.suppress(OSError):  # whoever asked has gone
+            with contextlib.suppress(OSError):  # the program that asked has gone
                 os.write(self._descriptor, answer)
 
     def _answer(self, code: int, node: int, body: bytes) -> bytes:

@@ -64,7 +64,7 @@ def built(oracle: Oracle) -> Path:
 
 
 def build(module: Path, package: str, name: str, out: Path) -> Path:
-    """Return the binary ``name-HASH`` of a package; several processes may ask at once.
+    """Return the binary ``name-HASH`` of a package; several processes may ask concurrently.
 
     Args:
         module: The folder of its go.mod.

@@ -22,7 +22,7 @@ class Hosting:
 
     Attributes:
         pod_resources: Where the kubelets of the fixtures serve their pod-resources API.
-        cdi: Where CDI specs are kept unless told.
+        cdi: Where CDI specs are kept by default.
     """
 
     def __init__(self, directory: Path) -> None:

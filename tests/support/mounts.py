@@ -32,12 +32,12 @@ def mount(source: str, target: Path, kind: str, data: str = "") -> None:
 
 
 def unmount(target: Path) -> None:
-    """Unmount it at once from where it is seen, though somebody may be using it."""
+    """Unmount it immediately from where it is seen, though somebody may be using it."""
     _LIBC.umount2(str(target).encode(), _MNT_DETACH)
 
 
 class HungMount:
-    """A FUSE mount that nobody answers: whoever touches it waits until `end`.
+    """A FUSE mount that nobody answers: who touches it waits until `end`.
 
     Nothing in the test may touch it meanwhile.
     """
@@ -56,7 +56,7 @@ class HungMount:
             pytest.skip(f"no FUSE: {error}")
 
     def abort(self) -> None:
-        """Give up: whoever waits gets an error, and so does whoever comes."""
+        """Give up: who waits gets an error, and so does who comes later."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

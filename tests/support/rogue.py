@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextlib.asynccontextmanager
 async def rogue(socket: Path, says: bytes | None = None) -> AsyncIterator[Sequence[object]]:
-    """Say the same to whoever connects and end the connection, or say nothing and keep it.
+    """Say the same to all that connect and end the connection, or say nothing and keep it.
 
     Yields the connections up to now.
     """

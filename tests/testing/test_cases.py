@@ -175,6 +175,23 @@ def test_what_is_not_as_expected_fails(tmp_path: Path) -> None:
         assert f"cases.yaml:{number * 5 + 10}: {failure}" in shown, step
 
 
+def test_the_values_of_the_chart(tmp_path: Path) -> None:
+    """With what they allow, and one of their profiles."""
+    body = "".join(f"      {line}\n" for line in CONFIG.splitlines())
+    values = f"""allow: {{paths: [/etc/licences/*]}}
+config: {{resources: []}}
+profiles:
+  - name: edge
+    config:{body}"""
+    step = (
+        "      - {allocate: {example.com/licence: 1}, receives: {mounts: [/etc/licences/a.lic]}}\n"
+    )
+    head = HEAD.replace("allow: {paths: [/etc/licences/*]}", "profile: edge")
+    (tmp_path / "cases.yaml").write_text(head + LICENCES + step)
+    found = devhost_test(tmp_path, "cases.yaml", config=values)
+    assert found == (0, "ok    licences\n", "1 passed, 0 failed\n")
+
+
 def test_a_change_that_does_nothing_is_waited_for(tmp_path: Path) -> None:
     """Else the step before would meet the expectation."""
     text = f"{LICENCES}      - add: {{files: {{/etc/licences/b.lic: ''}}}}\n"

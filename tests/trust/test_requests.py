@@ -120,7 +120,7 @@ async def still_serves(standin: SimulatedKubelet, daemon: Daemon) -> None:
 async def test_requests_that_are_none_of_kubelets(
     served: Daemon, standin: SimulatedKubelet
 ) -> None:
-    """Whatever is asked, sixteen times at once on each socket."""
+    """Whatever is asked, sixteen times concurrently on each socket."""
     async with channels(served) as all_sockets:
         for what, (method, request) in REQUESTS.items():
             answers = await asyncio.gather(

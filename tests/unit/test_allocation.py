@@ -24,7 +24,7 @@ NONE: Final[list[Any]] = []
 
 
 def rules(**section: Any) -> Rules:
-    """The rules of an ``allocate``; no devices unless told."""
+    """The rules of an ``allocate``; no devices by default."""
     resource = shaped(
         Resource,
         {

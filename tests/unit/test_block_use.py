@@ -91,7 +91,7 @@ def test_what_is_swapped_on_is_in_use(root: Path) -> None:
 
 
 def test_a_source_that_cannot_be_looked_at_holds_up_nothing(root: Path) -> None:
-    """Whoever mounts says what its source is called, also with more than the kernel looks up."""
+    """Who mounts says what its source is called, also with more than the kernel looks up."""
     mounted(root, f"30 1 0:99 / /x rw - fuse /dev/{'x' * 300} rw\n{MOUNTED}")
     assert free(root) == ["vdb"]
 

@@ -113,7 +113,7 @@ def test_a_foreign_file_s_name_has_no_hash(name: str) -> None:
 
 
 def test_a_socket_s_name_begins_with_the_same_hash(tmp_path: Any) -> None:
-    """So that whoever knows the living sockets can say whether a file's resource is served."""
+    """So that who knows the living sockets can say whether a file's resource is served."""
     socket = Instances(tmp_path).fresh_name(T)
     assert socket.split("-")[1] == cdi.resource_hash(T)[:12]
 

@@ -44,7 +44,7 @@ def files(root: Path, *names: str) -> None:
 
 
 def test_a_directory_offers_its_regular_files(tmp_path: Path) -> None:
-    """Of a directory, only regular files are devices unless told."""
+    """Of a directory, only regular files are devices by default."""
     files(tmp_path, "d/a", "d/sub/b")
     assert found(tmp_path, "directory: /d") == ["a"]
     assert skipped(tmp_path, "directory: /d") == {"/d/sub": "a directory, not file"}
@@ -363,7 +363,7 @@ def dev(tmp_path: Path) -> Path:
     ],
 )
 def test_dev_patterns_match_the_whole_path(dev: Path, source: str, expected: list[str]) -> None:
-    """A dev pattern matches the whole path below /dev; device nodes only, unless told."""
+    """A dev pattern matches the whole path below /dev; by default device nodes only."""
     assert found(dev, source) == expected
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from devhost.allocation.policy import Policy
 from devhost.loading.loaded import Loaded
-from devhost.loading.loader import load, load_all
+from devhost.loading.loader import load, load_all, load_bytes
 
 BODY = (
     "version: v1\nresources:\n  - name: example.com/a\n    sources: [static: 1]\n    replcas: 2\n"
@@ -136,6 +137,93 @@ def test_a_command_for_one_configuration_refuses_several(tmp_path: Path) -> None
     assert problem.message == (
         "has 2 configurations (a.yaml of ConfigMap a, b.yaml of ConfigMap a); one is needed here"
     )
+
+
+VALUES = """\
+allow:
+  paths: [/srv/a]
+config:
+  resources:
+    - name: example.com/a
+      sources: [static: 1]
+      allocate: {mounts: [/srv/a, /srv/b]}
+profiles:
+  - name: big
+    allow: {paths: [/srv/b]}
+    config:
+      version: v1
+      resources:
+        - name: example.com/b
+          sources: [static: 1]
+          allocate: {mounts: [/srv/a, /srv/b]}
+  - name: own
+    allow: {paths: null, exec: true}
+    config: {version: v1, resources: []}
+"""
+ONE = VALUES.partition("profiles:")[0]
+
+
+@pytest.mark.parametrize(
+    ("profile", "line", "refused"), [("default", 7, "/srv/b"), ("big", 16, "/srv/a")]
+)
+def test_values_decide_what_is_allowed(
+    tmp_path: Path, profile: str, line: int, refused: str
+) -> None:
+    """As the chart does: a list of a profile replaces the one above. Flags are added."""
+    file = tmp_path / "values.yaml"
+    file.write_text(VALUES)
+    (problem,) = load(str(file), profile=profile).problems
+    assert (problem.line, problem.severity) == (line, "warning")
+    assert problem.message == f"mounts need --allow-path '{refused}'"
+    flags = Policy(enforced=True, allow_paths=(refused,))
+    assert not load(str(file), flags, profile).problems
+    parts = load_all(str(file))
+    assert [part.policy.allow_paths for part in parts] == [("/srv/a",), ("/srv/b",), ()]
+    assert [part.policy.allow_exec for part in parts] == [False, False, True]
+
+
+def test_a_running_host_takes_nothing_from_the_values() -> None:
+    """Who may edit its file could else allow itself everything."""
+    loaded = load_bytes(ONE.encode(), "values.yaml", Policy(enforced=True))
+    assert [one.message for one in loaded.problems] == [
+        "mounts need --allow-path '/srv/a'",
+        "mounts need --allow-path '/srv/b'",
+    ]
+
+
+def test_one_of_several_profiles_is_chosen(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(VALUES)
+    (problem,) = load(str(file)).problems
+    assert problem.message == (
+        "has 3 profiles: default, big, own; choose one with --profile, or with 'profile' in a "
+        "file of tests"
+    )
+    (problem,) = load(str(file), profile="bog").problems
+    assert problem.message == "no profile 'bog'; there are: default, big, own"
+    file.write_text(ONE)
+    assert load(str(file)).config is not None
+    file.write_text(GOOD)
+    (problem,) = load(str(file), profile="big").problems
+    assert problem.message.endswith("there are: none, as these are not values of the chart")
+
+
+@pytest.mark.parametrize(
+    ("allow", "at", "says"),
+    [
+        ("{path: [/a]}", "1:9", "allow.path: unknown key 'path'; did you mean 'paths'?"),
+        ("{paths: /a}", "1:16", "allow.paths: should be a list of strings"),
+        ("{paths: [a]}", "1:17", "allow.paths[0]: 'a' does not begin with '/'"),
+        ("{devices: [tty*]}", "1:19", "allow.devices[0]: 'tty*' is not a class; a glob on paths"),
+        ("{exec: always}", "1:15", "allow.exec: should be true or false"),
+        ("[/a]", "1:8", "allow: should be a mapping"),
+    ],
+)
+def test_what_values_cannot_allow(tmp_path: Path, allow: str, at: str, says: str) -> None:
+    (part,) = checked(tmp_path, f"allow: {allow}\nconfig:\n{inside(GOOD, 2)}")
+    (problem,) = part.problems
+    assert f"{problem.line}:{problem.column}" == at
+    assert problem.message.startswith(says)
 
 
 @pytest.mark.parametrize(

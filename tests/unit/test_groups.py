@@ -305,7 +305,7 @@ def test_its_absence_was_seen(tmp_path: Path) -> None:
 
 
 def test_it_goes_again_meanwhile(tmp_path: Path) -> None:
-    """The time begins anew with the number of the last one, and goes on with the same one."""
+    """The time begins again with the number of the last one, and goes on with the same one."""
     host = Host(tmp_path, "sources: [dev: kvm]")
     host.make("kvm")
     host.scan()
@@ -324,7 +324,7 @@ def test_it_goes_again_meanwhile(tmp_path: Path) -> None:
 
 
 def test_it_was_away_for_long(tmp_path: Path) -> None:
-    """Whoever held it was told in time; the same node is well at once in any case."""
+    """Its holder knew in time; the same node is well immediately in any case."""
     host = Host(tmp_path, "sources: [dev: kvm]")
     host.make("kvm")
     host.scan()

@@ -266,7 +266,7 @@ def test_only_regular_files_are_read(files: HostFiles) -> None:
 
 
 def test_what_not_everyone_can_read_needs_allow_path(files: HostFiles) -> None:
-    """Or whoever edits the configuration could guess a secret, bit by bit."""
+    """Or who edits the configuration could guess a secret, bit by bit."""
     path = state(files, "hush", 0o640)
     for pattern in ("hush", "wrong"):
         outcome = content(files, path, pattern)
@@ -380,7 +380,7 @@ def test_a_command_that_is_not_there_fails(files: HostFiles) -> None:
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path) -> None:
-    """Also when it ignores the polite signals; what it said last is told."""
+    """Also when it ignores the polite signals; what it said last is reported."""
     pids = tmp_path / "pids"
     script = f"trap '' TERM INT HUP; sleep 600 & echo $! $$ > {pids}; echo waiting; wait"
     assert shell(script, "500ms").failure == "exec: sh: did not answer in 0.5 s: waiting"
@@ -448,7 +448,7 @@ def test_a_command_on_a_filesystem_that_hangs_does_not_freeze_the_process(tmp_pa
 
 
 def assert_gone(pids: Path) -> None:
-    """Wait until processes have ended; an orphan's zombie is buried by whoever inherits it."""
+    """Wait until processes have ended; an orphan's zombie is buried by the process that inherits it."""
     for pid in pids.read_text().split():
         until = time.monotonic() + 60
         while time.monotonic() < until and _runs(pid):

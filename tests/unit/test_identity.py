@@ -241,7 +241,7 @@ def test_a_source_put_in_front_holds_nothing_back(tmp_path: Path) -> None:
 
 
 def test_a_node_under_a_new_id_marks_the_old_one(tmp_path: Path) -> None:
-    """When a reload names a node anew, the old ID is known to be replaced."""
+    """When a reload renames a node, the old ID is known to be replaced."""
     host = Host(tmp_path, X)
     host.make("x/a")
     host.scan()

@@ -247,7 +247,7 @@ def test_what_two_patterns_skip_is_told_once() -> None:
 
 @pytest.mark.parametrize("first", ["gone", "there"])
 def test_a_file_under_another_name_is_left_to_the_whole_look(first: str) -> None:
-    """Told at once with its former name, or after it."""
+    """Reported together with its former name, or after it."""
     with tree("- directory: {a}") as at:
         at.apply("a/a1", "touch")
         at.look()

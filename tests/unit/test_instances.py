@@ -280,7 +280,7 @@ def test_a_directory_that_is_not_there_is_empty(sockets: Sockets) -> None:
 
 
 def test_an_older_one_says_that_it_is_quiet(sockets: Sockets) -> None:
-    """A newer one sees it at once, and for its resource alone."""
+    """A newer one sees it immediately, and for its resource alone."""
     older, own, newer = three()
     names = {T: older.fresh_name(T), U: older.fresh_name(U)}
     for name in names.values():

@@ -18,7 +18,7 @@ from tests.support.watching import Listener
 
 
 class Slow:
-    """Where a directory `slow` is, is told only after `release`."""
+    """Where a directory `slow` is, is known only after `release`."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -49,7 +49,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
 @asynccontextmanager
 async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Inventory, Listener]]:
-    """What is on the host, and what a resource is told of it."""
+    """What is on the host, and what a resource learns of it."""
     async with Watcher() as watcher:
         yield Inventory(HostFiles(str(root)), watcher), Listener()
 

@@ -432,7 +432,7 @@ def test_a_good_file_loads(tmp_path: Path, content: bytes) -> None:
 
 
 def test_require_raises_every_problem() -> None:
-    """Whoever needs the configuration gets the problems as one error that prints them all."""
+    """Who needs the configuration gets the problems as one error that prints them all."""
     loaded = loads("version: v2\nresource: []\n", "f.yaml")
     with pytest.raises(ConfigError) as caught:
         loaded.require()

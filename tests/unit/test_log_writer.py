@@ -122,7 +122,7 @@ def test_a_flush_waits_for_the_last_line(
 
 
 def test_a_descriptor_that_does_not_block(pipe: tuple[int, int]) -> None:
-    """Whoever shares it may have made it so: nothing is lost."""
+    """Who shares it may have made it so: nothing is lost."""
     size = fill(pipe[1])
     os.set_blocking(pipe[1], False)
     log = logging_to(LogWriter(pipe[1]))

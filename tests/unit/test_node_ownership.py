@@ -206,7 +206,7 @@ def test_who_shares_now_has_all_scanned(at: Entered) -> None:
 
 
 def test_a_resource_that_comes_between_disturbs_nobody(at: Entered) -> None:
-    """The others are in the order in which they were; what it has decided is decided anew."""
+    """The others are in the order in which they were; what it has decided is decided again."""
     new = at.enter("n")
     at.ownership.arrange("anbc")
     assert at.told() == {"n"}

@@ -1,4 +1,4 @@
-"""A process that cannot hand over a result ends: it would wait for it for ever."""
+"""A process that cannot hand over a result ends: it would wait for it forever."""
 
 import asyncio
 import sys
@@ -71,7 +71,7 @@ async def test_a_callback_that_fails() -> None:
 
 
 async def test_a_job_itself_may_fail() -> None:
-    """Whoever waits for it is told."""
+    """Who waits for it gets the error."""
     failing = "result = asyncio.gather(threads.in_thread('second', fail), return_exceptions=True)"
     code, output, _ = await status(failing, "result")
     assert (code, output) == (0, "went on\n")

@@ -89,7 +89,7 @@ def test_what_only_looks_like_a_group_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["*.txt", "*", "?x"])
 def test_the_glob_hint_is_a_pattern(text: str) -> None:
-    """The expression that a glob-like text is told to become is itself legal."""
+    """The expression that is proposed for a glob-like text is itself legal."""
     with pytest.raises(PatternError) as caught:
         pattern.group_names(text)
     pattern.group_names(str(caught.value).rpartition("write ")[2])

@@ -155,7 +155,7 @@ def test_another_place_in_the_file_is_no_change_but_is_said() -> None:
     ],
 )
 def test_who_has_gone_past_another(old: str, new: str, found: Mapping[str, str]) -> None:
-    """What comes or goes changes no place; whoever is passed is said too."""
+    """What comes or goes changes no place; who is passed is said too."""
     sources = {name: [f"/dev/{name}*"] for name in "abcdxyz"}
     before, after = (
         [resource(name, sources=sources[name]) for name in names] for names in (old, new)
@@ -272,7 +272,7 @@ CASES: Final = [(field, *case) for field, cases in CHANGED.items() for case in c
 
 @pytest.mark.parametrize("field", [one.name for one in fields(Resource) if one.name != "name"])
 def test_each_field_has_a_reason(field: str) -> None:
-    """Whoever adds a field says here and in `devhost.plan` what follows when it changes."""
+    """Who adds a field says here and in `devhost.plan` what follows when it changes."""
     assert field in EFFECTS
     assert field in CHANGED
 
@@ -349,7 +349,7 @@ def test_a_renamed_resource_waits_unless_both_share(old: str, new: str) -> None:
     ],
 )
 def test_what_gives_nodes_other_ids(old: Section, new: Section, key: str | None) -> None:
-    """The key to blame is told, and the reason says who refuses it; tokens are nobody's."""
+    """The key to blame is named, and the reason says who refuses it; tokens are nobody's."""
     (change,) = changes(config(resource("a", **old)), config(resource("a", **new)), NODE)
     assert change.moved_by == (key and (key, "example.com/a"))
     assert any("devhost rejects this file" in one for one in change.reasons) is (key is not None)

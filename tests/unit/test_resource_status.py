@@ -15,7 +15,7 @@ def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 
 
 def test_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The same state with the same reason is neither logged again nor dated anew."""
+    """The same state with the same reason is neither logged again nor dated again."""
     caplog.set_level(logging.INFO)
     status = ResourceStatus("example.com/a")
     status.set(State.WAITING, "no kubelet")

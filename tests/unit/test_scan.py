@@ -42,7 +42,7 @@ class Scans:
 
 
 def test_a_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
-    """A vanished device is unhealthy at once and leaves after its time."""
+    """A vanished device is unhealthy immediately and leaves after its time."""
     scans = Scans(tmp_path, "removeMissingAfter: 5m")
     (scans.x / "a").touch()
     assert scans.states(0) == {"a": True}
@@ -67,7 +67,7 @@ def test_a_vanished_device_may_stay_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_device_that_comes_back_is_healthy(tmp_path: Path) -> None:
-    """A device that is found again is as it was, and its time begins anew the next time."""
+    """A device that is found again is as it was, and its time begins again the next time."""
     scans = Scans(tmp_path, "removeMissingAfter: 5m")
     (scans.x / "a").touch()
     scans.at(0)

@@ -111,7 +111,7 @@ def test_a_mount_is_allowed_by_where_it_leads(tmp_path: Path) -> None:
 def test_a_policy_that_is_not_enforced_refuses_nothing_but_says_what_is_needed(
     tmp_path: Path,
 ) -> None:
-    """Where the policy is not enforced, what it would refuse is told, not refused."""
+    """Where the policy is not enforced, what it would refuse is reported, not refused."""
     (tmp_path / "etc").mkdir()
     paths = HostPaths(HostFiles(str(tmp_path)), Policy())
     assert paths.problem(mount("/etc")) is None

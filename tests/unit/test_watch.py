@@ -92,7 +92,7 @@ async def test_missing_ancestors_are_waited_for(tmp_path: Path) -> None:
 
 
 async def test_missing_ancestors_made_at_once_are_seen(tmp_path: Path) -> None:
-    """A whole tree that appears at once is an event, and the deepest directory is watched."""
+    """A whole tree that appears in one step is an event, and the deepest directory is watched."""
     d = tmp_path / "x/y/z"
     async with Watcher() as watcher:
         event = await subscribe(watcher, d)
@@ -132,7 +132,7 @@ async def test_a_directory_replaced_in_one_go_is_watched_again(
 
 
 async def test_an_ancestor_of_another_target_is_watched_again(tmp_path: Path) -> None:
-    """A directory that two targets need is watched anew when it is replaced in one go."""
+    """A directory that two targets need is watched again when it is replaced in one go."""
     d = tmp_path / "d"
     (d / "sub").mkdir(parents=True)
     async with Watcher() as watcher:

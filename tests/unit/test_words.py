@@ -38,6 +38,7 @@ def found(text: str) -> list[str]:
         (source("/dev/a:/dev/a"), "5:9 looks like docker's HOST:CONTAINER:MODE; write /dev/a"),
         (source("/dev/$DEVICE"), "5:9 variables are not expanded in sources; write the name on the host"),
         (source("pci: {vendor: 10de}"), "5:15 unknown key 'vendor'; write device: 10de:*"),
+        (source("pci: {vendor: nvidia}"), "5:15 unknown key 'vendor'; write device: VENDOR:*"),
         (source("usb: {vendor: 0403, product: 6001}"), "5:15 unknown key 'vendor'; write device: 0403:6001"),
         (HEAD + "    sources: /dev/ttyUSB*\n", "4:14 should be a list, not a string; write [/dev/ttyUSB*]"),
         (HEAD + "    sources: -/dev/kvm\n", "4:14 should be a list; missing space after '-'"),

@@ -149,7 +149,7 @@ def test_merging_what_is_no_mapping_is_an_error(text: str, column: int) -> None:
     ],
 )
 def test_duplicate_keys(text: str, duplicate: Duplicate) -> None:
-    """A key that stands twice is found, with both places; the first value counts."""
+    """A key that is there twice is found, with both places; the first value counts."""
     assert yamltree.parse(text).duplicates == [duplicate]
 
 

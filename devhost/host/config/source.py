@@ -322,7 +322,8 @@ def log_problems(problems: Iterable[Problem]) -> None:
         place = {
             key: getattr(problem, key) for key in ("file", "line", "column", "path", "resource")
         }
-        _LOG.log(level, "%s", problem, extra={"details": place})
+        fields = {"resource": problem.resource} if problem.resource else {}
+        _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
 
 
 def _hash(raw: bytes | None) -> str:

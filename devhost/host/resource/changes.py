@@ -3,6 +3,7 @@
 import logging
 from typing import Final
 
+from devhost.discovery.candidates import DEFERRED
 from devhost.model.device import Snapshot
 
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
@@ -20,7 +21,9 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
 
     devices = list(_device_lines(before, after))
     known = set(before.skipped)
-    skipped = [one for one in after.skipped if one not in known] if known else after.skipped
+    new = [one for one in after.skipped if one not in known] if known else after.skipped
+    # What is held back is offered soon, or skipped for another reason.
+    skipped = [one for one in new if not one.reason.startswith(DEFERRED)]
     # Those with a reason first: of many lines, only the first are logged.
     lines = [line for line in devices if line[1].get("reason")]
     lines += [

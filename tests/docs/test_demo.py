@@ -1,0 +1,21 @@
+"""What `make demo` prints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "docs" / "demo.py"
+
+
+def test_a_warning_is_below_the_step_that_caused_it() -> None:
+    done = subprocess.run(
+        [sys.executable, DEMO],
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    steps = done.stdout.split("── ")
+    assert steps[-1] == "Done\n"
+    (warned,) = (one for one in steps if "device is unhealthy" in one)
+    assert warned.startswith("A device is removed")

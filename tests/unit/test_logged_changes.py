@@ -1,0 +1,18 @@
+"""What the log has of two snapshots of a resource."""
+
+import logging
+
+import pytest
+
+from devhost.discovery.candidates import DEFERRED
+from devhost.host.resource.changes import log_changes
+from devhost.model.device import Skipped, Snapshot
+
+
+def test_what_is_held_back_for_a_moment_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Every start has some; what is left out for good is one."""
+    caplog.set_level(logging.DEBUG)
+    held = Skipped("/dev/null", f"{DEFERRED}an earlier source may name it")
+    left_out = Skipped("/dev/sda", "duplicate ID")
+    log_changes("example.com/a", Snapshot(), Snapshot(skipped=(held, left_out)))
+    assert [one.fields["candidate"] for one in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
