@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar, dataclass_transform, get_args
 
+from devhost.immutable import compared
+
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
@@ -43,7 +45,7 @@ def mapping(cls: type[T]) -> type[T]:
     config = {"extra": "forbid", "strict": True, "alias_generator": key_of}
     cls.__pydantic_config__ = config  # type: ignore[attr-defined]
     cls.__get_pydantic_core_schema__ = classmethod(_from_mapping)  # type: ignore[attr-defined]
-    return dataclass(slots=True, unsafe_hash=True, kw_only=True)(cls)
+    return compared(dataclass(slots=True, eq=False, repr=False, kw_only=True)(cls))
 
 
 def _from_mapping(_cls: type, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
