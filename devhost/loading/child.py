@@ -125,10 +125,8 @@ def main() -> None:
     _limit()
     try:
         # Takes most of the time of a small file; the request comes meanwhile.
-        from devhost.loading import loader, shapes  # noqa: F401, PLC0415
-        from devhost.model.config import Resource  # noqa: PLC0415
+        from devhost.loading import loader  # noqa: F401, PLC0415
 
-        shapes.adapter(Resource)
         request = _request()
         _hand_over(output, pickle.dumps(answer(request), pickle.HIGHEST_PROTOCOL), 0)
     except EOFError:

@@ -59,12 +59,12 @@ class Limits:
     """Limits what a type accepts, by the names that pydantic has for it: ``ge``, ``min_length``."""
 
     def __init__(self, **limits: Any) -> None:
-        self._limits = limits
+        self.limits = limits
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: "GetCoreSchemaHandler"
     ) -> "CoreSchema":
-        return {**handler(source), **self._limits}
+        return {**handler(source), **self.limits}
 
 
 class Before:
@@ -76,7 +76,7 @@ class Before:
     """
 
     def __init__(self, change: Callable[[Any], object], accepts: Any = None) -> None:
-        self._change, self._accepts = change, accepts
+        self.change, self._accepts = change, accepts
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: "GetCoreSchemaHandler"
@@ -85,7 +85,7 @@ class Before:
 
         accepted = None if self._accepts is None else handler.generate_schema(self._accepts)
         return core_schema.no_info_before_validator_function(
-            self._change, handler(source), json_schema_input_schema=accepted
+            self.change, handler(source), json_schema_input_schema=accepted
         )
 
 
@@ -98,12 +98,12 @@ class Parsed:
     """
 
     def __init__(self, parse: Callable[[Any], object], schema: dict[str, Any]) -> None:
-        self._parse, self._schema = parse, schema
+        self.parse, self._schema = parse, schema
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: object) -> "CoreSchema":
         from pydantic_core import core_schema  # noqa: PLC0415 (see above)
 
-        return core_schema.no_info_plain_validator_function(self._parse)
+        return core_schema.no_info_plain_validator_function(self.parse)
 
     def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
         return dict(self._schema)

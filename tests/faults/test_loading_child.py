@@ -209,3 +209,17 @@ def test_what_a_host_imports_itself() -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_valid_file_is_loaded_without_pydantic() -> None:
+    """Which takes longer to import than all else that a load needs."""
+    examples = Path(__file__).parents[2] / "config" / "examples"
+    program = f"""
+        import sys
+        from pathlib import Path
+        from devhost.loading.loader import load
+        for file in Path({str(examples)!r}).glob("*.yaml"):
+            assert load(str(file)).config is not None, file
+            assert "pydantic" not in sys.modules, file
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
