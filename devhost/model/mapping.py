@@ -1,7 +1,7 @@
 """How the configuration's mappings are declared: dataclasses, with marks for what is accepted.
 
-`devhost.loading.shapes` has pydantic check the file's values by them. The values themselves do not
-need pydantic, which takes 10 MiB: a running host does not import it.
+`devhost.loading.valid` makes values of a file by them, and `devhost.loading.shapes` has pydantic say
+what is wrong with it. A running host does not import pydantic, which takes 10 MiB.
 """
 
 from collections.abc import Callable
