@@ -6,7 +6,6 @@ load needs, and what a file that is a bomb can make it take, ends with it.
 
 import contextlib
 import fcntl
-import gc
 import hashlib
 import os
 import pickle
@@ -121,7 +120,6 @@ def main() -> None:
     """LoadAnswer the one request on standard input; end when the process that asks ends."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed
-    gc.disable()
     _limit()
     try:
         # Takes most of the time of a small file; the request comes meanwhile.
