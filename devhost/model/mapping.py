@@ -1,7 +1,7 @@
 """How the configuration's mappings are declared: dataclasses, with marks for what is accepted.
 
-`devhost.loading.valid` makes values of a file by them, and `devhost.loading.shapes` has pydantic say
-what is wrong with it. A running host does not import pydantic, which takes 10 MiB.
+`devhost.loading.valid` makes values of a file by them, and `devhost.loading.shapes` has pydantic
+say what is wrong with it. A running host does not import pydantic, which takes 10 MiB.
 """
 
 from collections.abc import Callable
