@@ -3,11 +3,13 @@
 import sys
 
 from devhost import startup_signals
+from devhost.memory import gc_frozen
 
 if sys.argv[1:2] == ["run"]:  # the other commands keep the default actions
     startup_signals.handle_signals()
 
-from devhost.cli import main
+with gc_frozen():
+    from devhost.cli import main
 
 if __name__ == "__main__":
     main(prog_name="devhost")

@@ -1,6 +1,7 @@
 """A host's HTTP side: metrics and probes at one address, its status and a page at another.
 
 The status names devices, paths and pods, so it is not served to everybody who may scrape metrics.
+What only a request needs is imported by the first one: a start does without it.
 """
 
 import contextlib
@@ -11,7 +12,6 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
-from devhost.host.status import facts, readiness, status
 from devhost.host.supervisor import Host
 from devhost.kubelet.servicer import RESULTS
 from devhost.observe import page
@@ -88,7 +88,8 @@ class Endpoint:
         }
 
     def _metrics(self, host: Host) -> Response:
-        from devhost.observe import metrics  # noqa: PLC0415 (imports prometheus_client, which not every host needs)
+        from devhost.host.status import facts  # noqa: PLC0415 (see above)
+        from devhost.observe import metrics  # noqa: PLC0415 (the same)
 
         text = metrics.text(self.recorder, facts(host, devices=self._devices))
         return Response(text, metrics.CONTENT_TYPE)
@@ -97,7 +98,7 @@ class Endpoint:
 def status_routes(host: Host) -> dict[str, Route]:
     """Return the routes of the status and its page, by path."""
     content = page.load()
-    return {"/": lambda: content, "/status": throttled(lambda: _json(status(host)))}
+    return {"/": lambda: content, "/status": throttled(lambda: _status(host))}
 
 
 def _bound(flag: str, address: Address | None) -> socket.socket | None:
@@ -116,7 +117,15 @@ def _address(sock: socket.socket) -> Address:
     return Address(*sock.getsockname()[:2])
 
 
+def _status(host: Host) -> Response:
+    from devhost.host.status import status  # noqa: PLC0415 (see above)
+
+    return _json(status(host))
+
+
 def _readyz(host: Host) -> Response:
+    from devhost.host.status import readiness  # noqa: PLC0415 (see above)
+
     shown = readiness(host)
     code = HTTPStatus.OK if shown["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
     return _json(shown, code)

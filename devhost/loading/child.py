@@ -6,7 +6,6 @@ load needs, and what a file that is a bomb can make it take, ends with it.
 
 import contextlib
 import fcntl
-import gc
 import hashlib
 import os
 import pickle
@@ -121,14 +120,11 @@ def main() -> None:
     """LoadAnswer the one request on standard input; end when the process that asks ends."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed
-    gc.disable()
     _limit()
     try:
         # Takes most of the time of a small file; the request comes meanwhile.
-        from devhost.loading import loader, shapes  # noqa: F401, PLC0415
-        from devhost.model.config import Resource  # noqa: PLC0415
+        from devhost.loading import loader  # noqa: F401, PLC0415
 
-        shapes.adapter(Resource)
         request = _request()
         _hand_over(output, pickle.dumps(answer(request), pickle.HIGHEST_PROTOCOL), 0)
     except EOFError:

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ValidationError
-
 from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
@@ -15,7 +13,7 @@ from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import Document, documents
 from devhost.loading.formats import format_mistake
 from devhost.loading.loaded import Loaded, read, unusable
-from devhost.loading.shapes import shaped
+from devhost.loading.shapes import ShapeError, shaped
 from devhost.loading.syntax import decoded
 from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Tree
@@ -137,7 +135,7 @@ def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Itera
             resources.append(parsed_or_error)
             continue
         base, error = parsed_or_error
-        mistakes = wrong_shapes.shape_problems(error, base, tree, reported, around)
+        mistakes = wrong_shapes.shape_problems(error.details, base, tree, reported, around)
         for where, message, at in mistakes:
             yield "error", where, message, at
     for severity, full, message, on_key in checks.check(resources, policy):
@@ -186,7 +184,7 @@ def _loaded(
     return Loaded(config, tuple(problems), document.name, tuple(one.text for one in resources))
 
 
-def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
+def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ShapeError]]:
     """Validate the top level and each resource separately, so that all errors are found."""
     data: Any = tree.data
     items: list[Any] = []
@@ -197,13 +195,13 @@ def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, Valida
             data["resources"] = []
     try:
         shaped(_Document, data)
-    except ValidationError as error:
+    except ShapeError as error:
         yield (), error
     for index, item in enumerate(items):
         path, text = ("resources", index), repr(item)  # repr: 1 == True
         try:
             yield ParsedResource(path, shaped(Resource, item), text)
-        except ValidationError as error:
+        except ShapeError as error:
             yield path, error
             if (rest := _without_mistakes(item, error, index)) is not None:
                 yield ParsedResource(path, rest)
@@ -214,12 +212,12 @@ def _resource_count(data: Any) -> int:
     return len(listed) if isinstance(listed, list) else 0
 
 
-def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource | None:
+def _without_mistakes(item: Any, error: ShapeError, index: int) -> Resource | None:
     """Return a resource without its invalid parts, so that the rest is checked as well.
 
     ``None`` if that would cause false errors: variables are known only with all sources.
     """
-    paths = [details["loc"] for details in error.errors(include_url=False)]
+    paths = [details["loc"] for details in error.details]
     if not isinstance(item, dict) or any(path[:1] in ((), ("sources",)) for path in paths):
         return None
     if any(len(path) == 1 and str(path[0]).startswith("group") for path in paths):
@@ -237,7 +235,7 @@ def _without_mistakes(item: Any, error: ValidationError, index: int) -> Resource
     rest.setdefault("name", f"invalid.example/r{index}")
     try:
         return shaped(Resource, rest)
-    except ValidationError:
+    except ShapeError:
         return None
 
 

@@ -1,10 +1,7 @@
 """Messages for values of the wrong shape: what is wrong and what would be right."""
 
-from collections.abc import Iterator
-from typing import Any, Final
-
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from devhost.loading.characters import odd_character
 from devhost.loading.spelling import did_you_mean
@@ -12,6 +9,9 @@ from devhost.loading.unknown_keys import keys_of, model_at, unknown_key
 from devhost.loading.yamltree import Path, Position, Tree
 from devhost.model.names import printable
 from devhost.model.template import TemplateError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 Found = tuple[Path, str, tuple[int, int]]
 
@@ -105,19 +105,22 @@ def _bare_name(path: Path, tree: Tree) -> str:
 
 
 def shape_problems(
-    error: ValidationError, base: Path, tree: Tree, reported: set[Path], around: set[Path]
+    found: "Sequence[ErrorDetails]",
+    base: Path,
+    tree: Tree,
+    reported: set[Path],
+    around: set[Path],
 ) -> Iterator[Found]:
     """Yield the errors of a failed validation.
 
     Args:
-        error: The validation error.
+        found: The errors.
         base: The path of the validated value.
         tree: The document.
         reported: Paths that already have an error, and get no other.
         around: The parents of these paths, which are not reported either.
     """
     meant: set[Path] = set()  # required keys that have another name
-    found = error.errors(include_url=False)
     for details in found:
         if details["type"] == "unexpected_keyword_argument":
             full = (*base, *details["loc"])
@@ -143,14 +146,14 @@ def shape_problems(
             yield path, message, (position.line, column + (odd[0] if odd else 0))
 
 
-def _template_offset(details: ErrorDetails, position: Position) -> int:
+def _template_offset(details: "ErrorDetails", position: Position) -> int:
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, TemplateError) or not position.verbatim:
         return 0
     return error.offset + (0 if position.plain else 1)
 
 
-def shape_message(details: ErrorDetails, path: Path, position: Position) -> str:
+def shape_message(details: "ErrorDetails", path: Path, position: Position) -> str:
     """Return what is wrong with a value, and what would be right."""
     kind, given = details["type"], details["input"]
     message = details["msg"].removeprefix("Value error, ")

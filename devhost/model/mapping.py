@@ -1,12 +1,14 @@
 """How the configuration's mappings are declared: dataclasses, with marks for what is accepted.
 
-`devhost.loading.shapes` has pydantic check the file's values by them. The values themselves do not
-need pydantic, which takes 10 MiB: a running host does not import it.
+`devhost.loading.valid` makes values of a file by them, and `devhost.loading.shapes` has pydantic
+say what is wrong with it. A running host does not import pydantic, which takes 10 MiB.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar, dataclass_transform, get_args
+
+from devhost.immutable import compared
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -43,7 +45,7 @@ def mapping(cls: type[T]) -> type[T]:
     config = {"extra": "forbid", "strict": True, "alias_generator": key_of}
     cls.__pydantic_config__ = config  # type: ignore[attr-defined]
     cls.__get_pydantic_core_schema__ = classmethod(_from_mapping)  # type: ignore[attr-defined]
-    return dataclass(slots=True, unsafe_hash=True, kw_only=True)(cls)
+    return compared(dataclass(slots=True, eq=False, repr=False, kw_only=True)(cls))
 
 
 def _from_mapping(_cls: type, source: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
@@ -57,12 +59,12 @@ class Limits:
     """Limits what a type accepts, by the names that pydantic has for it: ``ge``, ``min_length``."""
 
     def __init__(self, **limits: Any) -> None:
-        self._limits = limits
+        self.limits = limits
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: "GetCoreSchemaHandler"
     ) -> "CoreSchema":
-        return {**handler(source), **self._limits}
+        return {**handler(source), **self.limits}
 
 
 class Before:
@@ -74,7 +76,7 @@ class Before:
     """
 
     def __init__(self, change: Callable[[Any], object], accepts: Any = None) -> None:
-        self._change, self._accepts = change, accepts
+        self.change, self._accepts = change, accepts
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: "GetCoreSchemaHandler"
@@ -83,7 +85,7 @@ class Before:
 
         accepted = None if self._accepts is None else handler.generate_schema(self._accepts)
         return core_schema.no_info_before_validator_function(
-            self._change, handler(source), json_schema_input_schema=accepted
+            self.change, handler(source), json_schema_input_schema=accepted
         )
 
 
@@ -96,12 +98,12 @@ class Parsed:
     """
 
     def __init__(self, parse: Callable[[Any], object], schema: dict[str, Any]) -> None:
-        self._parse, self._schema = parse, schema
+        self.parse, self._schema = parse, schema
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: object) -> "CoreSchema":
         from pydantic_core import core_schema  # noqa: PLC0415 (see above)
 
-        return core_schema.no_info_plain_validator_function(self._parse)
+        return core_schema.no_info_plain_validator_function(self.parse)
 
     def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
         return dict(self._schema)

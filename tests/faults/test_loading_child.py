@@ -205,7 +205,22 @@ def test_what_a_host_imports_itself() -> None:
             import devhost.cli.run_command, devhost.host.supervisor, devhost.host.endpoint
             import devhost.host.process, devhost.host.config.source
         wanted = ("pydantic", "pydantic_core", "yaml", "re2", "rich", "prometheus_client")
-        print([one for one in wanted if one in sys.modules])
+        later = ("devhost.host.status", "devhost.report", "devhost.discovery.usb")
+        print([one for one in (*wanted, *later) if one in sys.modules])
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_valid_file_is_loaded_without_pydantic() -> None:
+    """Which takes longer to import than all else that a load needs."""
+    examples = Path(__file__).parents[2] / "config" / "examples"
+    program = f"""
+        import sys
+        from pathlib import Path
+        from devhost.loading.loader import load
+        for file in Path({str(examples)!r}).glob("*.yaml"):
+            assert load(str(file)).config is not None, file
+            assert "pydantic" not in sys.modules, file
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)

@@ -8,14 +8,13 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError
 from devhost.loading import wrong_shapes, yamltree
 from devhost.loading.loaded import SIZE_MAX, Loaded
 from devhost.loading.loader import PROBLEMS_MAX, load, loads
-from devhost.loading.shapes import shaped
+from devhost.loading.shapes import ShapeError, shaped
 from devhost.model.config import Config, Resource
 
 HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"  # three lines
@@ -347,10 +346,12 @@ def test_many_unknown_keys_are_not_compared_with_each_other() -> None:
 
     tree = yamltree.parse(KVM + "".join(f"    odd{number}: 1\n" for number in range(500)))
     given = tree.data["resources"][0]
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ShapeError) as caught:
         shaped(Resource, given)
     tree.data["resources"][0] = Keys(given)
-    found = [*wrong_shapes.shape_problems(caught.value, ("resources", 0), tree, set(), set())]
+    found = [
+        *wrong_shapes.shape_problems(caught.value.details, ("resources", 0), tree, set(), set())
+    ]
     assert len(found) == 500
     assert Keys.reads == 0
 

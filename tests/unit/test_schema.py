@@ -1,5 +1,6 @@
 """The JSON Schema accepts exactly what the loader's shape check accepts."""
 
+import contextlib
 import copy
 import json
 import pathlib
@@ -14,7 +15,8 @@ from pydantic import ValidationError
 
 from devhost.loading.loader import loads
 from devhost.loading.schema import json_schema
-from devhost.loading.shapes import shaped
+from devhost.loading.shapes import adapter
+from devhost.loading.valid import valid
 from devhost.model.config import Config
 
 VALIDATOR: Final = Draft202012Validator(json_schema())
@@ -202,14 +204,17 @@ def _has_null(data: Any) -> bool:
 
 
 def _shape_problem(data: dict[str, Any]) -> str | None:
+    """Return what pydantic says; what is made without it has to be the same."""
     known = {key: value for key, value in data.items() if not key.startswith("x-")}
-    if _has_null(known):
-        return "null"
+    judged, made, problem = None, None, None
     try:
-        shaped(Config, known)
+        judged = adapter(Config).validate_python(known)
     except ValidationError as error:
-        return str(error)
-    return None
+        problem = str(error)
+    with contextlib.suppress(ValueError):
+        made = valid(Config, known)
+    assert (made, repr(made)) == (judged, repr(judged))  # repr: 1 == True
+    return "null" if _has_null(known) else problem
 
 
 def _assert_agreement(data: dict[str, Any]) -> None:

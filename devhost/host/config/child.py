@@ -17,7 +17,8 @@ PATIENCE_S: Final = 120.0
 OUTPUT_MAX: Final = 64 << 20
 _READ: Final = 1 << 16
 _PROGRAM: Final = """
-import sys
+import gc, sys
+gc.disable()  # nothing of a load is garbage
 sys.path[:] = sys.argv[1:]
 from devhost.light_imports import light_imports
 with light_imports():

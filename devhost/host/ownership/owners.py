@@ -293,12 +293,9 @@ class Owners:
         """Return why a device cannot be offered; ``None`` where it can."""
         other = self._other(resource, device)
         if other is None:
-            own, served = (
-                self._index.of(owner_of(resource, device)),
-                self._served.get(resource.name),
-            )
+            own = self._index.of(owner_of(resource, device))
             former = Owner(resource.name, device.id, shared=resource.replicas <= 1)
-            if served and _lists(served.device_list, former):
+            if (served := self._served.get(resource.name)) and _lists(served.device_list, former):
                 return f"{WITHHELD}: its former IDs are still in the kubelet's list"
             nodes = [node.state for node in device.nodes if node.state]
             if all(state.realpath in own and not own[state.realpath].former for state in nodes):

@@ -182,13 +182,14 @@ class Runner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 while not self._drained:
-                    await self._discover()
+                    rest = await self._discover()
                     if registering is None and self._up_to_date.is_set() and not self._drained:
                         if self.resource.health is not None:
                             await self.health.first_round(_FIRST_ROUND_S)
                             self._publish(self._publisher.found)
                         work = self._registration.run()
                         registering = tasks.create_task(work, name=f"register {self.name}")
+                    await asyncio.sleep(rest)
                 if registering is not None:
                     registering.cancel()
         finally:
@@ -224,8 +225,12 @@ class Runner:
 
     # ── discovery ──
 
-    async def _discover(self) -> None:
-        """Wait until there is a reason to scan, scan, publish, and rest."""
+    async def _discover(self) -> float:
+        """Wait until there is a reason to scan, scan and publish.
+
+        Returns:
+            Seconds to rest: a resource whose scans take long leaves time to the others.
+        """
         self._busy = False
         await self._until_due()
         self._busy = True
@@ -234,8 +239,7 @@ class Runner:
         began = (clock := asyncio.get_running_loop().time)()
         if not changed or not await self._scan_names(changed):
             await self._scan_all()
-        # One whose scans take long leaves time to the others.
-        await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
+        return min(max(_BURST_S, clock() - began), _REST_MAX_S)
 
     async def _scan_names(self, changed: Changed) -> bool:
         """Scan a few names, if that is enough; else nothing is done."""
