@@ -77,7 +77,7 @@ async def figures(daemon: Daemon) -> Figures:
 
 async def objects(daemon: Daemon, file: Path) -> Counter[str]:
     """Return how many objects of each type the process holds."""
-    file.unlink(missing_ok=True)
+    file.unlink(missing_ok=True)  # noqa: ASYNC240 (a moment)
     daemon.signal(signal.SIGUSR1)
     await until(file.exists, "counted")
     return Counter(json.loads(file.read_text()))

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, on_one_kubelet
 
+pytestmark = on_one_kubelet  # it only counts
 COUNT = 100
 
 

@@ -19,8 +19,9 @@ from tests.support.realkubelet import REAL_KUBELETS, RealKubelet, real_kubelets
 Kubelet = SimulatedKubelet | RealKubelet
 
 STAND_IN = pytest.param(None, id="stand-in")
-# For tests of what devhost shows: the newest real kubelet, or the stand-in if there is none.
+# Where its version can make no difference: the newest real one, or the stand-in if there is none.
 ONE_KUBELET = REAL_KUBELETS[-1] if real_kubelets() else STAND_IN
+on_one_kubelet = pytest.mark.parametrize("kubelet", [ONE_KUBELET], indirect=True)
 
 
 def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kubelet:
