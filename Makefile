@@ -35,6 +35,9 @@ AUDIT_PINS := $(shell grep -E '^(pip_audit|pip-licenses)==' constraints.txt)
 # Each permits what we do with them: to publish them in an image, unchanged.
 LICENSES := MIT;MIT License;Apache-2.0;Apache-2.0 AND BSD-2-Clause;BSD License;BSD-2-Clause;BSD-3-Clause;3-Clause BSD License;PSF-2.0
 
+# Many containers set it; each of the thousand processes of the tests would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest image audit requirements proto schema reference picture docs clean
