@@ -8,6 +8,7 @@ module is but one: see tests/observe/conftest.py.
 
 import asyncio
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -29,6 +30,9 @@ settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A script's shell has what it runs in the background ignore SIGINT, and all processes inherit it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
 
 

@@ -114,6 +114,7 @@ async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
 
 async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=2))
+    await started.wait(A, 1, 1)
     await started.wait(B, 2, 2)
     port = await status_port_of(daemon)
     before = await status(port)
