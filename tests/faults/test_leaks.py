@@ -75,12 +75,18 @@ async def figures(daemon: Daemon) -> Figures:
     return seen[-1]
 
 
+def taken(file: Path) -> Counter[str]:
+    """Read a count, and make room for the next."""
+    text = file.read_text()
+    file.unlink()
+    return Counter(json.loads(text))
+
+
 async def objects(daemon: Daemon, file: Path) -> Counter[str]:
     """Return how many objects of each type the process holds."""
-    file.unlink(missing_ok=True)  # noqa: ASYNC240 (a moment)
     daemon.signal(signal.SIGUSR1)
     await until(file.exists, "counted")
-    return Counter(json.loads(file.read_text()))
+    return taken(file)
 
 
 async def grown(daemon: Daemon, file: Path, before: Counter[str]) -> dict[str, int]:
