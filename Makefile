@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 # Of soak and fuzz; 120 for a short look.
 SECONDS ?= 3600
 # How long the fuzzing takes that is part of the tests.
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 20
 # Of generated inputs: the same ones in each test run, so that a failure is due to the change.
 SEED ?= 1
 
@@ -34,6 +34,9 @@ LOCK = .tools/uv-venv/bin/uv pip compile --quiet --no-config --generate-hashes -
 AUDIT_PINS := $(shell grep -E '^(pip_audit|pip-licenses)==' constraints.txt)
 # Each permits what we do with them: to publish them in an image, unchanged.
 LICENSES := MIT;MIT License;Apache-2.0;Apache-2.0 AND BSD-2-Clause;BSD License;BSD-2-Clause;BSD-3-Clause;3-Clause BSD License;PSF-2.0
+
+# Many containers set it; each of the thousand processes of the tests would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

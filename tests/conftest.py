@@ -2,11 +2,13 @@
 
 The real ones are those that DEVHOST_TEST_KUBELET names, separated by colons. A test
 that takes `kubelet` or `started` runs once on each; `-m real_kubelet` picks the runs
-on real ones.
+on real ones. Where the kubelet can make no difference, a `kubelet` of the directory or
+module is but one: see tests/observe/conftest.py.
 """
 
 import asyncio
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,10 +19,8 @@ from hypothesis import HealthCheck, settings
 from devhost.kubelet.device_list import DeviceList
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import STAND_IN, Hosting, Kubelet, kubelet_of
 from tests.support.realkubelet import REAL_KUBELETS, UNSET, RealKubelet, real_kubelets
-
-STAND_IN = pytest.param(None, id="stand-in")
 
 # The machine may be busy: how long an example takes says nothing.
 settings.register_profile(
@@ -30,6 +30,9 @@ settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A script's shell has what it runs in the background ignore SIGINT, and all processes inherit it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
 
 
@@ -68,11 +71,7 @@ def numa_nodes() -> int:
 @pytest.fixture(params=[STAND_IN, *REAL_KUBELETS])
 def kubelet(request: pytest.FixtureRequest, directory: Path, numa_nodes: int) -> Kubelet:
     """A kubelet that is not started yet, with a socket of its pod-resources API."""
-    binary: Path | None = request.param
-    plugins, socket = directory / "plugins", directory / "pr.sock"
-    if binary is None:
-        return SimulatedKubelet(plugins, pod_resources=socket)
-    return RealKubelet(binary, plugins, pod_resources=socket, numa_nodes=numa_nodes)
+    return kubelet_of(request.param, directory, numa_nodes)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-Done = subprocess.CompletedProcess[str]
+from tests.support.command import Done, called
 
 PROGRAM: Final = (sys.executable, "-m", "devhost")
 OLD: Final = """\
@@ -52,15 +52,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 def run(*args: object, stdin: str = "", **variables: str) -> Done:
     """Run ``devhost plan`` to its end."""
-    return subprocess.run(
-        [*PROGRAM, "plan", *map(str, args)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-        env=environment(**variables),
-    )
+    return called("plan", *args, stdin=stdin, **variables)
 
 
 def written(path: Path, text: str) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, on_one_kubelet
 
 SHORT_LEAVE = "from devhost.kubelet import device_list; device_list.LEAVE_AFTER_S = 0.3"
 A, B = "example.com/a", "example.com/b"
@@ -26,6 +26,7 @@ def only(directory: Path, name: str) -> bool:
     return [path.name for path in directory.iterdir() if path.is_file()] == [name]
 
 
+@on_one_kubelet
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
 async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) -> None:
     """Whenever devhost is killed, the next one serves all that is declared, on new sockets."""

@@ -9,7 +9,7 @@ import pytest
 
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, on_one_kubelet
 
 STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
 SHORT = """
@@ -38,6 +38,7 @@ def storm(place: Path, rounds: int) -> None:
             (place / "other").rmdir()
 
 
+@on_one_kubelet
 async def test_a_storm(started: Kubelet, daemon: Daemon, directory: Path) -> None:
     """While thousands of files come and go another resource is served; then all is as it is."""
     daemon.prelude, daemon.flags = SHORT, ["--assume-free"]  # renamed files have another ID

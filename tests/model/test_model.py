@@ -1,7 +1,7 @@
 """Any sequence of changes ends in what is declared, and nothing forbidden happens on the way.
 
 Hypothesis draws the sequences: files, the configuration, restarts of either side, pods.
-A run of about a minute belongs to every test run; ``DEVHOST_MODEL_EXAMPLES=N`` makes N
+A short run belongs to every test run; ``DEVHOST_MODEL_EXAMPLES=N`` makes N
 sequences, each longer; with ``DEVHOST_MODEL_RAW`` it does not look for the shortest that
 fails. Every failure prints its steps, the last one a blob that makes them again.
 """
@@ -39,8 +39,8 @@ from tests.support.realkubelet import REAL_KUBELETS
 
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
 RAW: Final = "DEVHOST_MODEL_RAW" in os.environ
-DEFAULT_EXAMPLES: Final = 24
-REAL_EXAMPLES: Final = 10
+DEFAULT_EXAMPLES: Final = 12
+REAL_EXAMPLES: Final = 5
 HANG_S: Final = 240.0  # of one step
 LOST_S: Final = 120.0  # a registration that was under way when the kubelet died may take so long
 T = TypeVar("T")

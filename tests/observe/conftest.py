@@ -1,12 +1,19 @@
-"""A process that listens, and the kubelets of tests/conftest.py."""
+"""A process that listens, and one kubelet: what devhost shows does not depend on it."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.hosting import ONE_KUBELET, Kubelet, kubelet_of
 
 LISTEN = ["--listen", "127.0.0.1:0", "--status-listen", "127.0.0.1:0"]
+
+
+@pytest.fixture(params=[ONE_KUBELET])
+def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
+    """A kubelet that is not started yet."""
+    return kubelet_of(request.param, directory)
 
 
 @pytest.fixture
@@ -14,7 +21,8 @@ def daemon(daemon: Daemon, directory: Path) -> Daemon:
     """A process that is not started yet."""
     daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
     daemon.prelude = """
-import devhost.kubelet.device_list
+import devhost.host.holders, devhost.kubelet.device_list
+devhost.host.holders.POLL_S = 0.05
 devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 """
     return daemon

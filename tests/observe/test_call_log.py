@@ -96,7 +96,6 @@ async def test_a_line_for_each_call(daemon: Daemon, started: Kubelet) -> None:
 
 async def test_pods_of_one_name(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     """Each allocation has a line with its pod, also where the list of holders stays the same."""
-    daemon.prelude = "import devhost.host.holders as holders; holders.POLL_S = 0.1"
     daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
@@ -123,7 +122,7 @@ async def test_a_former_holder_is_not_named(caplog: pytest.LogCaptureFixture) ->
     assert [record.__dict__["fields"]["pod"] for record in caplog.records] == ["new"]
 
 
-@pytest.mark.parametrize("text", ["\x1b" * 500_000, "\u202e" * 500_000, "\ud800" * 500_000])
+@pytest.mark.parametrize("text", ["\x1b" * 50_000, "\u202e" * 50_000, "\ud800" * 50_000])
 def test_a_line_is_short(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """However long the texts of a client, a configuration or a file are."""
     node, mount = DeviceSpec(text, text, "rw"), MountSpec(text, text, read_only=True)

@@ -307,7 +307,6 @@ async def test_cdi_and_who_holds_what(daemon: Daemon, started: Kubelet, director
     (directory / "colas" / "x").touch()
     daemon.flags += ["--pod-resources", str(directory / "pr.sock"), "--metrics-devices"]
     daemon.flags += ["--allow-path", f"{directory}/**"]
-    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
     await daemon.start(
         f"version: v1\nresources:\n  - name: {A}\n    inject: cdi\n"
         f"    sources: [directory: {directory / 'colas'}]\n"

@@ -316,7 +316,6 @@ async def test_a_real_run(
             (root / place / name).touch()
     daemon.flags += ["--root", str(root), "--node-name", "node-1", "--pod-resources"]
     daemon.flags += [str(directory / "pr.sock")]
-    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
     await daemon.start(CONFIG)
     await started.wait("myway5.com/cola", 6, 6)
     await started.wait("example.com/license", 3, 3)

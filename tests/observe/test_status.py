@@ -114,6 +114,7 @@ async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
 
 async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=2))
+    await started.wait(A, 1, 1)
     await started.wait(B, 2, 2)
     port = await status_port_of(daemon)
     before = await status(port)
@@ -140,7 +141,6 @@ async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
 
 async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
-    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)

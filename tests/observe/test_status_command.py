@@ -72,7 +72,6 @@ async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -
 
 async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
-    daemon.prelude += "import devhost.host.holders\ndevhost.host.holders.POLL_S = 0.05\n"
     await daemon.start(
         f"version: v1\nresources: [{{name: {A}, sources: [static: 1], replicas: 2}}]\n"
     )

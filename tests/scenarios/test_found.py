@@ -21,7 +21,13 @@ from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from tests.scenarios.test_reload import A, B, reloading
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import ONE_KUBELET, Hosting, Kubelet, kubelet_of
+
+
+@pytest.fixture(params=[ONE_KUBELET])
+def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
+    """One: which of two finds a device is no matter of it."""
+    return kubelet_of(request.param, directory)
 
 
 async def test_a_device_that_comes_back_takes_nobodys_seat(

@@ -17,9 +17,10 @@ from devhost.kubelet.instances import Instances, is_standby
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, on_one_kubelet
 from tests.support.overlap import Instance, Start, options_server, served_by, tokens
 
+pytestmark = on_one_kubelet  # who serves is a matter of the instances
 T = "example.com/t"
 UNANSWERED = "another instance does not answer"
 STOPS = """

@@ -22,7 +22,7 @@ from tests.support.hosting import Hosting, Kubelet
 from tests.support.overlap import Instance, Start, tokens
 
 T = "example.com/t"
-MANY = 200
+MANY = 50
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def foreign_stream(directory: Path) -> AsyncIterator[None]:
 async def test_a_touched_socket_registers_nobody(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    """No stream of 200 resources ends; a kubelet that starts has them all again."""
+    """No stream of 50 resources ends; a kubelet that starts has them all again."""
     names = [f"example.com/r{number}" for number in range(MANY)]
     host = hosting.start(config_of(**{name.partition("/")[2]: 2 for name in names}))
     for name in names:

@@ -19,7 +19,7 @@ from devhost.kubelet.device_list import DeviceList, Stream
 from devhost.kubelet.encoding import ListMessage
 from devhost.model.state import State
 from tests.support.daemon import Daemon
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, on_one_kubelet
 from tests.support.overlap import Instance, Start, served_by, tokens
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
@@ -99,6 +99,7 @@ async def test_the_newer_stops_first(
     await until_sockets(directory, 1)
 
 
+@on_one_kubelet
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("first", ["old", "new"])
 async def test_one_process_ends(

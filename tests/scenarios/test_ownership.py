@@ -13,7 +13,7 @@ from devhost.host.supervisor import Host, Settings
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, on_one_kubelet
 
 A, B = "example.com/a", "example.com/b"
 
@@ -166,6 +166,7 @@ async def test_two_devices_exchange_their_nodes(
     await started.wait(A, 2, 2)
 
 
+@on_one_kubelet
 @pytest.mark.parametrize(
     ("key", "value", "edit"),
     [

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, on_one_kubelet
 
 COUNT = 100
 
@@ -56,6 +56,7 @@ async def test_killed_and_started_again(started: Kubelet, directory: Path) -> No
     assert not list((directory / "plugins").glob("devhost-*.sock"))
 
 
+@on_one_kubelet
 async def test_the_kubelet_restarts_under_a_hundred_resources(
     started: Kubelet, directory: Path
 ) -> None:

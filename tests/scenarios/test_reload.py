@@ -22,7 +22,7 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
-from tests.support.hosting import Kubelet
+from tests.support.hosting import ONE_KUBELET, Kubelet, kubelet_of
 
 A, B, C = "example.com/a", "example.com/b", "example.com/c"
 
@@ -87,6 +87,12 @@ async def reloading(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@pytest.fixture(params=[ONE_KUBELET])
+def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
+    """One: what an edit changes in a list is for all kubelets the same."""
+    return kubelet_of(request.param, directory)
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devhost.allocation.policy import Policy
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
@@ -12,9 +14,28 @@ from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.realkubelet import RealKubelet
+from tests.support.realkubelet import REAL_KUBELETS, RealKubelet, real_kubelets
 
 Kubelet = SimulatedKubelet | RealKubelet
+
+STAND_IN = pytest.param(None, id="stand-in")
+# Where its version can make no difference: the newest real one, or the stand-in if there is none.
+ONE_KUBELET = REAL_KUBELETS[-1] if real_kubelets() else STAND_IN
+on_one_kubelet = pytest.mark.parametrize("kubelet", [ONE_KUBELET], indirect=True)
+
+
+def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kubelet:
+    """Return a kubelet that is not started yet, with a socket of its pod-resources API.
+
+    Args:
+        binary: Of a real one; ``None`` for the stand-in.
+        directory: Where its directory of plugins and its socket are.
+        numa_nodes: How many a real one has.
+    """
+    plugins, socket = directory / "plugins", directory / "pr.sock"
+    if binary is None:
+        return SimulatedKubelet(plugins, pod_resources=socket)
+    return RealKubelet(binary, plugins, pod_resources=socket, numa_nodes=numa_nodes)
 
 
 class Hosting:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.limits import WATCHES_MAX
+from devhost.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX, WATCHES_MAX
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, until
@@ -62,10 +62,10 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
 @pytest.mark.parametrize(
     ("directories", "count", "length", "more"),
     [
-        (1, 60_000, 200, ""),
-        (1, 60_000, 8, ", maxDevices: 10"),
-        (1, 14_900, 255, ""),
-        (4, 14_000, 255, ""),
+        (1, 2 * ENTRIES_MAX, 200, ""),
+        (1, 2 * ENTRIES_MAX, 8, ", maxDevices: 10"),
+        (1, ENTRIES_MAX - 100, 255, ""),
+        (4, ENTRIES_TOTAL_MAX // 4 + 500, 255, ""),
     ],
 )
 async def test_a_full_directory_does_not_end_the_process(
@@ -91,7 +91,7 @@ async def test_a_full_directory_does_not_end_the_process(
             *(asyncio.to_thread(fill, place / name, count, length) for name in names)
         )
         await serves_on(standin, place)
-        if directories * count > 30_000:
+        if count > ENTRIES_MAX or directories * count > ENTRIES_TOTAL_MAX:
             line = await daemon.logged("source failed")
             assert "entries" in line["reason"]
         await serves_on(standin, place)

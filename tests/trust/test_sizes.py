@@ -61,26 +61,23 @@ async def test_the_largest_configuration(
     assert await bounded.stop() == 0
 
 
-@pytest.mark.parametrize(
-    "beyond",
-    [
+async def test_an_edit_beyond_that_changes_nothing(
+    bounded: Daemon, standin: SimulatedKubelet
+) -> None:
+    await bounded.start(tokens(a=3))
+    await at_rest(standin, bounded, {A: numbers(3)})
+    for beyond in (
         tokens(a=MOST + 1),
         tokens(a=MOST // 2, b=MOST // 2 + 1),
         tokens(a=1).replace("]}", f"], replicas: {MOST}}}")
         + "  - {name: example.com/b, sources: [dev: x]}\n",
         tokens(**{f"r{number}": 1 for number in range(19_000)}),
         tokens(**{f"r{number}": 100_000 for number in range(200)}),
-    ],
-    ids=["one resource", "two resources", "replicas", "resources", "both"],
-)
-async def test_an_edit_beyond_that_changes_nothing(
-    bounded: Daemon, standin: SimulatedKubelet, beyond: str
-) -> None:
-    await bounded.start(tokens(a=3))
-    await at_rest(standin, bounded, {A: numbers(3)})
-    bounded.write(beyond)
-    await bounded.logged("configuration file invalid")
-    await at_rest(standin, bounded, {A: numbers(3)})
+    ):
+        lines = len(bounded.lines)
+        bounded.write(beyond)
+        await bounded.logged("configuration file invalid", lines)
+        await at_rest(standin, bounded, {A: numbers(3)})
     assert await bounded.stop() == 0
 
 
