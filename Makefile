@@ -129,11 +129,13 @@ audit: setup ## Ask for known vulnerabilities and the licences of what the image
 		--packages $$(grep -oE '^[^ =]+==' deploy/image/requirements.txt | tr -d =)
 	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r deploy/image/requirements.txt
 
-# For all architectures: the hashes are those of all wheels of a version.
+# For all architectures: the hashes are those of all wheels of a version. rich highlights code and
+# shows Markdown with some 9 MB of packages; devhost does neither.
 requirements: ## Write the requirements of the image, with hashes, for the versions in constraints.txt
 	@$(PYTHON) -m venv .tools/uv-venv
 	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
-	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt
+	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt \
+		--no-emit-package pygments --no-emit-package markdown-it-py --no-emit-package mdurl
 	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
 		| $(LOCK) - --output-file deploy/image/build-requirements.txt
 

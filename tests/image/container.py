@@ -36,8 +36,9 @@ _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/s
 class Containers:
     """Runs containers of an image, each with a bundle below a directory."""
 
-    def __init__(self, image: Image, directory: Path) -> None:
+    def __init__(self, image: Image, directory: Path, environment: Sequence[str] = ()) -> None:
         self.image = image
+        self._environment = environment
         self._directory = directory
         self._bundles: list[Path] = []
         self._started: list[Process] = []
@@ -66,6 +67,12 @@ class Containers:
         process = await asyncio.create_subprocess_exec(*argv)
         self._started.append(process)
         return process
+
+    def execute(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run devhost once more in the container that was started last, to its end."""
+        entry = self.image.config["config"]["Entrypoint"]
+        argv = self._runc("exec", self._bundles[-1].name, *entry, *arguments)
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=PATIENCE)
 
     def process_1(self) -> Path:
         """Where the kernel shows the first process of the container that was started last."""
@@ -108,7 +115,7 @@ class Containers:
             "process": {
                 "user": {"uid": user, "gid": group},
                 "args": list(args),
-                "env": [*config["Env"], "DEVHOST_NODE_NAME=node-1"],
+                "env": [*config["Env"], "DEVHOST_NODE_NAME=node-1", *self._environment],
                 "cwd": config["WorkingDir"],
                 "capabilities": {each: [] for each in sets},
                 "noNewPrivileges": True,
