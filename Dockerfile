@@ -47,6 +47,7 @@ COPY --from=build /rootfs/ /
 # devhost happens to be started.
 ENV PATH=/opt/devhost/bin:/usr/local/bin:/usr/bin:/bin \
     LANG=C.UTF-8 \
+    MALLOC_ARENA_MAX=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONSAFEPATH=1
 
