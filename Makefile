@@ -37,7 +37,7 @@ LICENSES := MIT;MIT License;Apache-2.0;Apache-2.0 AND BSD-2-Clause;BSD License;B
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest image audit requirements proto schema reference picture docs clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest figures image audit requirements proto schema reference picture docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -117,6 +117,9 @@ chart-schema: setup ## Write the chart's values.schema.json and its README's tab
 manifest: chart-schema ## Write deploy/kubernetes/devhost.yaml from the chart (builds Helm the first time)
 	@$(BIN)/python -m tests.chart.helm >/dev/null
 	@$(BIN)/python -m tests.chart.manifest
+
+figures: setup ## Measure the memory of the image in a pod, as root
+	@$(BIN)/python -m tests.image.figures
 
 image: setup ## Build the image without a registry, below .tools/image
 	@$(BIN)/python -m tests.image.build
