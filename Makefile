@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest image audit requirements proto schema reference picture docs clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest figures image audit requirements proto schema reference picture docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -121,6 +121,9 @@ manifest: chart-schema ## Write deploy/kubernetes/devhost.yaml from the chart (b
 	@$(BIN)/python -m tests.chart.helm >/dev/null
 	@$(BIN)/python -m tests.chart.manifest
 
+figures: setup ## Measure the memory of the image in a pod, as root
+	@$(BIN)/python -m tests.image.figures
+
 image: setup ## Build the image without a registry, below .tools/image
 	@$(BIN)/python -m tests.image.build
 
@@ -132,11 +135,13 @@ audit: setup ## Ask for known vulnerabilities and the licences of what the image
 		--packages $$(grep -oE '^[^ =]+==' deploy/image/requirements.txt | tr -d =)
 	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r deploy/image/requirements.txt
 
-# For all architectures: the hashes are those of all wheels of a version.
+# For all architectures: the hashes are those of all wheels of a version. rich highlights code and
+# shows Markdown with some 9 MB of packages; devhost does neither.
 requirements: ## Write the requirements of the image, with hashes, for the versions in constraints.txt
 	@$(PYTHON) -m venv .tools/uv-venv
 	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
-	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt
+	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt \
+		--no-emit-package pygments --no-emit-package markdown-it-py --no-emit-package mdurl
 	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
 		| $(LOCK) - --output-file deploy/image/build-requirements.txt
 

@@ -21,13 +21,14 @@ from typing import Final
 
 Ignore = Callable[[str, list[str]], set[str]]
 
-# For development, for installing, for windows; and modules whose shared library would be there
-# for them alone. What is installed for the interpreter itself is not the venv's.
+# For development, for installing, for windows and terminals; and modules whose shared library would
+# be there for them alone. What is installed for the interpreter itself is not the venv's.
 LEFT_OUT: Final[Ignore] = shutil.ignore_patterns(
     *("__pycache__", "site-packages", "dist-packages", "config-*", "test", "tests"),
-    *("idlelib", "tkinter", "turtle*", "lib2to3", "pydoc_data", "ensurepip"),
+    *("idlelib", "tkinter", "turtle*", "lib2to3", "distutils", "pydoc_data", "ensurepip"),
     *("_test*.so", "_ctypes_test*", "_xx*.so", "xx*.so", "_tkinter*.so"),
     *("_dbm*.so", "_gdbm*.so", "nis.*.so", "readline.*.so", "_curses*.so", "sitecustomize.py"),
+    *("sqlite3", "_sqlite3*.so", "_pyrepl"),
 )
 VENV_LEFT_OUT: Final[Ignore] = shutil.ignore_patterns("__pycache__", "[Aa]ctivate*", "include")
 

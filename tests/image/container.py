@@ -26,6 +26,7 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _SYSTEM_MOUNTS: Final = (
     ("/proc", "proc", "proc", ("nosuid", "noexec", "nodev")),
     ("/dev", "tmpfs", "tmpfs", ("nosuid", "strictatime", "mode=755", "size=65536k")),
+    ("/dev/pts", "devpts", "devpts", ("nosuid", "noexec", "newinstance", "ptmxmode=0666")),
     ("/dev/shm", "tmpfs", "shm", ("nosuid", "noexec", "nodev", "mode=1777", "size=65536k")),
     ("/sys", "sysfs", "sysfs", ("nosuid", "noexec", "nodev", "ro")),
 )
@@ -34,10 +35,16 @@ _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/s
 
 
 class Containers:
-    """Runs containers of an image, each with a bundle below a directory."""
+    """Runs containers of an image, each with a bundle below a directory.
 
-    def __init__(self, image: Image, directory: Path) -> None:
+    Attributes:
+        terminal: Whether those that are started from now on get a terminal.
+    """
+
+    def __init__(self, image: Image, directory: Path, environment: Sequence[str] = ()) -> None:
         self.image = image
+        self._environment = environment
+        self.terminal = False
         self._directory = directory
         self._bundles: list[Path] = []
         self._started: list[Process] = []
@@ -52,9 +59,15 @@ class Containers:
             mounts: What it sees of the host.
             rootfs: Other files than the image's; the arguments are the whole command then.
         """
-        entry = () if rootfs else self.image.config["config"]["Entrypoint"]
-        argv = self._command([*entry, *arguments], mounts or {}, rootfs or self.image.rootfs)
+        argv = self.argv(*arguments, mounts=mounts, rootfs=rootfs)
         return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=PATIENCE)
+
+    def argv(
+        self, *arguments: str, mounts: Mounts | None = None, rootfs: Path | None = None
+    ) -> list[str]:
+        """Return the command that runs a container, as `run` does."""
+        entry = () if rootfs else self.image.config["config"]["Entrypoint"]
+        return self._command([*entry, *arguments], mounts or {}, rootfs or self.image.rootfs)
 
     async def start(
         self, *arguments: str, mounts: Mounts, entrypoint: Sequence[str] = ()
@@ -66,6 +79,12 @@ class Containers:
         process = await asyncio.create_subprocess_exec(*argv)
         self._started.append(process)
         return process
+
+    def execute(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run devhost once more in the container that was started last, to its end."""
+        entry = self.image.config["config"]["Entrypoint"]
+        argv = self._runc("exec", self._bundles[-1].name, *entry, *arguments)
+        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=PATIENCE)
 
     def process_1(self) -> Path:
         """Where the kernel shows the first process of the container that was started last."""
@@ -108,7 +127,13 @@ class Containers:
             "process": {
                 "user": {"uid": user, "gid": group},
                 "args": list(args),
-                "env": [*config["Env"], "DEVHOST_NODE_NAME=node-1"],
+                "terminal": self.terminal,
+                "env": [
+                    *config["Env"],
+                    "DEVHOST_NODE_NAME=node-1",
+                    "TERM=xterm",
+                    *self._environment,
+                ],
                 "cwd": config["WorkingDir"],
                 "capabilities": {each: [] for each in sets},
                 "noNewPrivileges": True,

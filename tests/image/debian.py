@@ -1,6 +1,7 @@
 """The tools and the base image, of Debian's packages; nothing is installed."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from tests.image.machine import CACHE, Unavailable, Unfinished, hash_of, run
 TOOLS: Final = {"buildah": "buildah", "runc": "runc"}
 # What the Dockerfile asks of its base: pip, a shell, and what wheels for glibc may link with.
 BASE: Final = ("base-files", "coreutils", "dash", "libstdc++6", "python3-pip", "python3-venv")
+# The release of Debian that the Dockerfile's base is made of: with the same Python.
+RELEASE: Final = "trixie"
 
 
 def tools(programs: Mapping[str, str], cache: Path) -> Path:
@@ -46,7 +49,7 @@ def tools(programs: Mapping[str, str], cache: Path) -> Path:
 
 def base() -> Path:
     """Extract packages and all that they need, not configured: good enough to run Python."""
-    directory = CACHE / f"base-{hash_of(machine.name(), *BASE)}"
+    directory = CACHE / f"base-{hash_of(machine.name(), RELEASE, *BASE)}"
     if directory.exists():
         return directory
     with Unfinished(directory) as unfinished:
@@ -56,7 +59,7 @@ def base() -> Path:
         for name in ("dev", "proc", "sys", "tmp", "var/lib/dpkg/info"):
             (unfinished / name).mkdir(parents=True)
         database, status = unfinished / "var" / "lib" / "dpkg", []
-        for package in _packages(BASE, unfinished, empty=True):
+        for package in _packages(BASE, unfinished, base=True):
             archive = subprocess.Popen(
                 ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
             )
@@ -68,18 +71,22 @@ def base() -> Path:
             (database / "info" / f"{name}.list").write_text(re.sub(r"(?m)^\.", "", paths))
             status.append(run("dpkg-deb", "--field", str(package)))
         (database / "status").write_text("\n".join(status))
+        # As the configuration of ca-certificates does: without it, no pip starts.
+        found = sorted((unfinished / "usr/share/ca-certificates").rglob("*.crt"))
+        certificates = unfinished / "etc/ssl/certs/ca-certificates.crt"
+        certificates.write_bytes(b"".join(path.read_bytes() for path in found))
     return directory
 
 
-def _packages(names: Sequence[str], where: Path, *, empty: bool = False) -> Iterator[Path]:
+def _packages(names: Sequence[str], where: Path, *, base: bool = False) -> Iterator[Path]:
     """Download Debian packages and those that they need; delete each after it was used.
 
     Args:
         names: The packages.
         where: Where there is room.
-        empty: Not only those that the machine has not.
+        base: For a base: of its release, and not only those that the machine has not.
     """
-    apt, archives = where.parent / "apt", where / ".archives"
+    apt, archives = where.parent / ("apt-base" if base else "apt"), where / ".archives"
     for directory in (apt / "lists" / "partial", archives / "partial"):
         directory.mkdir(parents=True, exist_ok=True)
     options = [
@@ -91,9 +98,9 @@ def _packages(names: Sequence[str], where: Path, *, empty: bool = False) -> Iter
         "Acquire::Retries=3",
         "Debug::NoLocking=1",  # nothing of the machine's is written
     ]
-    if empty:
+    if base:
         (apt / "status").touch()
-        options.append(f"Dir::State::status={apt / 'status'}")
+        options += [f"Dir::State::status={apt / 'status'}", *_sources(apt / "sources")]
     apt_get = ["apt-get", "-qq", *(f"-o{option}" for option in options)]
     run(*apt_get, "update", unavailable="apt-get cannot get Debian's packages")
     install = ("--yes", "--no-install-recommends", "--download-only", "install", *names)
@@ -102,6 +109,25 @@ def _packages(names: Sequence[str], where: Path, *, empty: bool = False) -> Iter
         yield package
         package.unlink()
     shutil.rmtree(archives)
+
+
+def _sources(directory: Path) -> list[str]:
+    """Write the machine's sources for `RELEASE`, and return the options that say so.
+
+    On a derivative of Debian nothing is: its own release is as good a base.
+    """
+    system = platform.freedesktop_os_release()
+    if system["ID"] != "debian":
+        return []
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    release = re.compile(rf"(?<![\w-]){system['VERSION_CODENAME']}\b")
+    etc = Path("/etc/apt")
+    for path in (etc / "sources.list", *(etc / "sources.list.d").glob("*.*")):
+        if path.exists() and release.search(text := path.read_text()):
+            (directory / path.name).write_text(release.sub(RELEASE, text))
+    lists = directory / "sources.list"
+    return [f"Dir::Etc::SourceList={lists}", f"Dir::Etc::SourceParts={directory}"]
 
 
 def with_tools(tools: Path, *argv: str) -> list[str]:

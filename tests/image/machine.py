@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CACHE: Final = ROOT / ".tools" / "image"
+CACHE: Final = (ROOT / ".tools" / "image").resolve()
 
 SECONDS: Final = 300  # for any one command
 

@@ -68,7 +68,7 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     (config / "config.yaml").write_text(CONFIG)
     (directory / "colas" / "cherry").touch()
     process = await containers.start(
-        *("run", "--root=/host", f"--state-dir={STATE}", "--log-format=json"),
+        *("run", "--root=/host", f"--state-dir={STATE}", "--status-listen=127.0.0.1:9111"),
         mounts={
             PLUGINS: plugins,
             STATE: directory / "state",
@@ -94,6 +94,8 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     fresh.replace(config / "config.yaml")
     await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
     assert (directory / "state" / "nodes").is_dir()
+    shown = await asyncio.to_thread(containers.execute, "status")
+    assert COLA in shown.stdout, shown.stderr
 
     assert await ended(process) < 30  # what a pod is given
     assert not list(plugins.glob("devhost-*.sock"))

@@ -1,0 +1,94 @@
+"""Each command in the image: nothing that it needs was left out."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.image.container import Containers
+from tests.support.screen import terminal
+
+FILE: Final = "/etc/devhost/config.yaml"
+NAME: Final = "example.com/slot"
+SMARTER: Final = "- devicematch: ^null$\n  nummaxdevices: 2\n"
+CASES: Final = f"""\
+version: v1
+config: config.yaml
+tests:
+  - name: they come
+    steps:
+      - expect: {{{NAME}: {{devices: ["0", "1", "2"]}}}}
+"""
+COMMANDS: Final = {
+    ("schema",): "$schema",
+    ("plan", FILE): NAME,
+    ("plan", FILE, "-o", "yaml"): NAME,
+    ("plan", FILE, "--explain"): NAME,
+    ("plan", FILE, "--against", FILE): NAME,
+    ("devices", "--root=/"): "",
+    ("init", "--yes", "null"): "version: v1",
+    ("convert", "/etc/devhost/smarter.yaml", "--dev=null"): "version: v1",
+    ("test", "/etc/devhost/cases.yaml"): "they come",
+    ("try", FILE, "--once"): NAME,
+}
+IMPORTS: Final = """
+import ast, importlib, pathlib, devhost
+package = pathlib.Path(devhost.__file__).parent
+names = set()
+for path in package.rglob("*.py"):
+    module = path.relative_to(package.parent).with_suffix("")
+    if "testing" in module.parts or module.name == "__main__":
+        continue
+    names.add(".".join(module.parts).removesuffix(".__init__"))
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import():
+                names.update(each.name for each in node.names)
+            case ast.ImportFrom():
+                names.add(node.module)
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(
+        f"version: v1\nresources:\n  - {{name: {NAME}, sources: [static: 3]}}\n"
+    )
+    (tmp_path / "smarter.yaml").write_text(SMARTER)
+    (tmp_path / "cases.yaml").write_text(CASES)
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+def mounts(directory: Path) -> dict[str, Path]:
+    return {"/etc/devhost:ro": directory, "/tmp": directory / "tmp"}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_commands(containers: Containers, directory: Path, arguments: tuple[str, ...]) -> None:
+    done = containers.run(*arguments, mounts=mounts(directory))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert COMMANDS[arguments] in done.stdout
+
+
+async def test_try_in_a_terminal(containers: Containers, directory: Path) -> None:
+    containers.terminal = True
+    argv = containers.argv("try", FILE, mounts=mounts(directory))
+    async with terminal(argv, os.environ) as screen:
+        await screen.shows(f"{NAME}: 3 of 3 allocatable")
+        screen.type("\x04")
+        assert await screen.process.wait() == 0
+
+
+def test_every_module_that_is_imported_anywhere(containers: Containers, directory: Path) -> None:
+    """Also by functions, and `devhost` in full; but for the fixtures, which need pytest."""
+    (directory / "code.py").write_text(IMPORTS)
+    argv = ("/opt/devhost/bin/python3", "/etc/devhost/code.py")
+    rootfs = containers.image.rootfs
+    done = containers.run(*argv, mounts=mounts(directory), rootfs=rootfs)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 250
