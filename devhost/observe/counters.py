@@ -1,8 +1,4 @@
-"""Counters, as plain numbers.
-
-prometheus-client takes megabytes, and kilobytes per series, so it is imported when the metrics
-are first requested (`devhost.observe.metrics`).
-"""
+"""Counters, as plain numbers: an object for each series would take kilobytes."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence

@@ -1,25 +1,16 @@
 """The metrics for Prometheus: the counters, and the current state of the host."""
 
-import math
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
-
-from prometheus_client import ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from devhost.model.names import printable
 from devhost.model.state import State
-from devhost.observe.counters import Counters, Durations, ResourceCounters
+from devhost.observe.counters import Counters, ResourceCounters
+from devhost.observe.exposition import Family, single
 from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
+from devhost.observe.process_metrics import process_families
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL: Final = "resource_name"
@@ -32,173 +23,172 @@ def text(counters: Counters, host: HostMetrics) -> bytes:
     increase in a series that begins at 1.
     """
     counters.keep([one.name for one in host.resources])
-    return generate_latest(_Collected(lambda: _all(counters, host)))
+    counted = _counter_families(counters.by_resource)
+    families = chain(_state_families(host), counted, process_families())
+    return "".join(chain.from_iterable(families)).encode()
 
 
-class _Collected(Collector):
-    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return self._families()
-
-
-def _all(counters: Counters, host: HostMetrics) -> Iterator[Metric]:
-    yield from _state_families(host)
-    yield from _counter_families(counters.by_resource)
-    yield from ProcessCollector(registry=None).collect()
-
-
-def _counter_families(by_resource: Mapping[str, ResourceCounters]) -> Iterator[Metric]:
-    registrations = CounterMetricFamily(
-        "devhost_registrations",
+def _counter_families(by_resource: Mapping[str, ResourceCounters]) -> Iterator[Family]:
+    registrations = Family(
+        "counter",
+        "devhost_registrations_total",
         "Registrations with kubelet, by result.",
-        labels=[_LABEL, "result"],
+        _LABEL,
+        "result",
     )
-    allocations = CounterMetricFamily(
-        "devhost_allocations",
+    allocations = Family(
+        "counter",
+        "devhost_allocations_total",
         "Allocate calls by kubelet, by result.",
-        labels=[_LABEL, "result"],
+        _LABEL,
+        "result",
     )
-    allocation_durations = HistogramMetricFamily(
-        "devhost_allocation_duration_seconds", "Duration of Allocate calls.", labels=[_LABEL]
+    allocation_durations = Family(
+        "histogram", "devhost_allocation_duration_seconds", "Duration of Allocate calls.", _LABEL
     )
-    discovery_durations = HistogramMetricFamily(
-        "devhost_discovery_duration_seconds", "Duration of scans of the host.", labels=[_LABEL]
+    discovery_durations = Family(
+        "histogram", "devhost_discovery_duration_seconds", "Duration of scans of the host.", _LABEL
     )
-    discovery_errors = CounterMetricFamily(
-        "devhost_discovery_errors",
+    discovery_errors = Family(
+        "counter",
+        "devhost_discovery_errors_total",
         "Scans of the host in which a source could not be read.",
-        labels=[_LABEL],
+        _LABEL,
     )
     for name, one in by_resource.items():
         for ok, count in one.registrations.items():
-            registrations.add_metric([name, _result(ok=ok)], count)
+            registrations.add(count, name, _result(ok=ok))
         for result, count in one.allocations.items():
-            allocations.add_metric([name, result], count)
-        _add(allocation_durations, name, one.allocation_durations)
-        _add(discovery_durations, name, one.discovery_durations)
-        discovery_errors.add_metric([name], one.discovery_errors)
+            allocations.add(count, name, result)
+        for family, durations in (
+            (allocation_durations, one.allocation_durations),
+            (discovery_durations, one.discovery_durations),
+        ):
+            family.add_histogram(durations.bounds, durations.counts, durations.total, name)
+        discovery_errors.add(one.discovery_errors, name)
     yield from (registrations, allocations, allocation_durations)
     yield from (discovery_durations, discovery_errors)
-
-
-def _add(family: HistogramMetricFamily, name: str, durations: Durations) -> None:
-    bounds = [floatToGoString(bound) for bound in (*durations.bounds, math.inf)]  # type: ignore[no-untyped-call]
-    buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
-    family.add_metric([name], buckets, durations.total)
 
 
 def _result(*, ok: bool) -> str:
     return "ok" if ok else "error"
 
 
-def _state_families(host: HostMetrics) -> Iterator[Metric]:
-    build = GaugeMetricFamily(
-        "devhost_build_info", "The version of devhost and of Python.", labels=["version", "python"]
+def _state_families(host: HostMetrics) -> Iterator[Family]:
+    build = Family(
+        "gauge", "devhost_build_info", "The version of devhost and of Python.", "version", "python"
     )
-    build.add_metric([host.version, platform.python_version()], 1)
+    build.add(1, host.version, platform.python_version())
     yield build
     yield from _resource_families(host.resources)
     if host.config is not None:
         yield from _config_families(host.config)
-    yield CounterMetricFamily(
-        "devhost_kubelet_restarts",
+    yield single(
+        "counter",
+        "devhost_kubelet_restarts_total",
         "Restarts of kubelet that registrations have shown.",
-        value=host.kubelet_restarts,
+        host.kubelet_restarts,
     )
-    yield CounterMetricFamily(
-        "devhost_cdi_spec_writes",
-        "CDI spec files written.",
-        value=host.cdi_spec_writes,
+    yield single(
+        "counter", "devhost_cdi_spec_writes_total", "CDI spec files written.", host.cdi_spec_writes
     )
-    yield CounterMetricFamily(
-        "devhost_log_lines_dropped",
+    yield single(
+        "counter",
+        "devhost_log_lines_dropped_total",
         "Log lines dropped because the log was not read fast enough.",
-        value=host.log_lines_dropped,
+        host.log_lines_dropped,
     )
-    yield CounterMetricFamily(
-        "devhost_uevent_overruns",
+    yield single(
+        "counter",
+        "devhost_uevent_overruns_total",
         "Times that device events of the kernel were lost; everything was read again.",
-        value=host.uevent_overruns,
+        host.uevent_overruns,
     )
     if host.holders is not None:
         yield _holder_family(host.holders)
 
 
-def _resource_families(resources: Iterable[ResourceMetrics]) -> Iterator[Metric]:
-    label = [_LABEL]
-    devices = GaugeMetricFamily(
-        "devhost_devices", "Distinct devices by health.", labels=[*label, "health"]
-    )
-    expected = GaugeMetricFamily(
+def _resource_families(resources: Iterable[ResourceMetrics]) -> Iterator[Family]:
+    devices = Family("gauge", "devhost_devices", "Distinct devices by health.", _LABEL, "health")
+    expected = Family(
+        "gauge",
         "devhost_devices_expected",
         "Devices that should be there: minDevices, or the maximum of the last 24 hours.",
-        labels=label,
+        _LABEL,
     )
-    missing = GaugeMetricFamily(
-        "devhost_devices_missing", "Expected devices that are not there.", labels=label
+    missing = Family(
+        "gauge", "devhost_devices_missing", "Expected devices that are not there.", _LABEL
     )
-    registered = GaugeMetricFamily(
+    registered = Family(
+        "gauge",
         "devhost_registered",
         "Whether the resource is registered with kubelet (1 or 0).",
-        labels=label,
+        _LABEL,
     )
-    streams = GaugeMetricFamily("devhost_streams", "Open ListAndWatch calls.", labels=label)
-    updates = CounterMetricFamily(
-        "devhost_list_updates", "Device lists sent to kubelet.", labels=label
+    streams = Family("gauge", "devhost_streams", "Open ListAndWatch calls.", _LABEL)
+    updates = Family(
+        "counter", "devhost_list_updates_total", "Device lists sent to kubelet.", _LABEL
     )
-    states = GaugeMetricFamily(
+    states = Family(
+        "gauge",
         "devhost_resource_state",
         "The state of the resource: 1 for the current state, 0 for all others.",
-        labels=[*label, "state"],
+        _LABEL,
+        "state",
     )
     for one in resources:
-        devices.add_metric([one.name, "Healthy"], one.healthy)
-        devices.add_metric([one.name, "Unhealthy"], one.unhealthy)
-        expected.add_metric([one.name], one.expected)
-        missing.add_metric([one.name], one.missing)
-        registered.add_metric([one.name], one.registered)
-        streams.add_metric([one.name], one.streams)
-        updates.add_metric([one.name], one.list_updates)
+        devices.add(one.healthy, one.name, "Healthy")
+        devices.add(one.unhealthy, one.name, "Unhealthy")
+        expected.add(one.expected, one.name)
+        missing.add(one.missing, one.name)
+        registered.add(one.registered, one.name)
+        streams.add(one.streams, one.name)
+        updates.add(one.list_updates, one.name)
         for state in State:
-            states.add_metric([one.name, state], one.state is state)
+            states.add(one.state is state, one.name, state)
     yield from (devices, expected, missing, registered, streams, updates, states)
 
 
-def _config_families(config: ConfigMetrics) -> Iterator[Metric]:
-    reloads = CounterMetricFamily(
-        "devhost_config_reloads",
+def _config_families(config: ConfigMetrics) -> Iterator[Family]:
+    reloads = Family(
+        "counter",
+        "devhost_config_reloads_total",
         "Changes of the configuration file, by result.",
-        labels=["result"],
+        "result",
     )
-    reloads.add_metric([_result(ok=True)], config.reloads)
-    reloads.add_metric([_result(ok=False)], config.failures)
+    reloads.add(config.reloads, _result(ok=True))
+    reloads.add(config.failures, _result(ok=False))
     yield reloads
-    yield GaugeMetricFamily(
+    yield single(
+        "gauge",
         "devhost_config_last_reload_successful",
         "Whether the current content of the configuration file is in use (1 or 0).",
-        value=config.usable,
+        config.usable,
     )
-    yield GaugeMetricFamily(
+    yield single(
+        "gauge",
         "devhost_config_last_reload_success_timestamp_seconds",
         "When the configuration in use was applied.",
-        value=config.applied,
+        config.applied,
     )
-    shown = GaugeMetricFamily(
-        "devhost_config_hash_info", "The hash of the configuration in use.", labels=["hash"]
+    shown = Family(
+        "gauge", "devhost_config_hash_info", "The hash of the configuration in use.", "hash"
     )
-    shown.add_metric([config.hash], 1)
+    shown.add(1, config.hash)
     yield shown
 
 
-def _holder_family(holders: Iterable[DeviceHolder]) -> Metric:
-    family = GaugeMetricFamily(
+def _holder_family(holders: Iterable[DeviceHolder]) -> Family:
+    family = Family(
+        "gauge",
         "devhost_device_allocated",
         "Devices that pods have; the value is always 1.",
-        labels=[_LABEL, "device_id", "namespace", "pod"],
+        _LABEL,
+        "device_id",
+        "namespace",
+        "pod",
     )
     for one in holders:
         labels = (one.resource, one.device_id, one.namespace, one.pod)  # as kubelet has them
-        family.add_metric([printable(label) for label in labels], 1)
+        family.add(1, *map(printable, labels))
     return family

@@ -409,7 +409,6 @@ HEAVY: Final = (
     "asyncio",
     "google.protobuf",
     "grpc",
-    "prometheus_client",
     "rich",
     "ssl",
     "watchdog",

@@ -133,12 +133,12 @@ async def test_a_port_that_is_taken_ends_the_start(
     assert not daemon.sockets()
 
 
-async def test_off_unless_told(daemon: Daemon, started: Kubelet) -> None:
-    """Nothing listens, and the library that counts is not even loaded."""
+async def test_off_by_default(daemon: Daemon, started: Kubelet) -> None:
+    """Nothing listens, and what writes the metrics is not even loaded."""
     daemon.flags = daemon.flags[4:]
     daemon.prelude += """
 import atexit, sys
-atexit.register(lambda: print(f"loaded {'prometheus_client' in sys.modules}", file=sys.stderr))
+atexit.register(lambda: print(f"loaded {'devhost.observe.metrics' in sys.modules}", file=sys.stderr))
 """
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
