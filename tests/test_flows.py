@@ -32,6 +32,7 @@ resources:
 """
 ALLOCATE_MODULES: Final = 18  # a third of them judge once more what the host has
 EVENT_MODULES: Final = 40  # the fewer the better: who follows a device reads them
+EQUALITY: Final = "immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"
 
 
@@ -46,6 +47,7 @@ class Modules:
         file = frame.f_code.co_filename
         if file.startswith(PACKAGE):
             self.seen.add(file.removeprefix(PACKAGE))
+            self.seen.discard(EQUALITY)
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:

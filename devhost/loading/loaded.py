@@ -35,7 +35,7 @@ class Loaded:
     name: str = ""
     texts: tuple[str, ...] = field(default=(), compare=False)
     profile: str = ""
-    policy: Policy = _NO_FLAGS
+    policy: Policy = field(default=_NO_FLAGS, compare=False)
 
     def require(self) -> Config:
         """Return the configuration.
