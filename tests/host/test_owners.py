@@ -147,7 +147,8 @@ async def test_what_went_away_is_free_without_pod_resources() -> None:
     """A node that is no longer found is nobody's; the next one in its place is another."""
     who = owners()
     assert await healthy(who, resource(A), device("a"))
-    who._index.of(Owner(A, "a", shared=False))["/dev/x"].unknown = False  # kubelet knows
+    (entry,) = who._index.of(Owner(A, "a", shared=False))
+    entry.unknown = False  # kubelet knows
     who.offered(A, ())
     who.drop_free()
     assert not await healthy(who, resource(B), device("b"))

@@ -1,6 +1,6 @@
 """The records of node owners in memory, by owner and by node."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -60,10 +60,14 @@ class OwnerIndex:
         """Return the devices of a resource that have records."""
         return self._entries.get(resource, {}).keys()
 
-    def of(self, owner: Owner) -> Mapping[str, Entry]:
-        """Return the entries of a device, by the real paths of its nodes."""
-        entries = self._entries.get(owner.resource, {}).get(owner, ())
-        return {entry.record.realpath: entry for entry in entries}
+    def of(self, owner: Owner) -> tuple[Entry, ...]:
+        """Return the entries of a device, one for each real path of its nodes."""
+        return self._entries.get(owner.resource, {}).get(owner, ())
+
+    def known(self, record: OwnerRecord) -> Entry | None:
+        """Return the entry of a record's owner and real path."""
+        entries = self.of(record.owner)
+        return next((one for one in entries if one.record.realpath == record.realpath), None)
 
     def at(self, keys: Iterable[NodeIdentity | str]) -> Iterator[Entry]:
         """Yield the entries of a node, by its keys."""
@@ -92,7 +96,9 @@ class OwnerIndex:
 
 
 def _remove(entries: dict[K, tuple[Entry, ...]], key: K, entry: Entry) -> None:
-    if rest := tuple(one for one in entries.get(key, ()) if one is not entry):
+    before = entries[key]
+    place = before.index(entry)  # not by comparing in Python: a device may have 10,000 nodes
+    if rest := before[:place] + before[place + 1 :]:
         entries[key] = rest
     else:
-        entries.pop(key, None)
+        del entries[key]

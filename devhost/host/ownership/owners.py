@@ -104,7 +104,7 @@ class Owners:
     def has(self, name: str) -> bool:
         """Whether a resource has devices with nodes, now."""
         owners = self._index.owners(name)
-        return any(not one.former for owner in owners for one in self._index.of(owner).values())
+        return any(not one.former for owner in owners for one in self._index.of(owner))
 
     def withheld(self, name: str) -> int:
         """Return how many devices of a resource are withheld."""
@@ -138,7 +138,7 @@ class Owners:
 
     def left(self, owner: Owner) -> None:
         """Note that a device is gone."""
-        for entry in tuple(self._index.of(owner).values()):
+        for entry in self._index.of(owner):
             self._leave(entry)
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
@@ -199,7 +199,7 @@ class Owners:
 
     def _has_left(self, owner: Owner) -> bool:
         """Whether a device is gone; else it may have only lost a node."""
-        return all(one.former for one in self._index.of(owner).values())
+        return all(one.former for one in self._index.of(owner))
 
     def _elsewhere(self, resource: str) -> bool:
         return self._instances.newer(resource) or bool(self._instances.older(resource))
@@ -213,12 +213,12 @@ class Owners:
         if not own:
             return
         if device.missing_since is not None:
-            for realpath, entry in tuple(own.items()):
-                entry.gone = not device.replaced and realpath not in device.remaining
+            for entry in own:
+                entry.gone = not device.replaced and entry.record.realpath not in device.remaining
                 if entry.gone:  # the file may have another name now, in another resource
                     self._lose(entry)
             return
-        former = [entry for entry in own.values() if entry.record.boot != self._index.boot]
+        former = [entry for entry in own if entry.record.boot != self._index.boot]
         paths = {path for node in device.nodes for path in _paths(node)} if former else set()
         for entry in former:
             # The machine has rebooted since; its path leads to the node that is found now.
@@ -235,12 +235,14 @@ class Owners:
             self._record(resource, device, nodes)
         # Also if it is withheld, or two devices that exchange their nodes wait for each other.
         own = self._index.of(owner_of(resource, device))
-        for entry in [entry for realpath, entry in own.items() if realpath not in nodes]:
-            self._lose(entry)
+        for entry in own:
+            if entry.record.realpath not in nodes:
+                self._lose(entry)
 
     def _record(self, resource: Resource, device: HostDevice, nodes: Mapping[str, Node]) -> None:
         owner, allow = owner_of(resource, device), resource.overlap == "allow"
-        own = self._index.of(owner)
+        own = {entry.record.realpath: entry for entry in self._index.of(owner)}
+        unknown = all(entry.unknown for entry in own.values())
         for realpath, node in nodes.items():
             assert node.state is not None  # noqa: S101 (see above)
             identity, entry = identity_of(node.state), own.get(realpath)
@@ -248,7 +250,6 @@ class Owners:
                 entry.former = entry.gone = False
                 self._index.former.discard(entry)
                 continue
-            unknown = not own or all(one.unknown for one in own.values())
             if entry is not None:
                 self._index.forget(entry)
             record = OwnerRecord(
@@ -256,7 +257,6 @@ class Owners:
             )
             self._index.add(Entry(record, unknown=unknown))
             self._journal.put(record)
-            own = self._index.of(owner)
 
     def _same(
         self, record: OwnerRecord, node: Node, identity: NodeIdentity, *, allow: bool
@@ -293,12 +293,12 @@ class Owners:
         """Return why a device cannot be offered; ``None`` where it can."""
         other = self._other(resource, device)
         if other is None:
-            own = self._index.of(owner_of(resource, device))
             former = Owner(resource.name, device.id, shared=resource.replicas <= 1)
             if (served := self._served.get(resource.name)) and _lists(served.device_list, former):
                 return f"{WITHHELD}: its former IDs are still in the kubelet's list"
-            nodes = [node.state for node in device.nodes if node.state]
-            if all(state.realpath in own and not own[state.realpath].former for state in nodes):
+            own = self._index.of(owner_of(resource, device))
+            recorded = {entry.record.realpath for entry in own if not entry.former}
+            if all(node.state.realpath in recorded for node in device.nodes if node.state):
                 return None
             return f"{WITHHELD}: its nodes are about to be recorded"
         owner = other.record.owner
@@ -352,7 +352,7 @@ class Owners:
         """Adopt the records of other instances."""
         now = asyncio.get_running_loop().time()
         for record in others:
-            known = self._index.of(record.owner).get(record.realpath)
+            known = self._index.known(record)
             if known is not None and not known.former:
                 if record.dropped:
                     self._journal.put(known.record)
@@ -362,7 +362,7 @@ class Owners:
             if not record.dropped:
                 self._index.add(Entry(record, former=True, since=now))
         for record in refused:
-            known = self._index.of(record.owner).get(record.realpath)
+            known = self._index.known(record)
             if known is not None and known.record is record:
                 self._index.forget(known)
                 if served := self._served.get(record.owner.resource):
