@@ -131,8 +131,9 @@ class Expectations:
                 await self._due.wait()
                 await asyncio.sleep(_BURST_S)
                 self._due.clear()
-                while self._changed:
-                    self._count(*self._changed.popitem())
+                for name in tuple(self._changed):  # what changes meanwhile is counted next time
+                    if (published := self._changed.pop(name, None)) is not None:
+                        self._count(name, published)
                     await asyncio.sleep(0)  # a thousand resources take a while
                 self._save_soon()
         finally:
