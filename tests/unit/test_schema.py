@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import datetime as dt
 import json
 import pathlib
 from typing import Any, Final
@@ -26,8 +27,8 @@ def _config(*resources: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"version": "v1", "resources": list(resources), **more}
 
 
-def _of(source: Any, **more: Any) -> dict[str, Any]:
-    return _config({"name": "example.com/a", "sources": [source], **more})
+def _of(*sources: Any, **more: Any) -> dict[str, Any]:
+    return _config({"name": "example.com/a", "sources": [*sources], **more})
 
 
 RICH: Final[tuple[dict[str, Any], ...]] = (
@@ -129,6 +130,46 @@ POOL: Final[tuple[Any, ...]] = (
     *([], ["a"], ["/x"], ["/x", "/x"], [1], [[]], [None], ["char"], ["${x"]),
     *({}, {"a": "b"}, {"value": "x"}, {"path": "/x"}, {"ids": [], "count": 0}, {"run": ["a"]}),
     *({"mode": "600", "run": ["a"]}, {"exec": ["a"]}, {"dev": "a", "glob": "/x"}, {"static": 1}),
+)
+# The schema says less of these than the loader does.
+HARDWARE: Final[tuple[dict[str, Any], ...]] = (
+    _of(
+        {
+            "usb": {
+                "device": ["1d6b:0002", "0403:*"],
+                "serial": "s*",
+                "class": ["hid", "03"],
+                "interface": 1,
+                "node": ["tty", {"subsystem": "hidraw", "name": "h*", "attr": {"a": "b"}}],
+                "split": True,
+                "exclude": ["1d6b:0003", {"product": "z"}],
+            }
+        },
+        allocate={"devices": [{"hostPath": "/x", "uid": 0, "gid": 4294967294, "mode": "0600"}]},
+    ),
+    _of(
+        {"pci": {"class": "vga", "node": "drm", "exclude": {"class": "0300"}}, "as": "gpu"},
+        {"sysfs": {"subsystem": "a", "uevent": {"K": "v"}, "parent": {"attr": {"a": "b"}}}},
+    ),
+    _of({"exec": {"command": ["a"], "interval": "1m"}}, minDevices=0, inject="cdi"),
+)
+ODD: Final[tuple[Any, ...]] = (
+    *(True, 0, 1, -1, 2**32 - 1, 10**40, 1.0, float("nan"), None, b"a", dt.date(2020, 1, 1)),
+    *(
+        "",
+        "0600\n",
+        "5m\n",
+        "٥m",
+        "٠600",
+        "1d6b:0002\n",
+        "HID",
+        "ff\n",
+        "tty\n",
+        "vfio",
+        "usb",
+        "\u212a",
+    ),
+    *([], [[]], [None], [True], ["a", 1], {}, {1: "a"}, {"a": 1}, {"a": "b"}, {"a/../b": "c"}),
 )
 NAMES: Final = (
     "x-a",
@@ -257,6 +298,17 @@ def test_replacing_any_value_is_judged_alike(value: Any) -> None:
             if (_shape_problem(data) is None) != VALIDATOR.is_valid(data):
                 disagreements.append((path, _shape_problem(data)))
     assert not disagreements
+
+
+@pytest.mark.parametrize("value", ODD, ids=ascii)
+def test_what_is_made_without_pydantic_is_what_it_makes(value: Any) -> None:
+    """Also of hardware, and of values that look alike to one of both."""
+    for rich in (*RICH, *HARDWARE):
+        assert _shape_problem(rich) is None
+        for path in _paths(rich):
+            data = copy.deepcopy(rich)
+            _replaced(data, path, value)
+            _shape_problem(data)
 
 
 @settings(max_examples=300)
