@@ -73,8 +73,10 @@ def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
 def in_own_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     """Run ``work`` that may take long in a thread of its own.
 
+    If none can be started now, it begins when one can, or when another one has ended its work.
+
     Raises:
-        OSError: No thread can be started.
+        OSError: There is none of these threads, and none can be started.
     """
     return _LONG.submit(name, work)
 
