@@ -102,7 +102,7 @@ class Document:
             return ""
         resource = self.tree.value(path[:2])
         name = resource.get("name") if isinstance(resource, dict) else None
-        return name if isinstance(name, str) else ""
+        return brief(name) if isinstance(name, str) else ""
 
     def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
         text = self._lines[line - 1] if line <= len(self._lines) else ""

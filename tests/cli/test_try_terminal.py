@@ -172,7 +172,7 @@ async def test_an_editor_that_leaves_the_terminal_in_disorder(config: Path, tmp_
 
 async def test_the_terminal_is_closed_during_an_edit(config: Path, tmp_path: Path) -> None:
     editor, log = tmp_path / "editor", tmp_path / "log"
-    save(editor, "#!/bin/sh\necho editing; exec sleep 1000\n")
+    save(editor, "#!/bin/sh\necho editing; exec cat\n")
     editor.chmod(0o700)
     argv = ["bash", "-c", f'exec "$@" 2>{log}', "-", *PROGRAM, "try", str(config)]
     async with terminal(argv, environment(EDITOR=str(editor))) as screen:
