@@ -1,5 +1,6 @@
 """A frame of ``devhost try``: the devices as kubelet sees them, answers, and the prompt."""
 
+import io
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -137,10 +138,12 @@ class View:
 
 def _styled(lines: Sequence[Line], width: int) -> list[str]:
     texts = [Text(set_cell_size(text, width).rstrip(), style) for text, style in lines]
-    console = Console(width=width, force_terminal=True, highlight=False, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(Group(*texts), no_wrap=True, overflow="crop")
-    return capture.get().removesuffix("\n").split("\n")
+    shown = io.StringIO()  # not stdout, where even a captured text ends with a write
+    console = Console(
+        file=shown, width=width, force_terminal=True, highlight=False, legacy_windows=False
+    )
+    console.print(Group(*texts), no_wrap=True, overflow="crop")
+    return shown.getvalue().removesuffix("\n").split("\n")
 
 
 def _folded(start: str, text: str, width: int, style: str) -> Iterator[Line]:

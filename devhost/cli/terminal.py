@@ -61,7 +61,10 @@ class Terminal:
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        size = os.get_terminal_size(self._output)
+        try:
+            size = os.get_terminal_size(self._output)
+        except OSError:  # the terminal has gone
+            return 80, 24
         return size.columns or 80, size.lines or 24  # 0: unknown
 
     @contextlib.contextmanager
@@ -89,6 +92,7 @@ class Terminal:
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
         """Give the terminal to another program for a while; Ctrl-C and SIGQUIT are for it alone."""
+        before = self._before
         self._leave()
         self._lent = True
         # Not SIG_IGN, which the other program would inherit.
@@ -102,7 +106,7 @@ class Terminal:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             self._lent = False
-            self._enter()
+            self._enter(before)  # not in the modes that the other program may leave
 
     def draw(self, lines: Sequence[str], cursor: tuple[int, int]) -> None:
         """Show as many lines as there are, which may have colors, and the cursor.
@@ -122,15 +126,18 @@ class Terminal:
             except OSError:
                 self._gone()
 
-    def _enter(self) -> None:
-        if self._before is None:
-            self._before = termios.tcgetattr(self._input)
-            asyncio.get_running_loop().add_reader(self._input, self._readable)
-        tty.setcbreak(self._input)
-        modes = termios.tcgetattr(self._input)
-        modes[_IFLAG] &= ~termios.IXON  # Ctrl-S would stop the program at its next line
-        termios.tcsetattr(self._input, termios.TCSADRAIN, modes)
-        self._write(_ENTER)
+    def _enter(self, before: list[Any] | None = None) -> None:
+        try:
+            if self._before is None:
+                self._before = before or termios.tcgetattr(self._input)
+                asyncio.get_running_loop().add_reader(self._input, self._readable)
+            tty.setcbreak(self._input)
+            modes = termios.tcgetattr(self._input)
+            modes[_IFLAG] &= ~termios.IXON  # Ctrl-S would stop the program at its next line
+            termios.tcsetattr(self._input, termios.TCSADRAIN, modes)
+            self._write(_ENTER)
+        except (termios.error, OSError):
+            self._gone()
         self.redraw()
 
     def _leave(self) -> None:

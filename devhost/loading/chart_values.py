@@ -1,6 +1,6 @@
 """What the chart's values allow a configuration to use: the flags that the chart makes of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy, device_glob_problem, path_glob_problem
@@ -17,32 +17,38 @@ _GLOBS: Final[dict[str, Callable[[str], str | None]]] = {
 _KEYS: Final = (*_GLOBS, "exec")
 
 
-def allowed(tree: Tree, places: Iterable[Path]) -> Policy:
-    """Return what the values at some places allow; each replaces keys of those before it.
+def allowed(tree: Tree, base: Path, profile: Path = ()) -> Policy:
+    """Return what the values at a place allow, or what one of their profiles does.
 
     Raises:
         TreeError: The chart would not take them.
     """
-    found: dict[str, Any] = {}
-    for place in places:
-        values = tree.value(place).get("allow")
-        path: Path = (*place, "allow")
-        if values is None:
-            continue
-        if not isinstance(values, dict):
-            raise _error(tree, path, "should be a mapping")
-        for key, value in values.items():
-            if value is None:  # Helm removes the key
-                found.pop(f"allow_{key}", None)
-            else:
-                found[f"allow_{key}"] = _checked(tree, (*path, key), key, value)
-    return Policy(**found)
+    found = _given(tree, base)
+    if profile:  # replaces what it has
+        found |= _given(tree, profile, in_profile=True)
+    return Policy(**{f"allow_{key}": value for key, value in found.items()})
+
+
+def _given(tree: Tree, place: Path, *, in_profile: bool = False) -> dict[str, Any]:
+    values = tree.value(place)
+    if "allow" not in values:
+        return {}
+    path: Path = (*place, "allow")
+    tree.refuse_duplicates(path)
+    if not isinstance(values["allow"], dict):
+        raise _error(tree, path, "should be a mapping")
+    found = {}
+    for key, value in values["allow"].items():
+        if key not in _KEYS:
+            hint = did_you_mean(key, _KEYS) or f"; known keys: {', '.join(_KEYS)}"
+            raise _error(tree, (*path, key), f"unknown key '{key}'{hint}", on_key=True)
+        tree.refuse_duplicates((*path, key))
+        if value is not None or in_profile:  # elsewhere, Helm removes what is null
+            found[key] = _checked(tree, (*path, key), key, value)
+    return found
 
 
 def _checked(tree: Tree, path: Path, key: str, value: Any) -> Any:
-    if key not in _KEYS:
-        hint = did_you_mean(key, _KEYS) or f"; known keys: {', '.join(_KEYS)}"
-        raise _error(tree, path, f"unknown key '{key}'{hint}", on_key=True)
     if key == "exec":
         if not isinstance(value, bool):
             raise _error(tree, path, "should be true or false")
@@ -50,7 +56,10 @@ def _checked(tree: Tree, path: Path, key: str, value: Any) -> Any:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise _error(tree, path, "should be a list of strings")
     for index, glob in enumerate(value):
-        if (problem := _GLOBS[key](glob)) is not None:
+        problem = _GLOBS[key](glob)
+        if not glob or any(map(str.isspace, glob)):  # the flag's variable is split there
+            problem = f"{glob!r} is empty or contains a space; '?' matches one"
+        if problem is not None:
             raise _error(tree, (*path, index), problem)
     return tuple(value)
 

@@ -102,7 +102,7 @@ class Document:
             return ""
         resource = self.tree.value(path[:2])
         name = resource.get("name") if isinstance(resource, dict) else None
-        return name if isinstance(name, str) else ""
+        return brief(name) if isinstance(name, str) else ""
 
     def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
         text = self._lines[line - 1] if line <= len(self._lines) else ""
@@ -178,7 +178,7 @@ class _Manifests:
         name = metadata.get("name") if isinstance(metadata, dict) else None
         for key in ours:
             place: Path = (*path, "data", key)
-            _refuse_duplicates(tree, place)
+            tree.refuse_duplicates(place)
             shown = f"{key} of ConfigMap {name}" if isinstance(name, str) else key
             yield self._of_string(texts[key], tree.position(place), key, shown)
 
@@ -211,23 +211,11 @@ class _Manifests:
             return error
 
 
-def _refuse_duplicates(tree: Tree, path: Path) -> None:
-    """Refuse a second definition of what contains a configuration: kubectl may take that.
-
-    Raises:
-        TreeError: There is one.
-    """
-    for one in tree.duplicates:
-        if path[: len(one.path)] == one.path:
-            message = f"duplicate key (first defined on line {one.first_line})"
-            raise TreeError(message, one.line, one.column)
-
-
 def _of_values(text: str, tree: Tree) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
     data = tree.data
-    if not isinstance(data, dict) or _KEYS & data.keys():
-        return
+    if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
+        return  # a mapping `resources` is of the pods: their CPU and memory
     for base in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
         values = tree.value(base)
         config, profiles = values.get("config"), values.get("profiles")
@@ -237,8 +225,8 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             place = tree.position((*base, "config", "existingConfigMap"))
             raise TreeError(message, place.line, place.column)
         found = _is_config(config) or (not base and _is_misspelt(config))
-        if found and ("resources" in config or not profiles):
-            _refuse_duplicates(tree, (*base, "config"))
+        if found and (config.get("resources") or not profiles):
+            tree.refuse_duplicates((*base, "config"))
             part = tree.below((*base, "config"))
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
@@ -249,19 +237,19 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
                 name=wrong_shapes.shown(path),
                 base=path,
                 profile=_DEFAULT,
-                allow=allowed(tree, [base]),
+                allow=allowed(tree, base),
             )
         for index, profile in enumerate(profiles):
             if isinstance(profile, dict) and _is_config(profile.get("config")):
-                path = (*base, "profiles", index, "config")
-                _refuse_duplicates(tree, path)
+                path, name = (*base, "profiles", index, "config"), profile.get("name")
+                tree.refuse_duplicates(path)
                 yield Document(
                     text,
                     tree.below(path),
                     name=wrong_shapes.shown(path),
                     base=path,
-                    profile=str(profile.get("name", "")),
-                    allow=allowed(tree, [base, path[:-1]]),
+                    profile=name if isinstance(name, str) else "",
+                    allow=allowed(tree, base, path[:-1]),
                 )
 
 

@@ -37,7 +37,7 @@ def load(file: str, policy: Policy | None = None, profile: str = "") -> Loaded:
         profile: Which configuration of the chart's values.
     """
     found = load_all(file, policy, profile)
-    if len(found) > 1 and found[0].profile:
+    if len({one.profile for one in found}) == len(found) > 1:
         how = "choose one with --profile, or with 'profile' in a file of tests"
         return unusable(file, f"has {len(found)} profiles: {_profiles(found)}; {how}")
     return _only(found, file)

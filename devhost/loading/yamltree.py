@@ -107,6 +107,17 @@ class Tree:
             value = value[part]
         return value
 
+    def refuse_duplicates(self, path: Path) -> None:
+        """Refuse a second definition of a value, or of what contains it.
+
+        Raises:
+            TreeError: There is one, which other programs may take.
+        """
+        for one in self.duplicates:
+            if path[: len(one.path)] == one.path:
+                message = f"duplicate key (first defined on line {one.first_line})"
+                raise TreeError(message, one.line, one.column)
+
 
 @dataclass(slots=True)
 class Extent:

@@ -57,7 +57,7 @@ def test_values_of_the_chart_decide_what_is_allowed(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text(
         f"allow: {{paths: [{tmp_path}]}}\n"
-        "config: {resources: []}\n"
+        "config: {resources: [{name: example.com/b, sources: [static: 1]}]}\n"
         "profiles:\n"
         "  - name: edge\n"
         f"    config: {{version: v1, resources: [{{name: example.com/a, sources: [static: 1], "

@@ -155,6 +155,35 @@ async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, tmp_p
         os.close(editing)
 
 
+async def test_an_editor_that_leaves_the_terminal_in_disorder(config: Path, tmp_path: Path) -> None:
+    """The modes that are given back at the end are those from before it."""
+    editor = tmp_path / "editor"
+    save(editor, "#!/bin/sh\nstty raw -echo\nexit 3\n")
+    editor.chmod(0o700)
+    async with playing(config, EDITOR=str(editor)) as screen:
+        modes = screen.modes()
+        await screen.shows("2 of 2")
+        screen.type("edit\r")
+        await screen.shows("exit status 3")
+        screen.type("quit\r")
+        assert await ended(screen) == 0
+        assert screen.modes() == modes
+
+
+async def test_the_terminal_is_closed_during_an_edit(config: Path, tmp_path: Path) -> None:
+    editor, log = tmp_path / "editor", tmp_path / "log"
+    save(editor, "#!/bin/sh\necho editing; exec cat\n")
+    editor.chmod(0o700)
+    argv = ["bash", "-c", f'exec "$@" 2>{log}', "-", *PROGRAM, "try", str(config)]
+    async with terminal(argv, environment(EDITOR=str(editor))) as screen:
+        await screen.shows("0 of 2")
+        screen.type("edit\r")
+        await screen.writes(b"editing")
+        screen.close()
+        assert await screen.process.wait() == 0
+    assert "Traceback" not in log.read_text()
+
+
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])
 async def test_the_terminal_is_given_back(config: Path, how: str) -> None:
     async with playing(config) as screen:

@@ -157,7 +157,7 @@ profiles:
           sources: [static: 1]
           allocate: {mounts: [/srv/a, /srv/b]}
   - name: own
-    allow: {paths: null, exec: true}
+    allow: {paths: [], exec: true}
     config: {version: v1, resources: []}
 """
 ONE = VALUES.partition("profiles:")[0]
@@ -215,6 +215,11 @@ def test_one_of_several_profiles_is_chosen(tmp_path: Path) -> None:
         ("{paths: /a}", "1:16", "allow.paths: should be a list of strings"),
         ("{paths: [a]}", "1:17", "allow.paths[0]: 'a' does not begin with '/'"),
         ("{devices: [tty*]}", "1:19", "allow.devices[0]: 'tty*' is not a class; a glob on paths"),
+        ("{devices: ['']}", "1:19", "allow.devices[0]: '' is empty or contains a space"),
+        ("{paths: ['/a b']}", "1:17", "allow.paths[0]: '/a b' is empty or contains a space; '?'"),
+        ("{path: null}", "1:9", "allow.path: unknown key 'path'"),
+        ("{exec: true, exec: false}", "1:21", "duplicate key (first defined on line 1)"),
+        ("", "1:7", "allow: should be a mapping"),
         ("{exec: always}", "1:15", "allow.exec: should be true or false"),
         ("[/a]", "1:8", "allow: should be a mapping"),
     ],
@@ -224,6 +229,28 @@ def test_what_values_cannot_allow(tmp_path: Path, allow: str, at: str, says: str
     (problem,) = part.problems
     assert f"{problem.line}:{problem.column}" == at
     assert problem.message.startswith(says)
+
+
+def test_values_may_say_what_the_pods_need(tmp_path: Path) -> None:
+    """The chart's `resources` is not that of a configuration."""
+    text = "resources: {limits: {memory: 1Gi}}\nconfig:\n" + inside(BODY, 2)
+    assert found(tmp_path, text) == ["7:7 config.resources[0].replcas"]
+
+
+def test_without_resources_of_its_own_the_chart_serves_profiles_alone(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(
+        "config: {version: v1, resources: []}\n"
+        "profiles:\n  - name: a\n    config:\n" + inside(GOOD, 6)
+    )
+    assert [part.profile for part in load_all(str(file))] == ["a"]
+
+
+def test_a_dependency_that_is_there_twice_has_no_profile_to_choose(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("".join(f"{name}:\n  config:\n{inside(GOOD, 4)}" for name in "ab"))
+    (problem,) = load(str(file)).problems
+    assert problem.message == "has 2 configurations (a.config, b.config); one is needed here"
 
 
 @pytest.mark.parametrize(
