@@ -95,8 +95,10 @@ class HealthMonitor:
     event loop.
     """
 
-    def __init__(self, name: str, on_change: Callable[[], None]) -> None:
-        self._name, self._on_change = name, on_change
+    def __init__(
+        self, name: str, on_change: Callable[[], None], check: Callable[..., Checked] = check
+    ) -> None:
+        self._name, self._on_change, self._check_device = name, on_change, check
         self._scanner: Scanner | None = None
         self._watched: dict[str, _Watched] = {}
         self._trusted: Mapping[str, HostDevice] = {}  # what is offered while there are no checks
@@ -263,7 +265,9 @@ class HealthMonitor:
     def _check(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
         constants = {"resource": scanner.resource.name, "nodeName": scanner.node_name}
         try:
-            return check(checks, device, scanner.files, constants, allow=scanner.policy)
+            return self._check_device(
+                checks, device, scanner.files, constants, allow=scanner.policy
+            )
         except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
             fields = {"resource": self._name, "device": device.id}
             _LOG.exception("checking failed", extra={"fields": fields})
