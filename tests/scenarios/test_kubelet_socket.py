@@ -88,6 +88,7 @@ async def test_a_socket_that_is_exchanged(
     daemon.flags = ["--log-level", "debug"]
     await daemon.start(config_of(t=3))
     await standin.wait(T, 3, 3)
+    await daemon.until(State.REGISTERED, 1)
     path = directory / "plugins" / "kubelet.sock"
     path.rename(path.with_name("moved"))
     with socket.socket(socket.AF_UNIX) as dead:
