@@ -41,10 +41,7 @@ class Quota:
             again: Called when there may be more room, for one that could use it.
         """
         former = self._used.get(resource, 0)
-        self._taken -= self._taken_by(resource)
-        self._used[resource] = ids
-        self._taken += self._taken_by(resource)
-        self._cut.pop(resource, None)
+        self._set(resource, ids)
         if ids < former:
             self._tell()
         if again is not None:
@@ -52,11 +49,15 @@ class Quota:
 
     def end(self, resource: str) -> None:
         """Forget a resource that has ended."""
+        self._set(resource, 0)
+        del self._used[resource]
+        self._tell()
+
+    def _set(self, resource: str, ids: int) -> None:
         self._taken -= self._taken_by(resource)
-        self._used.pop(resource, None)
+        self._used[resource] = ids
         self._taken += self._taken_by(resource)
         self._cut.pop(resource, None)
-        self._tell()
 
     def _taken_by(self, resource: str) -> int:
         declared, used = self._declared.get(resource), self._used.get(resource, 0)
