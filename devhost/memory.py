@@ -28,15 +28,16 @@ def gc_frozen(*, long_lived: bool = False) -> Iterator[None]:
     The garbage among them stays: 1 of 50 objects of imports, which take 10 ms to look through.
 
     Args:
-        long_lived: For a process that lives long: collect the oldest generation rarely from then
-            on, because calls wait meanwhile.
+        long_lived: For a process that lives long: no collections until `gc_freeze_started`, and
+            from then on rarely one of the oldest generation, because calls wait meanwhile.
     """
     with gc_paused():
         yield
-        if long_lived:
-            youngest, middle, _ = gc.get_threshold()
-            gc.set_threshold(youngest, middle, _OLD_AFTER)
         gc.freeze()
+    if long_lived:
+        youngest, middle, _ = gc.get_threshold()
+        gc.set_threshold(youngest, middle, _OLD_AFTER)
+        gc.disable()
 
 
 def gc_freeze_many(count: int) -> None:
@@ -50,9 +51,10 @@ def gc_freeze_many(count: int) -> None:
 
 
 def gc_freeze_started() -> None:
-    """Drop the latest garbage of a start, and exempt all other values from collection.
+    """Drop the garbage of a start, exempt all other values from collection, and begin with it.
 
-    A full collection would take longer than a call of kubelet may wait.
+    Collections during a start of 1,000 resources take 5 % of its CPU time and find next to nothing.
     """
     gc.collect(1)
     gc.freeze()
+    gc.enable()

@@ -1,11 +1,13 @@
 """What was probably meant, where what is written matches nothing."""
 
-import difflib
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from devhost.model import names
+
+if TYPE_CHECKING:
+    from difflib import SequenceMatcher
 
 _COMPARED_MAX: Final = 500  # names; it takes time
 _FEW: Final = 5  # names that are all told
@@ -21,8 +23,10 @@ def closest(written: str, found: Iterable[str], least: float = _NEAR) -> str | N
         found: The names; of equally alike ones the first counts.
         least: How alike a name has to be, from 0 to 1.
     """
+    from difflib import SequenceMatcher  # noqa: PLC0415 (300 KiB; most hosts need none)
+
     plain = "".join(one for one in written.lower() if one.isalnum() or one in "-_.:")
-    matcher = difflib.SequenceMatcher(b=plain, autojunk=False)
+    matcher = SequenceMatcher(b=plain, autojunk=False)
     best, near = least, None
     for name in itertools.islice(dict.fromkeys(found), _COMPARED_MAX):
         ratio = _ratio(matcher, name.lower(), len(plain), best)
@@ -31,7 +35,7 @@ def closest(written: str, found: Iterable[str], least: float = _NEAR) -> str | N
     return near
 
 
-def _ratio(matcher: "difflib.SequenceMatcher[str]", name: str, length: int, least: float) -> float:
+def _ratio(matcher: "SequenceMatcher[str]", name: str, length: int, least: float) -> float:
     """Return how alike a name is: its beginning as a whole, or a part of it."""
     part = 0.0
     if len(name) > length + 2 and length:

@@ -53,6 +53,7 @@ class Resolved:
 
     Attributes:
         uses: Why directories are watched.
+        missing: Whether a directory was missing.
         error: Why a directory that exists is not watched.
     """
 
@@ -60,6 +61,7 @@ class Resolved:
         self._inotify, self._watches = inotify, watches
         self._read = 0  # entries, in the search for directories
         self.uses: set[Use] = set()
+        self.missing = False
         self.error: OSError | None = None
 
     def add(self, target: WatchTarget) -> None:
@@ -103,6 +105,7 @@ class Resolved:
             return False
         except OSError as error:
             if error.errno in _MISSING:
+                self.missing = True
                 return False
             self.error = self.error or error
         else:

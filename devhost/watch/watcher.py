@@ -113,6 +113,7 @@ class Subscription:
             return
         clock = asyncio.get_running_loop().time
         began = clock()
+        self._watcher.resolving += 1
         work.add_done_callback(
             lambda done: self._resolved(resolving, rounds, done.result(), clock() - began)
         )
@@ -120,14 +121,15 @@ class Subscription:
     def _resolved(
         self, resolving: asyncio.Future[None], rounds: int, found: Resolved, taken: float
     ) -> None:
-        """Use the watches that a thread has added; resolve again until they stay the same.
+        """Use the watches that a thread has added; resolve again if they may not be right.
 
-        Events that are read before a watch is in use are lost, also that of its end. Another
-        round finds the changes that they were about.
+        Events that were read before a watch is in use are lost, also that of its end. What was
+        missing may have come before a directory above it was watched. Another round finds that.
         """
         if not self._watcher.is_open:
             return
         before, current = self._uses, self._resolving is resolving
+        lost = self._watcher.resolved(use.watch for use in found.uses - before)
         if current:  # else the targets were replaced meanwhile: what was added for them is removed
             self._uses = found.uses
         self._watches.settle(len(self._uses))
@@ -141,7 +143,8 @@ class Subscription:
             self.notify(None)
         if self._resolving is not resolving:
             return  # the callback has closed it
-        if self._stale or (changed and rounds < _ROUNDS_MAX):
+        doubtful = changed and (lost or found.missing)
+        if self._stale or (doubtful and rounds < _ROUNDS_MAX):
             # Directories that come and go all the time leave the processor to others.
             again, rest = 0 if self._stale else rounds + 1, min(taken, _REST_MAX_S)
             asyncio.get_running_loop().call_later(rest, self._again, resolving, again)
@@ -172,10 +175,15 @@ Users = dict[str, set[tuple[Subscription, Use]]]
 class Watcher:
     """Notifies subscribers, on the event loop, of changes in directories.
 
-    Users enter it once, and call `subscribe`; the other methods are for subscriptions.
+    Users enter it once, and call `subscribe`; the rest is for subscriptions.
+
+    Attributes:
+        resolving: How many threads add watches that are not in use yet.
     """
 
     def __init__(self) -> None:
+        self.resolving = 0
+        self._had_events: set[int] = set()  # watches, since the first of these threads began
         self.is_open = False
         self._inotify: Inotify | None = None
         self.subscriptions: set[Subscription] = set()
@@ -219,6 +227,14 @@ class Watcher:
             asyncio.get_running_loop().add_reader(reader, self._read, self._inotify)
         return self._inotify
 
+    def resolved(self, watches: Iterable[int]) -> bool:
+        """Note that a thread has ended; return whether its watches may have lost events."""
+        lost = not self._had_events.isdisjoint(watches)
+        self.resolving -= 1
+        if not self.resolving:
+            self._had_events.clear()
+        return lost
+
     def add(self, subscription: Subscription, uses: Iterable[Use]) -> None:
         """Deliver the events of watches to a subscription."""
         for use in uses:
@@ -248,6 +264,8 @@ class Watcher:
 
     def _read(self, inotify: Inotify) -> None:
         for watch, mask, name in inotify.read():
+            if self.resolving:
+                self._had_events.add(watch)
             users = self._users.get(watch, {})
             if mask & OVERFLOW:
                 _LOG.debug("inotify queue overflow, scanning everything")
