@@ -32,6 +32,9 @@ LEFT_OUT: Final[Ignore] = shutil.ignore_patterns(
 )
 VENV_LEFT_OUT: Final[Ignore] = shutil.ignore_patterns("__pycache__", "[Aa]ctivate*", "include")
 
+# Their docstrings are texts of `--help` and `schema`.
+PRINTED: Final = tuple(f"/site-packages/devhost/{name}/" for name in ("cli", "model", "testing"))
+
 FILES: Final = {
     "etc/passwd": "root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -141,8 +144,8 @@ class Image:
     def compile(self) -> None:
         """Compile all modules: good whatever becomes of the time stamps of their sources.
 
-        Only devhost keeps its docstrings, which are texts of `--help` and `schema`. Those of the
-        libraries take 1.2 MiB of each process, and asserts go with them.
+        Docstrings take 1.5 MiB of each process. They are left out, with asserts, but for those
+        that commands print.
         """
         for source in self.root.rglob("*.py"):
             py_compile.compile(
@@ -150,7 +153,7 @@ class Image:
                 cfile=importlib.util.cache_from_source(source),
                 dfile=f"/{source.relative_to(self.root)}",
                 doraise=True,
-                optimize=0 if "/site-packages/devhost/" in str(source) else 2,
+                optimize=0 if any(package in str(source) for package in PRINTED) else 2,
                 invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
 

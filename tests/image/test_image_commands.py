@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 
+from devhost.cli import main
 from tests.image.container import Containers
 from tests.support.screen import terminal
 
@@ -21,7 +23,6 @@ tests:
       - expect: {{{NAME}: {{devices: ["0", "1", "2"]}}}}
 """
 COMMANDS: Final = {
-    ("schema",): "$schema",
     ("plan", FILE): NAME,
     ("plan", FILE, "-o", "yaml"): NAME,
     ("plan", FILE, "--explain"): NAME,
@@ -52,6 +53,8 @@ for name in names:
 print(len(names))
 """
 
+TEXTS: Final = [("schema",), ("--help",), ("run", "--help"), ("test", "--help")]
+
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
@@ -73,6 +76,15 @@ def test_commands(containers: Containers, directory: Path, arguments: tuple[str,
     done = containers.run(*arguments, mounts=mounts(directory))
     assert done.returncode == 0, done.stdout + done.stderr
     assert COMMANDS[arguments] in done.stdout
+
+
+@pytest.mark.parametrize("arguments", TEXTS, ids=" ".join)
+def test_texts_that_come_from_docstrings(
+    containers: Containers, arguments: tuple[str, ...]
+) -> None:
+    here = CliRunner().invoke(main, arguments, prog_name="devhost").output
+    there = containers.run(*arguments).stdout
+    assert "".join(there.split()) == "".join(here.split())  # lines are as wide as the terminal
 
 
 async def test_try_in_a_terminal(containers: Containers, directory: Path) -> None:
