@@ -45,6 +45,14 @@ def test_what_lasts_is_not_looked_at_again() -> None:
     assert gc.get_freeze_count() >= before + len(kept)
 
 
+def test_a_process_that_lives_long_collects_only_after_its_start() -> None:
+    with gc_frozen(long_lived=True):
+        pass
+    assert not gc.isenabled()
+    gc_freeze_started()
+    assert gc.isenabled()
+
+
 def test_settling_drops_garbage_and_keeps_the_rest() -> None:
     kept, dropped = Knot(), Knot()
     seen = weakref.ref(dropped)
