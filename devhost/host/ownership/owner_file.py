@@ -82,6 +82,7 @@ class OwnerRecord:
 
 
 _DEVICE_NODE: Final = 4
+_encoded: Final = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes one each time
 Learn = Callable[[Sequence[OwnerRecord], Sequence[OwnerRecord]], None]
 
 
@@ -304,4 +305,4 @@ def _dumped(record: OwnerRecord) -> bytes:
         "boot": record.boot,
     }
     entry |= {key: True for key in ("overlap", "dropped") if getattr(record, key)}
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+    return _encoded(entry).encode() + b"\n"
