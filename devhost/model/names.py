@@ -221,7 +221,7 @@ def in_order(values: Iterable[T], key: Callable[[T], Any]) -> list[T]:
     rest = iter(values)
     slices = []
     while part := list(itertools.islice(rest, _SLICE)):
-        slices.append(sorted(part, key=key))
+        slices.append(sorted(part, key=key) if len(part) > 1 else part)  # keys take time
     return slices[0] if len(slices) == 1 else list(heapq.merge(*slices, key=key))
 
 
