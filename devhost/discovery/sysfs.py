@@ -12,8 +12,8 @@ import posixpath
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar, cast
 
 from devhost.discovery.nearest import closest
 from devhost.discovery.roots import (
@@ -28,6 +28,8 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
 from devhost.model import names
+
+T = TypeVar("T")
 
 _ALIKE: Final = 0.7  # how alike a subsystem is to be what was meant, from 0 to 1
 VALUE_MAX: Final = 4096  # bytes; an attribute has at most a page
@@ -301,6 +303,13 @@ class SubsystemReading(Reading):
         super().__init__(root, files, missing=missing, whole=False)
         self.sysfs, self.members = sysfs, members
         self._owned: dict[str, list[tuple[str, str]]] | None = None
+        self._made: dict[Callable[[SubsystemReading], object], object] = {}
+
+    def once(self, make: Callable[["SubsystemReading"], T]) -> T:
+        """Return what a function makes of it, which is done once for all sources. Blocks."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast("T", self._made[make])
 
     def below(self, owner: str) -> list[tuple[str, str]]:
         """Return the names and paths of what a USB device or PCI function owns. Blocks."""

@@ -17,7 +17,7 @@ from devhost.discovery.hardware import (
 )
 from devhost.discovery.match import LETTERS, NO_INTERFACE, Match, Readings
 from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import NumbersRoot, SubsystemRoot, SysfsTree
+from devhost.discovery.sysfs import NumbersRoot, SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
 from devhost.model.device import Skipped
 from devhost.model.hardware import USB_NODE, NodeChoice, Usb, UsbSelector
@@ -50,28 +50,27 @@ class UsbInterface:
 
 
 class UsbDevice:
-    """A USB device; what is asked for is read then. All methods block."""
+    """A USB device; most of what is asked for is read then. All methods block.
+
+    Attributes:
+        name: The kernel's name.
+        syspath: Its directory in sysfs.
+        number: ``vendor:product``.
+        code: Its class, subclass and protocol.
+    """
 
     def __init__(
         self, syspath: str, sysfs: SysfsTree, members: Mapping[str, str] | None = None
     ) -> None:
         self.name, self.syspath = posixpath.basename(syspath), syspath
         self._sysfs, self._members = sysfs, members or {}
+        self.number = f"{self.text('idVendor')}:{self.text('idProduct')}".lower()
+        parts = ("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol")
+        self.code = "".join(self.text(part) or "" for part in parts).lower()
 
     def text(self, file: str) -> str | None:
         """Return what a file of it holds."""
         return self._sysfs.text(f"{self.syspath}/{file}")
-
-    @property
-    def number(self) -> str:
-        """``vendor:product``."""
-        return f"{self.text('idVendor')}:{self.text('idProduct')}".lower()
-
-    @property
-    def code(self) -> str:
-        """Its class, subclass and protocol."""
-        parts = ("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol")
-        return "".join(self.text(part) or "" for part in parts).lower()
 
     @property
     def port(self) -> str | None:
@@ -243,6 +242,14 @@ class _MatchedUsb(MatchedDevice):
         return frozenset(f"/dev/{file}" for file in files if file)
 
 
+def _devices(reading: SubsystemReading) -> Sequence[UsbDevice]:
+    return [
+        UsbDevice(syspath, reading.sysfs, reading.members)
+        for name, syspath in reading.members.items()
+        if ":" not in name and reading.sysfs.text(f"{syspath}/idVendor") is not None
+    ]
+
+
 @immutable
 class UsbFinder:
     """Finds USB devices and their nodes."""
@@ -276,12 +283,9 @@ class UsbFinder:
                 continue
             yield from nodes.of(_MatchedUsb(device, self.options, readings))
 
-    def devices(self, readings: Readings) -> Iterator[UsbDevice]:
-        """Yield all USB devices."""
-        reading = members(readings, _ROOT)
-        for name, syspath in reading.members.items():
-            if ":" not in name and reading.sysfs.text(f"{syspath}/idVendor") is not None:
-                yield UsbDevice(syspath, reading.sysfs, reading.members)
+    def devices(self, readings: Readings) -> Sequence[UsbDevice]:
+        """Return all USB devices."""
+        return members(readings, _ROOT).once(_devices)
 
     @property
     def summary(self) -> str:
@@ -291,7 +295,7 @@ class UsbFinder:
 
     def looked(self, readings: Readings) -> str:
         """Say how many devices there are."""
-        devices = list(self.devices(readings))
+        devices = self.devices(readings)
         hubs = sum(1 for one in devices if one.is_hub)
         wanted = self.options.device
         parts = []

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 10.0
 _PATIENCE_MAX_S: Final = 60.0
+_FEW: Final = 3  # users that scan as quickly as they can be asked
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 _LOG: Final = logging.getLogger(__name__)
 
 OnChange = Callable[[Root, str | None], None]
 """Called when something may have changed at a root: at one name, or anywhere."""
+
+Differs = Callable[[Readings], bool]
+"""Says whether a user finds something else now, in a thread."""
 
 
 def unanswered() -> str:
@@ -59,12 +63,13 @@ class InventoryRoot:
         watcher: Watcher,
         uevents: "Callable[[], Uevents]",
         entries: Share,
+        told: "Callable[[InventoryRoot], None]",
     ) -> None:
         self.root, self._files, self._entries = root, files, entries
         self._subscription = watcher.subscribe(self._changed)
         self._interest: Interest | None = None
         if root.subsystems:
-            self._interest = uevents().subscribe(root.subsystems, lambda: self._tell(None))
+            self._interest = uevents().subscribe(root.subsystems, lambda: told(self))
         self.users: dict[Hashable, OnChange] = {}
         self._reading: Reading | None = None
         self._began = 0.0
@@ -247,6 +252,9 @@ class Inventory:
         self._uevents: Uevents | None = None
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
+        self._differ: dict[Hashable, Callable[[], Differs | None]] = {}
+        self._asked: dict[Hashable, InventoryRoot] = {}
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def roots(self) -> Iterable[InventoryRoot]:
@@ -265,15 +273,29 @@ class Inventory:
             self._uevents = Uevents()
         return self._uevents
 
-    def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
-        """Call a user for changes of these roots, and no longer for others."""
+    def use(
+        self,
+        user: Hashable,
+        roots: Iterable[Root],
+        changed: OnChange,
+        differs: Callable[[], Differs | None] = lambda: None,
+    ) -> None:
+        """Call a user for changes of these roots, and no longer for others.
+
+        Args:
+            user: The user.
+            roots: What it reads.
+            changed: What is called.
+            differs: Returns what is to be asked first after an event of a device, if anything.
+        """
+        self._differ[user] = differs
         former, wanted = self._used.get(user, ()), tuple(roots)
         for root in wanted:
             one = self._roots.get(root)
             if one is None:
                 share = self._entries.share()
                 one = self._roots[root] = InventoryRoot(
-                    root, self._files, self._watcher, self._device_events, share
+                    root, self._files, self._watcher, self._device_events, share, self._told
                 )
             one.users[user] = changed
         self._used[user] = wanted
@@ -283,6 +305,7 @@ class Inventory:
 
     def leave(self, user: Hashable) -> None:
         """Call a user no longer."""
+        self._differ.pop(user, None)
         for root in self._used.pop(user, ()):
             self._drop(user, root)
 
@@ -309,3 +332,61 @@ class Inventory:
             return {ones[0].root: await ones[0].read(since)}
         found = await asyncio.gather(*(one.read(since) for one in ones))
         return {one.root: reading for one, reading in zip(ones, found, strict=True)}
+
+    # ── events of devices ──
+
+    def _told(self, one: InventoryRoot) -> None:
+        """Call the users of a root of which the kernel has told something.
+
+        A hundred may read it, and a device that comes or goes concerns few. Where many can say
+        whether they find something else, they are asked first, by one reading.
+        """
+        asked = {user: one for user in one.users if self._differs(user)}
+        if len(asked) <= _FEW:
+            asked = {}
+        for user, changed in list(one.users.items()):
+            if user not in asked:
+                changed(one.root, None)
+        self._asked |= asked
+        if asked and self._asking is None:
+            self._asking = asyncio.create_task(self._ask(), name="device events")
+
+    def _differs(self, user: Hashable) -> Differs | None:
+        """Return what says whether a user finds something else, if it can be asked now.
+
+        Not where it reads more than the kernel's memory: others would wait for that.
+        """
+        roots = self._used.get(user, ())
+        if not roots or any(root.watched or root.interval is not None for root in roots):
+            return None
+        return self._differ[user]()
+
+    async def _ask(self) -> None:
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, {}
+                try:
+                    concerned = await self._differing(asked)
+                except Exception:  # noqa: BLE001 (logged, and all are called)
+                    _LOG.exception("asking failed, scanning for all device events")
+                    concerned = asked
+                for user in concerned:
+                    if (changed := asked[user].users.get(user)) is not None:
+                        changed(asked[user].root, None)
+        finally:
+            self._asking = None
+
+    async def _differing(self, asked: Iterable[Hashable]) -> Iterable[Hashable]:
+        """Return the users that find something else."""
+        # One that can no longer be asked scans for a later reason, and sees this change too.
+        differ = {user: differs for user in asked if (differs := self._differs(user))}
+        since = asyncio.get_running_loop().time()
+        ones = dict.fromkeys(one for user in differ for one in self.of(user))
+        found = await asyncio.gather(*(one.read(since) for one in ones))
+        readings = {one.root: reading for one, reading in zip(ones, found, strict=True)}
+        work = in_own_thread(
+            "device events",
+            lambda: [user for user, differs in differ.items() if differs(readings)],
+        )
+        done, _ = await asyncio.wait({work}, timeout=ANSWER_S)
+        return work.result() if done else differ

@@ -1,5 +1,6 @@
 """What holds of all hardware: found by what is there alone, IDs stay, no node is offered twice."""
 
+import contextlib
 import itertools
 import tempfile
 from collections import Counter
@@ -13,12 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.candidates import keys_of_node
+from devhost.discovery.candidates import HOLD_S, keys_of_node
+from devhost.discovery.scan import Scanner
+from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.device import HostDevice
+from devhost.model.device import HostDevice, Snapshot
 from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
+from tests.hardware.test_changes import without
+from tests.support.scanning import selected
 
 Devices = dict[str, dict[str, tuple[str, ...]]]
 
@@ -152,3 +157,59 @@ def test_another_device_changes_no_other(
     _, then = devices(hardware(more), sources)
     for resource, some in found.items():
         assert some.items() <= then[resource].items()
+
+
+PARTS: Final = (
+    Stick(1, "0403:6001", [["tty"], ["video4linux"]]),
+    Stick(2, "10c4:ea60", [["tty", "hidraw"], ["tty"]]),
+    Stick(3, "1199:9091", [["tty"], ["video4linux"]]),
+)
+NAMES: Final = ("1-1", "1-2", "1-3", "ttyUSB1", "ttyUSB2", "ttyUSB4", "video1", "hidraw1")
+STEPS: Final = st.lists(  # what comes or goes, if anything, and after how many seconds
+    st.tuples(st.sampled_from((None, *NAMES)), st.sampled_from((0.1, 0.5, 8.0, 400.0))),
+    min_size=4,
+    max_size=8,
+)
+
+
+class Lazy:
+    """Scans where its sources find something else, or it is time to; beside one that always does."""
+
+    def __init__(self, source: str, files: HostFiles) -> None:
+        kind = f"glob: {source}" if source[0] == "/" else source
+        config = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{kind}}}]}}]"
+        (resource,) = loads(config).require().resources
+        self._scanner = Scanner.of(resource, files, Policy(("*",)), "node", hold_s=HOLD_S)
+        assert self._scanner.self_contained
+        self._found, self.snapshot, self.other = Selection(), Snapshot(), Snapshot()
+
+    def scan(self, now: float) -> None:
+        former, self._found = self._found, selected(self._scanner)
+        self.other = self._scanned(self.other, now)
+        again_at = self.snapshot.again_at
+        if self._found != former or (again_at is not None and again_at <= now):
+            self.snapshot = self._scanned(self.snapshot, now)
+
+    def _scanned(self, before: Snapshot, now: float) -> Snapshot:
+        return self._scanner.snapshot(self._found, before, lambda _: None, now)
+
+
+@given(STEPS)
+@settings(SHARED, max_examples=8)
+def test_what_finds_the_same_need_not_be_scanned(steps: list[tuple[str | None, float]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        tree, text = HostTree(Path(directory) / "host"), hardware(PARTS)
+        tree.hardware(text)
+        resources = [Lazy(source, HostFiles(str(tree.root))) for source in SOURCES]
+        gone, now = set[str](), 0.0
+        for name, after in ((None, 0.0), *steps):
+            now += after
+            if name is not None:
+                gone ^= {name}
+                with contextlib.suppress(ValueError):  # what it is below is not there
+                    tree.unplug(name)
+                tree.hardware(without(text, *gone))
+            for one in resources:
+                one.scan(now)
+                assert one.snapshot.devices == one.other.devices
+                assert one.snapshot.skipped == one.other.skipped

@@ -64,6 +64,10 @@ class OwnerIndex:
         """Return the entries of a device, one for each real path of its nodes."""
         return self._entries.get(owner.resource, {}).get(owner, ())
 
+    def has_left(self, owner: Owner) -> bool:
+        """Whether a device is gone; else it may have only lost a node."""
+        return all(one.former for one in self.of(owner))
+
     def known(self, record: OwnerRecord) -> Entry | None:
         """Return the entry of a record's owner and real path."""
         entries = self.of(record.owner)

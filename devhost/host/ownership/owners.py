@@ -11,6 +11,7 @@ gives, because it may be incomplete; there an Allocate is the proof.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,7 +171,8 @@ class Owners:
 
     def drop_free(self) -> None:
         """Drop records of devices that kubelet can no longer allocate and that no pod holds."""
-        for entry in [one for one in self._index.former if self._is_free(one)]:
+        has_left = functools.cache(self._index.has_left)  # a device may have thousands of nodes
+        for entry in [one for one in self._index.former if self._is_free(one, has_left)]:
             self._drop(entry)
         if self._freed:
             self._freed = False
@@ -178,10 +180,10 @@ class Owners:
                 if served.withheld:
                     served.rescan()
 
-    def _is_free(self, entry: Entry) -> bool:
+    def _is_free(self, entry: Entry, has_left: Callable[[Owner], bool]) -> bool:
         owner, now = entry.record.owner, asyncio.get_running_loop().time()
         served = self._served.get(owner.resource)
-        if served and self._has_left(owner) and _offers(served.device_list, owner, now):
+        if served and has_left(owner) and _offers(served.device_list, owner, now):
             entry.since, entry.listed = now, True
             return False
         if entry.listed:  # another reason counts from now on
@@ -196,10 +198,6 @@ class Owners:
         if not self._holders.holding(owner.resource, owner.device, **held):
             self._holders.ask_soon()
         return False
-
-    def _has_left(self, owner: Owner) -> bool:
-        """Whether a device is gone; else it may have only lost a node."""
-        return all(one.former for one in self._index.of(owner))
 
     def _elsewhere(self, resource: str) -> bool:
         return self._instances.newer(resource) or bool(self._instances.older(resource))

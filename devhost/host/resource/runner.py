@@ -149,10 +149,19 @@ class Runner:
         # The log says it again if the new declaration finds nothing either.
         publisher.snapshot = replace(publisher.snapshot, unmatched=())
         self._scans = Scans(scanner, self._member, self._shared, self._calls, self.trigger_scan)
-        self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
+        self._use(scanner)
         self._declare(scanner)
         self._start_over()
         self.resource_status.restore()
+
+    def _use(self, scanner: Scanner) -> None:
+        # What a scan under way has read may be older than an event: only an idle one is asked.
+        self._shared.inventory.use(
+            self._member,
+            scanner.roots,
+            self.trigger_scan,
+            lambda: self._scans.differs if self.idle else None,
+        )
 
     def _declare(self, scanner: Scanner) -> None:
         resource, member = scanner.resource, self._member
@@ -176,7 +185,7 @@ class Runner:
         """Scan and serve until cancelled, or until drained."""
         self.resource_status.set(State.DISCOVERING)
         self._due.request()
-        self._shared.inventory.use(self._member, self._scans.scanner.roots, self.trigger_scan)
+        self._use(self._scans.scanner)
         self._shared.holders.subscribe(self._held_changed)
         registering: asyncio.Task[None] | None = None
         try:

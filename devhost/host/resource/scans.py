@@ -104,9 +104,19 @@ class Scans:
         self._calls = calls
         self._found = Selection()  # by the scan under way
         self._incremental: Incremental | None = None
+        self._former: Selection | None = None
         self.left: frozenset[str] = frozenset()
         self.events_suffice = False
         self.baselines: Mapping[Root, Baseline | None] = {}
+
+    @property
+    def differs(self) -> inventory.Differs | None:
+        """What says whether the sources find something else than by the last full scan.
+
+        ``None`` where a scan depends on more than what they find.
+        """
+        scanner, former = self.scanner, self._former
+        return None if former is None else lambda readings: scanner.select(readings) != former
 
     async def full(self, previous: Snapshot, since: float) -> Snapshot | None:
         """Scan everything; ``None`` if another scan is due, and this one came too late.
@@ -228,4 +238,7 @@ class Scans:
         self.events_suffice = events_suffice(self.scanner, found, snapshot)
         independent = is_independent(self.scanner, found, snapshot)
         self._incremental = Incremental(self.scanner, snapshot) if independent else None
+        few = len(found.nodes) + len(found.skipped) <= _FEW  # many take memory
+        whole = self.scanner.self_contained and not (found.failed or found.stale)
+        self._former = found if few and whole else None
         memory.gc_freeze_many(len(snapshot.devices))
