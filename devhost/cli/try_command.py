@@ -1,9 +1,12 @@
 """``devhost try``."""
 
 import asyncio
+import contextlib
+import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,10 +69,10 @@ def run(
     source = ConfigSource(config, policy) if config is not None else None
     first = first_config(source, log=False)
     raise_descriptor_limit(len(first.resources) + len(plugins))
-    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
-        if problem := path_length_problem(Path(directory)):
+    with _temporary_directory() as temporary:
+        if problem := path_length_problem(temporary):
             logs.fail(f"TMPDIR: {problem}")
-        files, temporary = HostFiles(options.real_root(root)), Path(directory)
+        files = HostFiles(options.real_root(root))
         endpoint = listen_options.endpoint(
             *((None, None) if once else (listen, status_listen)), devices=metrics_devices
         )
@@ -93,6 +96,22 @@ def run(
         live = _live(trial, config, addresses)
         work = endpoint.serve_during(trial.host, live)
         asyncio.run(until_signal(work, source.reload_soon if source else None))
+
+
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """Make a directory that is also removed when a signal ends the process at once."""
+    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
+
+        def end(number: int, _frame: object) -> None:
+            shutil.rmtree(directory, ignore_errors=True)
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+            if signal.getsignal(number) is signal.SIG_DFL:  # not where a shell had it ignored
+                signal.signal(number, end)
+        yield Path(directory)
 
 
 async def _live(trial: "Trial", config: str | None, addresses: Sequence[str]) -> None:
