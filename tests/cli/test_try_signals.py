@@ -1,4 +1,4 @@
-"""What `devhost try` leaves behind when a signal ends it at once."""
+"""What `devhost try` leaves behind when a signal kills it."""
 
 import signal
 import subprocess
