@@ -938,3 +938,4 @@ def test_run_without_a_plugin_directory(tokens: Path, tmp_path: Path) -> None:
     line = refused_in_one_line(run("run", tokens, "--plugin-dir", missing))
     assert "--plugin-dir" in line
     assert str(missing) in line
+    assert "without a kubelet, use `devhost try`" in line
