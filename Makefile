@@ -171,6 +171,7 @@ clean: ## Remove all that was made, but for what was built in .tools
 
 # devhost alone, which is all that a demonstration needs; pip shows its progress.
 .venv/.runtime: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("devhost needs Python 3.11 or newer, and $(PYTHON) is %d.%d; name another one: make PYTHON=python3.11" % v)'
 	@echo 'setting up .venv: devhost and its dependencies'
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt -e .

@@ -85,6 +85,16 @@ def fail(message: str) -> NoReturn:
     sys.exit(1)
 
 
+def resource_hint(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for a resource that there is not, or an empty string."""
+    from devhost.loading.spelling import nearest
+
+    # Most have the domain in common, which would make all of them near.
+    by_last_part = {one.rpartition("/")[2]: one for one in known}
+    near = nearest(name.rpartition("/")[2], by_last_part)
+    return f"; did you mean '{by_last_part[near]}'?" if near else ""
+
+
 def print_nothing(node_name: str) -> None:
     """Explain why there is no output."""
     note(f"devhost: no resources for node {node_name} (--node-name)")

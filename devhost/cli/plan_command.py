@@ -139,7 +139,8 @@ def _check_names(
     for option, names in wanted.items():
         for name in names:
             if name not in known:
-                printer.fail(f"{option}no resource {name} for this node in {file}")
+                hint = printer.resource_hint(name, known)
+                printer.fail(f"{option}no resource {name} for this node in {file}{hint}")
 
 
 def _compare(
@@ -158,7 +159,8 @@ def _compare(
     (before, after), _ = load_valid(files, policy, profile)
     found = changes(before, after, node_name)
     if missing := {*names} - {one.name for one in found}:
-        printer.fail(f"no resource {min(missing)} for this node in {old} and {new}")
+        hint = printer.resource_hint(min(missing), [one.name for one in found])
+        printer.fail(f"no resource {min(missing)} for this node in {old} and {new}{hint}")
     found = tuple(one for one in found if not names or one.name in names)
     if output in ("json", "yaml"):
         printer.print_value(printer.changes_json(found), output)

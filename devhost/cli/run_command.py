@@ -129,7 +129,8 @@ def _usable(plugin_dir: Path) -> Path:
     from devhost.kubelet.instances import path_length_problem
 
     if not options.within_time("--plugin-dir", plugin_dir.is_dir):
-        logs.fail(f"--plugin-dir: {plugin_dir} is not a directory")
+        hint = "; kubelet makes it; without a kubelet, use `devhost try`"
+        logs.fail(f"--plugin-dir: {plugin_dir} is not a directory{hint}")
     if problem := path_length_problem(plugin_dir.absolute()):
         logs.fail(f"--plugin-dir: {problem}")
     return plugin_dir.absolute()

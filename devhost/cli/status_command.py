@@ -13,6 +13,7 @@ from devhost.observe.address import Address
 
 _DEFAULT: Final = "127.0.0.1:9111"
 _NOT_RUNNING: Final = 3
+_LISTS: Final = "; `devhost status` lists what there is"
 
 
 @click.command(
@@ -54,7 +55,9 @@ def command(names: tuple[str, ...], status_listen: Address, watch: bool, output:
     try:
         shown = ask()
         if missing := {*names} - {one["name"] for one in shown["resources"]}:
-            printer.fail(f"no resource {min(missing)}; `devhost status` lists what there is")
+            known = [one["name"] for one in request(status_listen)["resources"]]
+            hint = printer.resource_hint(min(missing), known)
+            printer.fail(f"no resource {min(missing)}{hint or _LISTS}")
         if watch:
             from devhost.cli.status_watch import follow
 

@@ -57,6 +57,7 @@ class Terminal:
         self._before: list[Any] | None = None  # the modes, while this has the terminal
         self._lent = False
         self._frame: str | None = None
+        self._on_quit: Any = signal.SIG_DFL
 
     @property
     def size(self) -> tuple[int, int]:
@@ -80,7 +81,8 @@ class Terminal:
             number: signal.signal(number, lambda *_, it=callback: loop.call_soon_threadsafe(it))
             for number, callback in callbacks.items()
         }
-        handlers[signal.SIGQUIT] = signal.signal(signal.SIGQUIT, self._quit)
+        self._on_quit = signal.signal(signal.SIGQUIT, self._quit)
+        handlers[signal.SIGQUIT] = self._on_quit
         try:
             self._enter()
             yield
@@ -156,7 +158,7 @@ class Terminal:
     def _quit(self, number: int, _frame: object) -> None:
         """End immediately, as SIGQUIT ends other programs: the loop may be what hangs."""
         self._leave()
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, self._on_quit)
         signal.raise_signal(number)
 
     def _stop(self) -> None:

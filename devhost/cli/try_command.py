@@ -1,9 +1,12 @@
 """``devhost try``."""
 
 import asyncio
+import contextlib
+import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 @click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
+@options.profile_option
 @options.as_if_allowed_option
 @options.host_options
 def command(config: str, once: bool, **chosen: Any) -> None:
@@ -42,6 +46,7 @@ def run(
     root: str,
     node_name: str,
     policy: "Policy",
+    profile: str | None = None,
     as_if_allowed: bool = False,
     listen: "Address | None",
     status_listen: "Address | None",
@@ -63,13 +68,13 @@ def run(
 
     logs.set_up("error" if once else log_level, log_format)
     output.print_warnings(policy.warnings)
-    source = ConfigSource(config, policy) if config is not None else None
+    source = ConfigSource(config, policy, profile=profile) if config is not None else None
     first = first_config(source, log=False)
     raise_descriptor_limit(len(first.resources) + len(plugins))
-    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
-        if problem := path_length_problem(Path(directory)):
+    with _temporary_directory() as temporary:
+        if problem := path_length_problem(temporary):
             logs.fail(f"TMPDIR: {problem}")
-        files, temporary = HostFiles(options.real_root(root)), Path(directory)
+        files = HostFiles(options.real_root(root))
         endpoint = listen_options.endpoint(
             *((None, None) if once else (listen, status_listen)), devices=metrics_devices
         )
@@ -93,6 +98,22 @@ def run(
         live = _live(trial, config, addresses)
         work = endpoint.serve_during(trial.host, live)
         asyncio.run(until_signal(work, source.reload_soon if source else None))
+
+
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """Make a directory that is also removed when a signal kills the process."""
+    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
+
+        def end(number: int, _frame: object) -> None:
+            shutil.rmtree(directory, ignore_errors=True)
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+            if signal.getsignal(number) is signal.SIG_DFL:  # not where a shell had it ignored
+                signal.signal(number, end)
+        yield Path(directory)
 
 
 async def _live(trial: "Trial", config: str | None, addresses: Sequence[str]) -> None:

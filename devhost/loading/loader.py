@@ -36,11 +36,7 @@ def load(file: str, policy: Policy | None = None, profile: str = "") -> Loaded:
             allow. Anything else is a warning, or an error if the policy is enforced.
         profile: Which configuration of the chart's values.
     """
-    found = load_all(file, policy, profile)
-    if len({one.profile for one in found}) == len(found) > 1:
-        how = "choose one with --profile, or with 'profile' in a file of tests"
-        return unusable(file, f"has {len(found)} profiles: {_profiles(found)}; {how}")
-    return _only(found, file)
+    return _chosen(load_all(file, policy, profile), file)
 
 
 def load_all(file: str, policy: Policy | None = None, profile: str = "") -> list[Loaded]:
@@ -49,21 +45,24 @@ def load_all(file: str, policy: Policy | None = None, profile: str = "") -> list
         raw = read(file)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
-    found = _all_in(raw, file, policy, trusts_values=True)
-    unreadable = not found[0].profile and found[0].config is None
-    if not profile or unreadable:
-        return found
-    chosen = [one for one in found if one.profile == profile]
-    has = _profiles(found) or "none, as these are not values of the chart"
-    return chosen or [unusable(file, f"no profile {profile!r}; there are: {has}")]
+    return _of_profile(_all_in(raw, file, policy, trusts_values=True), file, profile)
 
 
-def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
-    """Check what `read` returned, which must contain one configuration.
+def load_bytes(
+    raw: bytes, file: str, policy: Policy | None = None, profile: str | None = None
+) -> Loaded:
+    """Check what `read` returned. A running host does: a file cannot allow itself anything.
 
-    A running host loads by this: a file cannot allow itself anything.
+    Args:
+        raw: The content of the file.
+        file: Its name.
+        policy: What the configuration may use.
+        profile: As of `load`; ``None`` if none can be chosen.
     """
-    return _only(_all_in(raw, file, policy), file)
+    found = _all_in(raw, file, policy)
+    if profile is None:
+        return _only(found, file)
+    return _chosen(_of_profile(found, file, profile), file)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
@@ -94,6 +93,23 @@ def _all(
         except TreeError as error:
             return [_not_yaml(Document(text, error), error, file)]
     return found
+
+
+def _of_profile(found: list[Loaded], file: str, profile: str) -> list[Loaded]:
+    unreadable = not found[0].profile and found[0].config is None
+    if not profile or unreadable:
+        return found
+    chosen = [one for one in found if one.profile == profile]
+    has = _profiles(found) or "none, as these are not values of the chart"
+    return chosen or [unusable(file, f"no profile {profile!r}; there are: {has}")]
+
+
+def _chosen(found: list[Loaded], file: str) -> Loaded:
+    """Return the configuration of a file in which a profile can be chosen."""
+    if len({one.profile for one in found}) == len(found) > 1:
+        how = "choose one with --profile, or with 'profile' in a file of tests"
+        return unusable(file, f"has {len(found)} profiles: {_profiles(found)}; {how}")
+    return _only(found, file)
 
 
 def _profiles(found: Sequence[Loaded]) -> str:
@@ -271,7 +287,7 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         file: Its name.
         reasons: The key and the message of an error, by resource.
     """
-    (document,) = documents(decoded(raw))
+    (document,) = (one for one in documents(decoded(raw)) if one.profile == loaded.profile)
     tree, problems = document.tree, []
     assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
     for index, resource in enumerate(loaded.require().resources):

@@ -63,9 +63,10 @@ def source_mistake(key: str, mapping: Mapping[str, Any], kinds: tuple[str, ...])
 
 def device_number(mapping: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     """Return ``vendor:product`` of a mapping with other keys for them."""
-    found = []
-    for keys in (("vendor", "idVendor", "vendorId"), ("product", "productId", "idProduct")):
-        text = next((texts.get(key, "") for key in keys if key in mapping), "")
+    found, products = [], ("product", "productId", "idProduct", "deviceId", "device")
+    for keys in (("vendor", "idVendor", "vendorId"), products):
+        given = (texts.get(key, "") for key in keys if key in mapping)
+        text = next((one for one in given if ":" not in one), "")
         number = _NUMBER.fullmatch(text)
         found.append(number[1] if number else keys[0].upper() if text else "*")
     return ":".join(found)

@@ -82,6 +82,13 @@ def test_a_resource_that_there_is_not(
     assert "no resource example.com/three for this node in c.yaml" in done.stderr
 
 
+def test_a_resource_without_its_domain(config: Path) -> None:
+    done = plan(config, "--allocate", "two=1")
+    assert done.exit_code == 1
+    assert "no resource two for this node" in done.stderr
+    assert done.stderr.endswith("; did you mean 'example.com/two'?\n")
+
+
 def test_two_files(config: Path) -> None:
     done = plan(config, config)
     assert done.exit_code == 2

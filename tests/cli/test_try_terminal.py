@@ -5,6 +5,8 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
@@ -46,8 +48,19 @@ def config(tmp_path: Path) -> Path:
     return config
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a short path, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="dh") as directory:
+        yield Path(directory)
+
+
 def save(path: Path, text: str) -> None:
     path.write_text(text)
+
+
+def entries(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
 
 
 def playing(config: Path, *flags: str, **more: str) -> AbstractAsyncContextManager[Screen]:
@@ -114,8 +127,10 @@ async def test_every_command_is_answered(config: Path) -> None:
             await screen.until(lambda: answer.encode() in screen.raw[seen:], answer)  # noqa: B023 (awaited)
 
 
-async def test_an_edit_applies_and_a_mistake_is_shown(config: Path, tmp_path: Path) -> None:
-    editor = tmp_path / "editor"
+async def test_an_edit_applies_and_a_mistake_is_shown(
+    config: Path, tmp_path: Path, short: Path
+) -> None:
+    editor = short / "editor"
     editor.write_text(f"#!/bin/sh\necho editing; read answer; printf '%s' '{TOKENS}' >>\"$1\"\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
@@ -130,8 +145,8 @@ async def test_an_edit_applies_and_a_mistake_is_shown(config: Path, tmp_path: Pa
         await screen.shows("example.com/token: 3 of 3 allocatable")
 
 
-async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, tmp_path: Path) -> None:
-    editor = tmp_path / "editor"
+async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, short: Path) -> None:
+    editor = short / "editor"
     save(editor, "#!/bin/sh\necho as $$-; exec sleep 1000\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
@@ -155,9 +170,9 @@ async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, tmp_p
         os.close(editing)
 
 
-async def test_an_editor_that_leaves_the_terminal_in_disorder(config: Path, tmp_path: Path) -> None:
+async def test_an_editor_that_leaves_the_terminal_in_disorder(config: Path, short: Path) -> None:
     """The modes that are given back at the end are those from before it."""
-    editor = tmp_path / "editor"
+    editor = short / "editor"
     save(editor, "#!/bin/sh\nstty raw -echo\nexit 3\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
@@ -224,14 +239,16 @@ asyncio.run(main())
         assert screen.modes() == modes
 
 
-async def test_ctrl_backslash_ends_it_with_the_terminal_given_back(config: Path) -> None:
+async def test_ctrl_backslash_ends_it_and_nothing_is_left(config: Path, short: Path) -> None:
     """As it ends other programs, also if the loop hangs."""
-    async with playing(config) as screen:
+    async with playing(config, TMPDIR=str(short)) as screen:
         modes = screen.modes()
         await screen.shows("2 of 2")
+        assert entries(short)
         screen.type("\x1c")
         assert await ended(screen) == -signal.SIGQUIT
         assert screen.modes() == modes
+        assert not entries(short)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with jobs")

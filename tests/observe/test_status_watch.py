@@ -67,6 +67,8 @@ async def test_some_resources(answering: Answering) -> None:
     code, out, err = await answering.run("example.com/none")
     assert (code, out) == (1, "")
     assert err == ("devhost: no resource example.com/none; `devhost status` lists what there is\n")
+    _, _, err = await answering.run(WITHHELD.partition("/")[2])
+    assert err.endswith(f"; did you mean '{WITHHELD}'?\n")
     code, out, err = await answering.run("127.0.0.1:9112")
     assert (code, out) == (2, "")
     assert "127.0.0.1:9112 is not a resource; write --status-listen 127.0.0.1:9112" in err

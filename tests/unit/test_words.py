@@ -38,6 +38,7 @@ def found(text: str) -> list[str]:
         (source("/dev/a:/dev/a"), "5:9 looks like docker's HOST:CONTAINER:MODE; write /dev/a"),
         (source("/dev/$DEVICE"), "5:9 variables are not expanded in sources; write the name on the host"),
         (source("pci: {vendor: 10de}"), "5:15 unknown key 'vendor'; write device: 10de:*"),
+        (source("pci: {vendor: 10de, device: '10de:1eb8'}"), "5:15 unknown key 'vendor'; write device: 10de:*"),
         (source("pci: {vendor: nvidia}"), "5:15 unknown key 'vendor'; write device: VENDOR:*"),
         (source("usb: {vendor: 0403, product: 6001}"), "5:15 unknown key 'vendor'; write device: 0403:6001"),
         (HEAD + "    sources: /dev/ttyUSB*\n", "4:14 should be a list, not a string; write [/dev/ttyUSB*]"),
@@ -142,6 +143,13 @@ def test_a_resource_of_other_words() -> None:
         "3:5 unknown key 'resource'; did you mean 'name'?",
         "4:5 unknown key 'path'; did you mean 'sources'?",
     ]
+
+
+def test_both_halves_of_a_number_by_their_own_keys() -> None:
+    """`device` has another meaning here, which is said as well."""
+    first, second = found(source("pci: {vendor: 10de, device: 0x1eb8}"))
+    assert first == "5:15 unknown key 'vendor'; write device: 10de:1eb8"
+    assert second.startswith("5:37 should be vendor:product")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""What `make` says where something is missing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+# Another version, for the code of `-c`.
+OLD: Final = """\
+#!{0}
+import sys
+sys.version_info = (3, 9, 2)
+exec(sys.argv[2])
+"""
+
+
+def test_an_older_python_is_named(tmp_path: Path) -> None:
+    """Its pip would speak of a missing setup.py."""
+    python = tmp_path / "python3.9"
+    python.write_text(OLD.format(sys.executable))
+    python.chmod(0o700)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    done = subprocess.run(
+        ["make", "-f", ROOT / "Makefile", f"PYTHON={python}", ".venv/.runtime"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},  # without what a make above this one passes on
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"devhost needs Python 3.11 or newer, and {python} is 3.9; name another" in done.stderr
+    assert not (tmp_path / ".venv").exists()
