@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 # Of soak and fuzz; 120 for a short look.
 SECONDS ?= 3600
 # How long the fuzzing takes that is part of the tests.
-FUZZ_SECONDS ?= 20
+FUZZ_SECONDS ?= 5
 # Of generated inputs: the same ones in each test run, so that a failure is due to the change.
 SEED ?= 1
 

@@ -37,28 +37,29 @@ def spoil(path: Path, how: str) -> None:
 
 
 INVALID = ["garbage", "empty", "huge"]
-WAYS = [*INVALID, "gone", "directory", "fifo", "loop", "unreadable"]
+UNREADABLE = ["gone", "directory", "fifo", "loop", "unreadable"]
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("ways", [INVALID, UNREADABLE], ids=["invalid", "unreadable"])
 async def test_a_file_that_is_no_configuration(
-    standin: SimulatedKubelet, daemon: Daemon, how: str
+    standin: SimulatedKubelet, daemon: Daemon, ways: list[str]
 ) -> None:
     """What is served stays, the log says why, a new start takes the last good, a good one heals."""
-    await daemon.start(tokens(a=1, b=2))
-    await at_rest(standin, daemon, {A: numbers(1), B: numbers(2)})
-    sockets, lines = daemon.sockets(), len(daemon.lines)
-    spoil(daemon.config, how)
-    problem = "invalid" if how in INVALID else "cannot be read"
-    await daemon.logged(f"configuration file {problem}; still serving", lines)
-    assert daemon.sockets() == sockets
-    assert await daemon.stop() == 0
-    await daemon.start()
-    await at_rest(standin, daemon, {A: numbers(1), B: numbers(2)})
-    if daemon.config.is_dir():
-        shutil.rmtree(daemon.config)
-    daemon.config.unlink(missing_ok=True)
-    daemon.config.write_text(tokens(a=1, b=3))
-    await at_rest(standin, daemon, {A: numbers(1), B: numbers(3)})
-    assert len(standin.registrations) == 4
+    await daemon.start(tokens(a=1, b=1))
+    for count, how in enumerate(ways, 1):
+        await at_rest(standin, daemon, {A: numbers(1), B: numbers(count)})
+        sockets, lines = daemon.sockets(), len(daemon.lines)
+        spoil(daemon.config, how)
+        problem = "invalid" if how in INVALID else "cannot be read"
+        await daemon.logged(f"configuration file {problem}; still serving", lines)
+        assert daemon.sockets() == sockets
+        assert await daemon.stop() == 0
+        await daemon.start()
+        await at_rest(standin, daemon, {A: numbers(1), B: numbers(count)})
+        if daemon.config.is_dir():
+            shutil.rmtree(daemon.config)
+        daemon.config.unlink(missing_ok=True)
+        daemon.config.write_text(tokens(a=1, b=count + 1))
+    await at_rest(standin, daemon, {A: numbers(1), B: numbers(len(ways) + 1)})
+    assert len(standin.registrations) == 2 * (len(ways) + 1)
     assert await daemon.stop() == 0

@@ -17,7 +17,7 @@ import pytest
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import PATIENCE, Daemon, Figures, at_rest, directories, until
 
-CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "24"))
+CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "16"))
 WARM_UP = 8
 SHORT = """
 import devhost.kubelet.device_list, devhost.host.resource.runner

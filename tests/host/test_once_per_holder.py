@@ -730,7 +730,7 @@ ILL: Final = ["fall_ill", "recover"]
     ],
 )
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_no_device_in_use_is_ever_wiped(
     more: list[str], data: st.DataObject, *, every_pod_gets_a_run: bool
 ) -> None:

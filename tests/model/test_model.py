@@ -39,8 +39,8 @@ from tests.support.realkubelet import REAL_KUBELETS
 
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
 RAW: Final = "DEVHOST_MODEL_RAW" in os.environ
-DEFAULT_EXAMPLES: Final = 12
-REAL_EXAMPLES: Final = 5
+DEFAULT_EXAMPLES: Final = 8
+REAL_EXAMPLES: Final = 4
 HANG_S: Final = 240.0  # of one step
 LOST_S: Final = 120.0  # a registration that was under way when the kubelet died may take so long
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import KubeletDied
 
-STORM_S = 6.0
+STORM_S = 4.0
 LEAVE_AFTER_S = 2.0  # a kubelet that hardly gets a processor may read a list that much later
 FILES, PATHS, TOKENS, GUEST = (f"example.com/{n}" for n in ("files", "paths", "tokens", "guest"))
 ALL = (FILES, PATHS, TOKENS, GUEST)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import struct
+import tempfile
 import termios
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -99,7 +100,10 @@ class Screen:
 async def terminal(
     argv: Sequence[str], environment: Mapping[str, str], columns: int = 80, lines: int = 24
 ) -> AsyncIterator[Screen]:
-    """Run a program in a session and a terminal of its own; kill it at the end."""
+    """Run a program in a session and a terminal of its own; kill it at the end.
+
+    It has a directory of its own for temporary files, which it may not get to remove.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
@@ -107,24 +111,25 @@ async def terminal(
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**environment, "TERM": "xterm-256color"},
-        preexec_fn=control,
-    )
-    screen = Screen(master, process, columns, lines)
-    try:
-        yield screen
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        os.close(slave)
-        if screen._master != -1:
-            screen.close()
+    with tempfile.TemporaryDirectory(prefix="dh") as temporary:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TERM": "xterm-256color", "TMPDIR": temporary},
+            preexec_fn=control,
+        )
+        screen = Screen(master, process, columns, lines)
+        try:
+            yield screen
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            os.close(slave)
+            if screen._master != -1:
+                screen.close()
 
 
 def read_to_end(terminal: int, process: int) -> bytes:

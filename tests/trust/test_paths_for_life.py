@@ -223,7 +223,7 @@ def refused(node: Victim, specs: Answered) -> list[str]:
     return found
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=75)
 @given(cases)
 def test_no_answer_comes_to_name_what_is_refused(case: tuple[Tree, dict[str, Any]]) -> None:
     tree, resource = case

@@ -76,7 +76,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(ACTIONS, max_size=40))
 def test_an_id_leaves_exactly_when_the_rule_lets_it(
     actions: list[tuple[str, int | dict[str, AdvertisedDevice]]],
@@ -146,7 +146,7 @@ def plain(device_list: DeviceList, *, all_down: bool = False) -> pb.ListAndWatch
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(PARTS, max_size=12))
 def test_a_change_of_a_part_is_an_update_of_the_whole(
     parts: list[tuple[dict[str, AdvertisedDevice], set[str], str]],

@@ -16,7 +16,6 @@ def _as_it_was() -> Iterator[None]:
     yield
     gc.set_threshold(*thresholds)
     gc.enable()
-    gc.unfreeze()
 
 
 class Knot:

@@ -81,7 +81,7 @@ def nearest_ancestor(one: WatchTarget) -> str:
     return next(str(path) for path in Path(one.path).parents if path.is_dir())
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(STEPS, max_size=25))
 def test_after_a_storm_every_target_is_watched(steps: list[tuple[str, ...]]) -> None:
     """A fresh file in each directory that counts has an event, and no other directory is watched."""
