@@ -21,7 +21,7 @@ from devhost.host import json_text
 from devhost.host.state_files import locked, write_atomically
 from devhost.immutable import immutable
 from devhost.kubelet.podresources import HeldBy
-from devhost.threads import BlockingCalls
+from devhost.threads import PATIENCE_S, BlockingCalls
 
 _PATIENCE_S: Final = 2.0  # Allocate waits for it
 _PATIENCE_HANGING_S: Final = 0.1
@@ -194,7 +194,7 @@ class HolderRecords:
         Without a change nothing has to be written.
 
         Raises:
-            OSError: The state directory cannot be used, or did not answer within 2 s.
+            OSError: The state directory cannot be used, or did not answer in time.
         """
         if self._path is None:
             records = dict(self._memory)
@@ -202,7 +202,9 @@ class HolderRecords:
                 change(records)
             self._memory = records
             return records
-        path, until = self._path, time.monotonic() + _PATIENCE_S
+        # Kubelet does not wait for `forget`, and at a start a thousand resources may ask.
+        patience = PATIENCE_S if only_if_exists else _PATIENCE_S
+        path, until = self._path, time.monotonic() + patience
         if self._calls.hanging:
             until = time.monotonic() + _PATIENCE_HANGING_S
 
@@ -211,7 +213,7 @@ class HolderRecords:
             known = _Known(self._memory, dict(self._unsaved), self._forgetting)
             return known, _update(path, self._resource, known, change, until, only_if_exists)
 
-        known, updated = await self._calls.run(update, patience=_PATIENCE_S)
+        known, updated = await self._calls.run(update, patience=patience)
         self._memory, problem, written = updated
         if written:
             self._forgetting = self._forgetting and not known.forgetting
