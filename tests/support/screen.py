@@ -117,7 +117,7 @@ async def terminal(
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**environment, "TERM": "xterm-256color", "TMPDIR": temporary},
+            env={"TMPDIR": temporary, **environment, "TERM": "xterm-256color"},
             preexec_fn=control,
         )
         screen = Screen(master, process, columns, lines)
