@@ -53,7 +53,7 @@ def gc_freeze_many(count: int) -> None:
 def gc_freeze_started() -> None:
     """Drop the garbage of a start, exempt all other values from collection, and begin with it.
 
-    Collections during a start of 1,000 resources take 5 % of its CPU time and find next to nothing.
+    During a start collections take 5 % of the instructions, and find next to nothing.
     """
     gc.collect(1)
     gc.freeze()
