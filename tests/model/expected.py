@@ -70,27 +70,42 @@ class Problem(Exception):  # noqa: N818 - what is not yet as it should be
 
 
 def check(
-    declared: Declared, root: Path, entries: Mapping[str, bool], past: Past, taken: set[str]
+    declared: Declared,
+    root: Path,
+    entries: Mapping[str, bool],
+    past: Past,
+    taken: set[str],
+    shared: set[str],
 ) -> set[str]:
     """Check one resource's list; return the nodes that it offers.
+
+    Args:
+        declared: The resource.
+        root: Where the files are.
+        entries: Its list.
+        past: What is known of its devices.
+        taken: The nodes that resources before it offer.
+        shared: Those of them that only resources with ``overlap: allow`` offer: one that had such
+            a node before them keeps it.
 
     Raises:
         Problem: It is not as it has to be at rest.
     """
     healthy, unhealthy = _bases(declared, entries)
+    kept = {node_of(one) for one in healthy & (past.kept | past.maybe)}
     found = {
         node: [declared.id_of(name) for name in names]
         for node, names in declared.found(root).items()
-        if declared.overlap or node not in taken
+        if declared.overlap or node not in taken or node in shared & kept
     }
     offered = set()
     for device_id in healthy:
         ids = found.get(node_of(device_id), [])
         if device_id not in ids:
             raise Problem(f"{device_id} is offered, but not there, or another's")
-        kept = past.kept & set(ids)
-        right = kept or {ids[0], *(set(ids) & past.maybe)}
-        if len(kept) > 1 or device_id not in right:
+        before = past.kept & set(ids)
+        right = before or {ids[0], *(set(ids) & past.maybe)}
+        if len(before) > 1 or device_id not in right:
             raise Problem(f"{device_id} is offered, not {right}")
         if node_of(device_id) in offered:
             raise Problem(f"{node_of(device_id)} is offered twice")

@@ -172,15 +172,17 @@ class Machine(RuleBasedStateMachine):
 
     async def is_right(self) -> None:
         self.bench.configured(self.text)
-        taken: set[str] = set()
+        taken, alone = set[str](), set[str]()
         for one in self.here:
             if one.name not in self.bench.runners:
                 raise Problem(f"{one.name} is not served")
             entries = self.bench.entries(one.name)
             try:
-                taken |= check(one, self.root, entries, self.past[one.name], taken)
+                offered = check(one, self.root, entries, self.past[one.name], taken, taken - alone)
             except Problem as problem:
                 raise Problem(f"{one.name}: {problem}: {entries}") from None
+            taken |= offered
+            alone |= set[str]() if one.overlap else offered
         await self.bench.agreed([one.name for one in self.here])
         capacity = await self.bench.kubelet.capacity()
         for name in capacity.keys() - {one.name for one in self.here}:
