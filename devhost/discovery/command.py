@@ -106,6 +106,7 @@ def run(
         )
     except EndingError:
         return Ended(None)
+    _dying.discard(process.pid)  # that group is gone, and its ID used again
     with contextlib.ExitStack() as closing:
         for pipe in filter(None, (process.stdout, process.stderr)):
             closing.callback(pipe.close)
@@ -200,12 +201,28 @@ def _kill(process: "subprocess.Popen[bytes]") -> int | None:
     GROUPS.kill(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
         process.wait(_KILL_S)
-    while not _is_gone(process.pid) and time.monotonic() < until:
-        # Where devhost is the first process of a container, orphans become its children.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(-process.pid, os.WNOHANG)
+    while not (gone := _reaped(process.pid)) and time.monotonic() < until:
         time.sleep(_STEP_S)
+    for group in list(_dying):
+        if _reaped(group):
+            _dying.discard(group)
+    if not gone:
+        _dying.add(process.pid)
     return process.returncode
+
+
+_dying: Final[set[int]] = set()  # groups that were killed, to be reaped when another command ends
+
+
+def _reaped(group: int) -> bool:
+    """Reap the dead of a group; return whether nobody is left of it.
+
+    Where devhost is the first process of a container, orphans become its children.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+    return _is_gone(group)
 
 
 def _is_gone(group: int) -> bool:

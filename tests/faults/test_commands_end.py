@@ -5,6 +5,8 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -249,3 +251,28 @@ resources:
     daemon.signal(how)
     assert await daemon.ended() == (0 if how == signal.SIGTERM else -how)
     await until(lambda: not work.left, "the end of the check")
+
+
+SLOW_TO_DIE = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans are its children
+from devhost.discovery import command
+command._KILL_S, find = 0.0, command._is_gone
+command._is_gone = lambda group: False  # as if each process took long to die
+command.run([sys.executable, "-c", "import os, time; os.fork() or time.sleep(60)"], {}, 60)
+command._is_gone = find
+command.run([sys.executable, "-c", ""], {}, 60)
+while command._dying:
+    command.run([sys.executable, "-c", ""], {}, 60)
+try:
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+except ChildProcessError:
+    print("no children")
+"""
+
+
+def test_what_dies_slowly_is_reaped_after_a_later_command() -> None:
+    """On a busy machine a killed process may take longer than anybody waits for it."""
+    argv = [sys.executable, "-c", SLOW_TO_DIE]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "no children\n", done.stderr
