@@ -264,10 +264,7 @@ command._is_gone = find
 command.run([sys.executable, "-c", ""], {}, 60)
 while command._dying:
     command.run([sys.executable, "-c", ""], {}, 60)
-try:
-    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-except ChildProcessError:
-    print("no children")
+print(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 """
 
 
@@ -275,4 +272,4 @@ def test_what_dies_slowly_is_reaped_after_a_later_command() -> None:
     """On a busy machine a killed process may take longer than anybody waits for it."""
     argv = [sys.executable, "-c", SLOW_TO_DIE]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "no children\n", done.stderr
+    assert done.stdout == "None\n", done.stderr  # no child is a zombie
