@@ -111,10 +111,13 @@ async def test_the_same_directories_are_not_asked_for_twice(tmp_path: Path, slow
         await told.until(tmp_path / "slow" / "a")
 
 
-async def test_what_came_before_a_late_watch_is_looked_at(tmp_path: Path, slow: Slow) -> None:
+async def test_what_came_before_a_late_watch_is_looked_at(
+    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reading had not waited for it; where it had, none follows."""
     async with watching() as (inventory, told):
         await use(inventory, told, tmp_path / "slow")
+        monkeypatch.setattr(host_inventory, "_WATCH_S", 60)
         slow.release.set()
         await told.until(None)
         await use(inventory, told, tmp_path / "quick")
@@ -122,9 +125,12 @@ async def test_what_came_before_a_late_watch_is_looked_at(tmp_path: Path, slow: 
         assert await told.until(tmp_path / "quick" / "a") == []
 
 
-async def test_what_ends_is_not_looked_at(tmp_path: Path, slow: Slow) -> None:
+async def test_what_ends_is_not_looked_at(
+    tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with watching() as (inventory, told):
         await use(inventory, told, tmp_path / "slow")
+        monkeypatch.setattr(host_inventory, "_WATCH_S", 60)
         inventory.leave("user")
         await asyncio.sleep(0)
         slow.release.set()
