@@ -57,7 +57,7 @@ def tables() -> str:
     return "\n".join(lines).lstrip() + "\n"
 
 
-_HEAD: Final = ("| bound | value | of what |", "| --- | --- | --- |")
+_HEAD: Final = ("| bound | value | what it limits |", "| --- | --- | --- |")
 
 
 @dataclass

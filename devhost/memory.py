@@ -51,9 +51,10 @@ def gc_freeze_many(count: int) -> None:
 
 
 def gc_freeze_started() -> None:
-    """Drop the garbage of a start, exempt all other values from collection, and begin with it.
+    """Drop the latest garbage of a start, exempt all other values, and begin to collect.
 
-    During a start collections take 5 % of the instructions, and find next to nothing.
+    A full collection would take longer than a call of kubelet may wait. During a start
+    collections take 5 % of the instructions, and find next to nothing.
     """
     gc.collect(1)
     gc.freeze()

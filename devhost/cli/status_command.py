@@ -53,9 +53,10 @@ def command(names: tuple[str, ...], status_listen: Address, watch: bool, output:
         return of_resources(request(status_listen), names)
 
     try:
-        shown = ask()
-        if missing := {*names} - {one["name"] for one in shown["resources"]}:
-            known = [one["name"] for one in request(status_listen)["resources"]]
+        status = request(status_listen)
+        shown = of_resources(status, names)
+        known = [one["name"] for one in status["resources"]]
+        if missing := {*names}.difference(known):
             hint = printer.resource_hint(min(missing), known)
             printer.fail(f"no resource {min(missing)}{hint or _LISTS}")
         if watch:

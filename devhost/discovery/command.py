@@ -22,6 +22,7 @@ _LINES: Final = 5
 _LINE_MAX: Final = 200
 _STEP_S: Final = 0.02
 _KILL_S: Final = 0.3  # for killed processes to end
+_dying: Final[set[int]] = set()  # groups that were killed, to be reaped when another command ends
 
 
 @immutable
@@ -209,9 +210,6 @@ def _kill(process: "subprocess.Popen[bytes]") -> int | None:
     if not gone:
         _dying.add(process.pid)
     return process.returncode
-
-
-_dying: Final[set[int]] = set()  # groups that were killed, to be reaped when another command ends
 
 
 def _reaped(group: int) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from devhost.budget import Budget, Share
@@ -327,11 +327,7 @@ class Inventory:
 
     async def read(self, user: Hashable, since: float) -> Readings:
         """Return readings of a user's roots that began at a time or later."""
-        ones = self.of(user)
-        if len(ones) == 1:
-            return {ones[0].root: await ones[0].read(since)}
-        found = await asyncio.gather(*(one.read(since) for one in ones))
-        return {one.root: reading for one, reading in zip(ones, found, strict=True)}
+        return await _read(self.of(user), since)
 
     # ── events of devices ──
 
@@ -382,11 +378,18 @@ class Inventory:
         differ = {user: differs for user in asked if (differs := self._differs(user))}
         since = asyncio.get_running_loop().time()
         ones = dict.fromkeys(one for user in differ for one in self.of(user))
-        found = await asyncio.gather(*(one.read(since) for one in ones))
-        readings = {one.root: reading for one, reading in zip(ones, found, strict=True)}
+        readings = await _read(list(ones), since)
         work = in_own_thread(
             "device events",
             lambda: [user for user, differs in differ.items() if differs(readings)],
         )
         done, _ = await asyncio.wait({work}, timeout=ANSWER_S)
         return work.result() if done else differ
+
+
+async def _read(ones: Sequence[InventoryRoot], since: float) -> Readings:
+    """Return readings of roots that began at a time or later."""
+    if len(ones) == 1:
+        return {ones[0].root: await ones[0].read(since)}
+    found = await asyncio.gather(*(one.read(since) for one in ones))
+    return {one.root: reading for one, reading in zip(ones, found, strict=True)}
