@@ -138,7 +138,7 @@ class Expectations:
                 self._save_soon()
         finally:
             if self._writer is not None:
-                self._writer.close()
+                await self._writer.close()
 
     def _count(self, name: str, published: Publisher) -> None:
         found = published.found

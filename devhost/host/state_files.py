@@ -16,6 +16,7 @@ from typing import Final
 from devhost.threads import PATIENCE_S
 
 LOCK_S: Final = 5.0  # another instance holds a lock for milliseconds; less than PATIENCE_S
+CLOSE_S: Final = 2.0  # the process ends: others may wait for that
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 _POLL_S: Final = 0.02
@@ -66,10 +67,19 @@ class StateWriter:
         if self._task is not None and self.problem is None:
             await (self._next if self._changed.is_set() else self._current).wait()
 
-    def close(self) -> None:
-        """Write nothing more; a write that hangs is left to its thread."""
-        if self._task is not None:
-            self._task.cancel()
+    async def close(self) -> None:
+        """Write what has changed, at most `CLOSE_S`, and nothing more.
+
+        A write that takes longer is left to its thread.
+        """
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.settled()
+        except TimeoutError:
+            _LOG.warning("%s not saved: %s: no answer in %g s", self._what, self._path, CLOSE_S)
+        finally:
+            if self._task is not None:
+                self._task.cancel()
 
     async def _run(self) -> None:
         pause = RETRY_S

@@ -154,6 +154,31 @@ async def test_an_edit_while_the_file_cannot_be_opened(
     assert not any("invalid" in text for text in texts)
 
 
+async def test_what_is_in_force_is_saved_before_the_end(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a start with an invalid file would go back to the configuration before."""
+    begun, may_write, write_copy = asyncio.Event(), threading.Event(), LastGood.write
+    loop = asyncio.get_running_loop()
+
+    def slow(self: LastGood, raw: bytes) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        may_write.wait()
+        write_copy(self, raw)
+
+    monkeypatch.setattr(LastGood, "write", slow)
+    async with followed(source) as task:
+        await begun.wait()
+        task.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not task.done()
+        may_write.set()
+        await asyncio.wait({task})
+    assert source._last_good is not None
+    assert source._last_good.read() == GOOD.encode()
+
+
 async def test_a_file_that_does_not_answer(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,4 +114,28 @@ async def test_a_write_that_hangs_is_waited_for_only_once() -> None:
     file.may_end.set()
     while file.writer.problem is not None:
         await asyncio.sleep(0)
-    file.writer.close()
+    await file.writer.close()
+
+
+async def test_what_has_changed_is_written_before_the_end() -> None:
+    file = File()
+    file.may_end.clear()
+    file.writer.changed()
+    closed = asyncio.create_task(file.writer.close())
+    while not file.writes:
+        await asyncio.sleep(0)
+    file.writer.changed()
+    file.may_end.set()
+    await closed
+    assert file.writes == 2
+
+
+async def test_a_write_that_hangs_does_not_delay_the_end_for_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(state_files, "CLOSE_S", 0.01)
+    file = File()
+    file.may_end.clear()
+    file.writer.changed()
+    await file.writer.close()
+    assert caplog.messages == ["numbers not saved: /state: no answer in 0.01 s"]

@@ -163,7 +163,7 @@ class ConfigSource:
             await self._follow(watcher, apply)
         finally:
             if self._writer is not None:
-                self._writer.close()
+                await self._writer.close()
 
     async def _follow(self, watcher: Watcher, apply: Apply) -> None:
         retry, subscription = RETRY_S, watcher.subscribe(self.reload_soon)

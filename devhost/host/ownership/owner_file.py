@@ -221,10 +221,10 @@ class JournalWriter:
         if self._writer is not None:
             await self._writer.settled()
 
-    def close(self) -> None:
-        """Write nothing more."""
+    async def close(self) -> None:
+        """Write what has changed, and nothing more."""
         if self._writer is not None:
-            self._writer.close()
+            await self._writer.close()
 
     async def _write(self) -> None:
         batch, self._unsaved = self._unsaved, {}

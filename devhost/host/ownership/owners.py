@@ -167,7 +167,7 @@ class Owners:
                 self.drop_free()
                 await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
         finally:
-            self._journal.close()
+            await self._journal.close()
 
     def drop_free(self) -> None:
         """Drop records of devices that kubelet can no longer allocate and that no pod holds."""
