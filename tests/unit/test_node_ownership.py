@@ -142,6 +142,17 @@ def test_of_two_that_expect_a_node_the_first_has_it(at: Entered) -> None:
     assert at.owner(at.c, "n") == "b"
 
 
+def test_a_node_that_is_shared_meanwhile_stays_across_a_restart(at: Entered) -> None:
+    """As without one: who shares an expected node, before its owner decides, takes nothing."""
+    at.a.shares = True
+    at.ownership.expect({"b": ["n"]})
+    at.decide(at.a, ["n", "m"])
+    assert at.owner(at.b, "n") is None
+    assert at.owner(at.b, "m") == "a"
+    at.decide(at.b, ["n"], ["m"])
+    assert at.owner(at.b, "n") is None
+
+
 def test_who_is_scanned_is_not_told(at: Entered) -> None:
     """It has not decided yet, and will see what has changed."""
     at.decide(at.a, ["n"])
