@@ -24,6 +24,12 @@ _LEVELS: Final = {
 }
 # The loggers of which a person at the terminal sees more than warnings.
 _SHOWN: Final = ("devhost.host.config.source", "devhost.host.supervisor")
+_NOTHING: Final[tuple[object, ...]] = (
+    None,
+    "",
+    (),
+    [],
+)  # fields without a value, which text does not show
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -170,9 +176,14 @@ class _Json(logging.Formatter):
         return _ENCODER.encode(shown)
 
 
+def _in_text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={value!s}" for key, value in _fields(record).items())
+        given = ((key, value) for key, value in _fields(record).items() if value not in _NOTHING)
+        fields = " ".join(f"{key}={_in_text(value)}" for key, value in given)
         lines = [f"{_time(record)[11:-1]} {record.levelname:<7} {record.getMessage()}  {fields}"]
         if record.exc_info:
             lines += self.formatException(record.exc_info).split("\n")

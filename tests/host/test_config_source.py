@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -154,6 +155,24 @@ async def test_an_edit_while_the_file_cannot_be_opened(
     assert not any("invalid" in text for text in texts)
 
 
+async def test_the_content_in_force_comes_back(
+    source: ConfigSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is applied: nothing has changed."""
+    caplog.set_level("INFO")
+    applied: list[Config] = []
+    async with followed(source, applied.append), asyncio.timeout(60):
+        write(source, "version: v2\n")
+        while not source.status.problems:
+            await asyncio.sleep(0.005)
+        write(source, GOOD)
+        while source.status.problems:
+            await asyncio.sleep(0.005)
+    assert (applied, source.status.reloads, source.status.failures) == ([], 0, 1)
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts[-1] == "configuration file valid again, the same as in force"
+
+
 async def test_what_is_in_force_is_saved_before_the_end(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,3 +260,11 @@ def test_the_log_as_text_names_the_resource_too() -> None:
             config_source.log_problems([problem])
     assert shown[0].endswith("c.yaml:4:2: warning: a.b: is odd  resource=example.com/a")
     assert shown[1].endswith("c.yaml:4:2: warning: a.b: is odd")
+
+
+def test_the_log_as_text_shows_no_fields_without_a_value() -> None:
+    shown: list[str] = []
+    given = {"a": (), "b": ("/x", "/y"), "c": None, "d": False, "e": ""}
+    with logs.shown_by(shown.append):
+        logging.getLogger("devhost").warning("is odd", extra={"fields": given})
+    assert shown[0].endswith("is odd  b=/x,/y d=False")

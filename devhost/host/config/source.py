@@ -206,6 +206,9 @@ class ConfigSource:
             found = await self._settled(found)
             if found == self._seen:
                 return
+            if _hash(found[0]) == self.status.hash:
+                self._back(found)
+                return
             loaded = await self._loaded(child, found)
         except OSError as error:
             found = None, f"cannot be loaded: {error.strerror or error}"
@@ -240,6 +243,13 @@ class ConfigSource:
         apply(loaded.config)
         self._good = raw
         self._save()
+
+    def _back(self, found: Content) -> None:
+        """Note that the file has the content again that is in force."""
+        self._seen = found
+        self.status = replace(self.status, file=self.file, problems=(), unreadable=None)
+        fields = {"fields": {"file": self.file}}
+        _LOG.info("configuration file valid again, the same as in force", extra=fields)
 
     async def _loaded(self, child: LoadingChild | None, found: Content) -> Loaded:
         """Load a content.
