@@ -6,6 +6,7 @@ known to be safe (`device_classes`). Everything else needs a flag.
 
 import fnmatch
 import posixpath
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -52,16 +53,9 @@ class Policy:
 
     def plus(self, other: "Policy") -> "Policy":
         """Return what the flags of both allow; enforced and trusted as this one."""
-        return replace(
-            self,
-            allow_paths=self.allow_paths + other.allow_paths,
-            allow_exec=self.allow_exec or other.allow_exec,
-            allow_devices=self.allow_devices + other.allow_devices,
-            allow_resources=self.allow_resources + other.allow_resources,
-            allow_cdi=self.allow_cdi + other.allow_cdi,
-            allow_annotations=self.allow_annotations + other.allow_annotations,
-            allow_env=self.allow_env + other.allow_env,
-        )
+        keys = [f"allow_{key}" for key in GLOBS]
+        both = {key: getattr(self, key) + getattr(other, key) for key in keys}
+        return replace(self, **both, allow_exec=self.allow_exec or other.allow_exec)
 
     def allows_path(self, path: str) -> bool:
         """Say whether ``--allow-path`` names a resolved host path."""
@@ -185,6 +179,14 @@ def device_glob_problem(text: str) -> str | None:
     if set("*?[") & set(text):
         return f"{text!r} is not a class; a glob on paths begins with '/'"
     return None
+
+
+# What globs allow, by the part of the flag's name after ``--allow-``, and why one is no such glob.
+GLOBS: Final[Mapping[str, Callable[[str], str | None]]] = {
+    "paths": path_glob_problem,
+    "devices": device_glob_problem,
+    **dict.fromkeys(("resources", "cdi", "annotations", "env"), lambda _: None),
+}
 
 
 def _is_below_dev(path: str) -> bool:

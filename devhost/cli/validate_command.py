@@ -52,7 +52,8 @@ def command(
     found = [(config, loaded) for config in configs for loaded in load_all(config, policy, profile)]
     warnings = [text for _, loaded in found for text in loaded.policy.warnings]
     printer.print_warnings(dict.fromkeys(warnings))
-    problems = [problem for _, loaded in found for problem in loaded.problems]
+    # What is outside of profiles is judged for each.
+    problems = list(dict.fromkeys(one for _, loaded in found for one in loaded.problems))
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":
         shown = printer.problems_json(problems)

@@ -1,70 +1,116 @@
 """What the chart's values allow a configuration to use: the flags that the chart makes of them."""
 
-from collections.abc import Callable
+import posixpath
+import re
+from collections.abc import Iterator
 from typing import Any, Final
 
-from devhost.allocation.policy import Policy, device_glob_problem, path_glob_problem
+from devhost.allocation.policy import GLOBS, Policy
+from devhost.errors import Severity
 from devhost.loading.spelling import did_you_mean
-from devhost.loading.syntax_error import TreeError
 from devhost.loading.wrong_shapes import shown
 from devhost.loading.yamltree import Path, Tree
 
-_GLOBS: Final[dict[str, Callable[[str], str | None]]] = {
-    "paths": path_glob_problem,
-    "devices": device_glob_problem,
-    **dict.fromkeys(("resources", "cdi", "annotations", "env"), lambda _: None),
-}
-_KEYS: Final = (*_GLOBS, "exec")
+_KEYS: Final = (*GLOBS, "exec")
+# What the chart mounts in any case, if it allows paths (its templates/_helpers.tpl).
+_MOUNTED: Final = (
+    *("/dev", "/proc"),
+    *("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices"),
+)
+
+Mistake = tuple[Severity, str, tuple[int, int]]  # with its position
 
 
-def allowed(tree: Tree, base: Path, profile: Path = ()) -> Policy:
-    """Return what the values at a place allow, or what one of their profiles does.
+class Allowed:
+    """What the values at a place allow, or what one of their profiles does.
 
-    Raises:
-        TreeError: The chart would not take them.
+    Attributes:
+        policy: As flags.
+        mistakes: What is not as the chart takes it; errors are not in the policy.
     """
-    found = _given(tree, base)
-    if profile:  # replaces what it has
-        found |= _given(tree, profile, in_profile=True)
-    return Policy(**{f"allow_{key}": value for key, value in found.items()})
+
+    def __init__(self, tree: Tree, base: Path, profile: Path = ()) -> None:
+        self.mistakes: list[Mistake] = []
+        self._tree, self._exec = tree, False
+        self._globs: dict[str, list[tuple[Path, str]]] = {}
+        self._read((*base, "allow"))
+        if profile:  # replaces what it has
+            self._read((*profile, "allow"), in_profile=True)
+        flags: dict[str, Any] = {
+            f"allow_{key}": tuple(glob for _, glob in found) for key, found in self._globs.items()
+        }
+        self.policy = Policy(**flags, allow_exec=self._exec)
+        self._check_mounted(tree.value(base), tree.value(profile or base))
+
+    def _read(self, path: Path, *, in_profile: bool = False) -> None:
+        values = self._tree.value(path[:-1])
+        if "allow" not in values:
+            return
+        for one in self._tree.duplicates:
+            if one.path[: len(path)] == path:
+                message = f"duplicate key (first defined on line {one.first_line})"
+                self.mistakes.append(("error", message, (one.line, one.column)))
+        if not isinstance(values["allow"], dict):
+            self._note(path, "should be a mapping")
+            return
+        for key, value in values["allow"].items():
+            if key not in _KEYS:
+                hint = did_you_mean(key, _KEYS) or f"; known keys: {', '.join(_KEYS)}"
+                self._note((*path, key), f"unknown key '{key}'{hint}", on_key=True)
+            elif value is not None or in_profile:  # elsewhere, Helm removes what is null
+                self._take((*path, key), key, value)
+
+    def _take(self, path: Path, key: str, value: Any) -> None:
+        if key == "exec":
+            self._exec = value is True
+            if not isinstance(value, bool):
+                self._note(path, "should be true or false")
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            self._globs[key] = [*self._valid(path, key, value)]
+        else:
+            self._note(path, "should be a list of strings")
+
+    def _valid(self, path: Path, key: str, globs: list[str]) -> Iterator[tuple[Path, str]]:
+        for index, glob in enumerate(globs):
+            problem = GLOBS[key](glob)
+            if not glob or any(map(str.isspace, glob)):  # the flag's variable is split there
+                problem = f"{glob!r} is empty or contains a space; '?' matches one"
+            if problem is None:
+                yield (*path, index), glob
+            else:
+                self._note((*path, index), problem)
+
+    def _check_mounted(self, *values: dict[str, Any]) -> None:
+        """Warn of what the chart refuses, unless values in another file mount it."""
+        given = {key: value for one in values for key, value in one.items()}
+        roots = [one["hostRoot"] for one in values if isinstance(one.get("hostRoot"), dict)]
+        if any(root.get("enabled") for root in roots[-1:]):
+            return
+        paths = given.get("hostPaths")
+        mounted = [*_MOUNTED, *(map(str, paths) if isinstance(paths, list) else ())]
+        for key in ("paths", "devices"):
+            for path, glob in self._globs.get(key, ()):
+                literal = _literal(glob)
+                is_path = key == "paths" or "/" in glob  # else a class of devices
+                if is_path and not any(_is_below(literal, one) for one in mounted):
+                    add = f"add {literal}, or a parent directory that all nodes have, to hostPaths"
+                    how = add if literal != "/" else "set hostRoot.enabled, or a narrower path"
+                    problem = f"'{glob}' is not below a directory that the chart mounts; {how}"
+                    self._note(path, problem, severity="warning")
+
+    def _note(
+        self, path: Path, message: str, *, on_key: bool = False, severity: Severity = "error"
+    ) -> None:
+        at = self._tree.position(path)
+        place = at.key if on_key else (at.line, at.column)
+        self.mistakes.append((severity, f"{shown(path)}: {message}", place))
 
 
-def _given(tree: Tree, place: Path, *, in_profile: bool = False) -> dict[str, Any]:
-    values = tree.value(place)
-    if "allow" not in values:
-        return {}
-    path: Path = (*place, "allow")
-    tree.refuse_duplicates(path)
-    if not isinstance(values["allow"], dict):
-        raise _error(tree, path, "should be a mapping")
-    found = {}
-    for key, value in values["allow"].items():
-        if key not in _KEYS:
-            hint = did_you_mean(key, _KEYS) or f"; known keys: {', '.join(_KEYS)}"
-            raise _error(tree, (*path, key), f"unknown key '{key}'{hint}", on_key=True)
-        tree.refuse_duplicates((*path, key))
-        if value is not None or in_profile:  # elsewhere, Helm removes what is null
-            found[key] = _checked(tree, (*path, key), key, value)
-    return found
+def _literal(glob: str) -> str:
+    """Return a path, or the directory before its first wildcard."""
+    before = re.split(r"[*?\[]", glob, maxsplit=1)[0]
+    return posixpath.normpath(before if before == glob else before[: before.rfind("/") + 1] or "/")
 
 
-def _checked(tree: Tree, path: Path, key: str, value: Any) -> Any:
-    if key == "exec":
-        if not isinstance(value, bool):
-            raise _error(tree, path, "should be true or false")
-        return value
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise _error(tree, path, "should be a list of strings")
-    for index, glob in enumerate(value):
-        problem = _GLOBS[key](glob)
-        if not glob or any(map(str.isspace, glob)):  # the flag's variable is split there
-            problem = f"{glob!r} is empty or contains a space; '?' matches one"
-        if problem is not None:
-            raise _error(tree, (*path, index), problem)
-    return tuple(value)
-
-
-def _error(tree: Tree, path: Path, message: str, *, on_key: bool = False) -> TreeError:
-    at = tree.position(path)
-    message = f"{shown(path)}: {message}"
-    return TreeError(message, *(at.key if on_key else (at.line, at.column)))
+def _is_below(path: str, directory: str) -> bool:
+    return f"{path}/".startswith(f"{posixpath.normpath(directory)}/")

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
-from devhost.allocation.policy import Policy
 from devhost.errors import Excerpt, Problem, Severity
 from devhost.loading import syntax, wrong_shapes, yamltree
-from devhost.loading.chart_values import allowed
+from devhost.loading.chart_values import Allowed
 from devhost.loading.loaded import brief
 from devhost.loading.spelling import nearest
 from devhost.loading.syntax_error import TreeError
@@ -25,7 +24,6 @@ _OURS: Final = re.compile(r"^[ \t]*[\"']?(?:version|resources)[\"']?[ \t]*:", re
 _KEYS: Final = frozenset({"version", "resources"})
 _DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
 _DEFAULT: Final = "default"  # what the chart calls its own configuration; no profile may have it
-_NOTHING: Final = Policy()
 _FILES: Final = (".yaml", ".yml", ".json")
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -42,7 +40,7 @@ class Document:
         name: Which part of the file it is; empty if it is the file.
         profile: The profile of the chart's values that it is of; ``default`` outside of profiles,
             empty outside of values.
-        allow: What the values allow it to use.
+        allow: What the values allow it to use; ``None`` outside of values.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class Document:
         value: tuple[str, Position] | None = None,
         start: Position | None = None,
         profile: str = "",
-        allow: Policy = _NOTHING,
+        allow: Allowed | None = None,
     ) -> None:
         """Describe a part of a file.
 
@@ -237,7 +235,7 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
                 name=wrong_shapes.shown(path),
                 base=path,
                 profile=_DEFAULT,
-                allow=allowed(tree, base),
+                allow=Allowed(tree, base),
             )
         for index, profile in enumerate(profiles):
             if isinstance(profile, dict) and _is_config(profile.get("config")):
@@ -249,7 +247,7 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
                     name=wrong_shapes.shown(path),
                     base=path,
                     profile=name if isinstance(name, str) else "",
-                    allow=allowed(tree, base, path[:-1]),
+                    allow=Allowed(tree, base, path[:-1]),
                 )
 
 

@@ -1,6 +1,7 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
 import copy
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
@@ -9,6 +10,7 @@ from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
 from devhost.loading import checks, wrong_shapes, yamltree
+from devhost.loading.chart_values import Mistake
 from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import Document, documents
 from devhost.loading.formats import format_mistake
@@ -87,8 +89,9 @@ def _all(
     with gc_paused():
         try:
             for one in documents(text):
-                judging = policy.plus(one.allow) if trusts_values else policy
-                loaded = _one(one, file, judging)
+                allow = one.allow if trusts_values else None
+                judging = policy.plus(allow.policy) if allow else policy
+                loaded = _one(one, file, judging, allow.mistakes if allow else ())
                 found.append(replace(loaded, profile=one.profile, policy=judging))
         except TreeError as error:
             return [_not_yaml(Document(text, error), error, file)]
@@ -124,12 +127,13 @@ class _Document:
     resources: Annotated[tuple[Any, ...], AsTuple]
 
 
-def _one(document: Document, file: str, policy: Policy) -> Loaded:
+def _one(document: Document, file: str, policy: Policy, mistakes: Iterable[Mistake]) -> Loaded:
     tree = document.tree
     if isinstance(tree, TreeError):
         return _not_yaml(document, tree, file)
     resources: list[ParsedResource] = []
-    found = _found(tree, resources, policy)
+    of_values = ((severity, (), message, at) for severity, message, at in mistakes)
+    found = itertools.chain(of_values, _found(tree, resources, policy))
     return _loaded(document, file, found, resources)
 
 

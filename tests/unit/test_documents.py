@@ -140,6 +140,7 @@ def test_a_command_for_one_configuration_refuses_several(tmp_path: Path) -> None
 
 
 VALUES = """\
+hostPaths: [/srv]
 allow:
   paths: [/srv/a]
 config:
@@ -164,7 +165,7 @@ ONE = VALUES.partition("profiles:")[0]
 
 
 @pytest.mark.parametrize(
-    ("profile", "line", "refused"), [("default", 7, "/srv/b"), ("big", 16, "/srv/a")]
+    ("profile", "line", "refused"), [("default", 8, "/srv/b"), ("big", 17, "/srv/a")]
 )
 def test_values_decide_what_is_allowed(
     tmp_path: Path, profile: str, line: int, refused: str
@@ -229,6 +230,37 @@ def test_what_values_cannot_allow(tmp_path: Path, allow: str, at: str, says: str
     (problem,) = part.problems
     assert f"{problem.line}:{problem.column}" == at
     assert problem.message.startswith(says)
+
+
+def test_mistakes_in_what_values_allow_hide_no_others(tmp_path: Path) -> None:
+    text = "allow:\n  path: [/a]\n  paths: [a, /srv/ok]\nhostPaths: [/srv]\nconfig:\n"
+    assert found(tmp_path, text + inside(BODY, 2)) == [
+        "2:3 ",
+        "3:11 ",
+        "10:7 config.resources[0].replcas",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "glob", "hint"),
+    [
+        ("hostPaths: []", "/srv/a", "add /srv/a, or a parent directory that all nodes have, to"),
+        ("hostPaths: [/srv/ab]", "/srv/a*", "add /srv, or a parent"),
+        ("hostPaths: [/srv]", "*", "set hostRoot.enabled, or a narrower path"),
+        ("hostPaths: [/srv/]", "/srv/a*", None),
+        ("hostRoot: {enabled: true}", "/srv/a", None),
+        ("hostPaths: []", "/dev/sd[b-z]", None),
+    ],
+)
+def test_the_chart_refuses_to_allow_what_it_does_not_mount(
+    tmp_path: Path, values: str, glob: str, hint: str | None
+) -> None:
+    """A warning: another file of values may mount it."""
+    text = f"{values}\nallow:\n  paths: ['{glob}']\nconfig:\n{inside(GOOD, 2)}"
+    (part,) = checked(tmp_path, text)
+    said = f"allow.paths[0]: '{glob}' is not below a directory that the chart mounts; {hint}"
+    assert [one.message.startswith(said) for one in part.problems] == [True] * bool(hint)
+    assert part.config is not None
 
 
 def test_values_may_say_what_the_pods_need(tmp_path: Path) -> None:
