@@ -11,6 +11,7 @@ from typing import Final
 from devhost.cli.playground_view import View
 from devhost.cli.prompt import Prompt
 from devhost.cli.terminal import Terminal
+from devhost.discovery.command import Ended
 from devhost.observe import logs
 from devhost.standin.kubelet import AdmissionError, Answer
 from devhost.standin.trial import Trial
@@ -175,7 +176,7 @@ class Playground:
                 process.terminate()
                 raise
         if status:
-            raise CommandError(f"{editor}: exit status {status}")
+            raise CommandError(f"{editor} {Ended(status).description()}")
         await self._reload([])
 
     async def _reload(self, _arguments: list[str]) -> None:

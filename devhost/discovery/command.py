@@ -6,6 +6,7 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -51,7 +52,7 @@ class Ended:
         if self.status is None:
             return "did not end in time"
         if self.status < 0:
-            return f"was killed by signal {-self.status}"
+            return f"was killed by signal {-self.status} ({signal.strsignal(-self.status)})"
         return f"exited with {self.status}"
 
 

@@ -62,7 +62,7 @@ def test_a_command_is_told_where_it_is() -> None:
         ("echo no; exit 0", "sh: its output is not JSON: Expecting value at line 1 column 1"),
         ("exit 3", "sh: exited with 3"),
         ("echo one >&2; echo no bus >&2; echo {}; exit 3", "sh: exited with 3: no bus"),
-        ("kill -9 $$", "sh: was killed by signal 9"),
+        ("kill -9 $$", "sh: was killed by signal 9 (Killed)"),
         ("yes", f"sh: its output is longer than {LISTING_BYTES_MAX // 1024} KiB"),
     ],
 )

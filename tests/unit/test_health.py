@@ -359,7 +359,7 @@ def test_a_command_sees_the_node_and_little_else(files: HostFiles) -> None:
 def test_a_command_that_fails_is_told_by_its_last_words() -> None:
     assert passed(shell("echo all is well"))
     assert shell("exit 3").failure == "exec: sh: exited with 3"
-    assert shell("kill -9 $$").failure == "exec: sh: was killed by signal 9"
+    assert shell("kill -9 $$").failure == "exec: sh: was killed by signal 9 (Killed)"
     failure = shell("echo first; printf 'sector \\033 7\\n\\n' >&2; exit 1").failure
     assert failure == "exec: sh: exited with 1: sector \\x1b 7"
 
