@@ -28,6 +28,7 @@ class KubeletSocket:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self.path = str(directory / KUBELET_SOCKET)
         self._descriptor: int | None = None
         self._device_inode: tuple[int, int] | None = None
@@ -69,6 +70,8 @@ class KubeletSocket:
                 return None
         error = connect_error(self.path)
         if error:
+            if error == errno.ENOENT and not self._directory.is_dir():
+                return f"{self._directory} is not there"
             reason = f"cannot connect to {KUBELET_SOCKET}: {os.strerror(error)}"
             return _PROBLEMS.get(error, reason)
         if identity is not None:

@@ -90,6 +90,12 @@ def test_without_a_descriptor_the_number_has_to_do(
         assert kubelet.identity() == identity
 
 
+def test_the_directory_was_renamed(tmp_path: Path) -> None:
+    """Not the socket alone."""
+    with contextlib.closing(KubeletSocket(tmp_path / "plugins")) as kubelet:
+        assert kubelet.problem() == f"{tmp_path / 'plugins'} is not there"
+
+
 def test_why_there_is_no_kubelet(kubelet: KubeletSocket, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator has to know whether it is away or whether it may not be reached."""
     assert kubelet.problem() == "kubelet.sock is not there"
