@@ -76,7 +76,7 @@ class StateWriter:
             async with asyncio.timeout(CLOSE_S):
                 await self.settled()
         except TimeoutError:
-            _LOG.warning("%s not saved: %s: no answer in %g s", self._what, self._path, CLOSE_S)
+            _LOG.warning("cannot save %s: %s: no answer in %g s", self._what, self._path, CLOSE_S)
         finally:
             if self._task is not None:
                 self._task.cancel()

@@ -205,7 +205,7 @@ def _troubles(shown: Json) -> Iterator[str]:
             what = config["unreadable"] or "invalid"
             yield f"configuration file {what}; still serving the version of {config['appliedAt']}"
         if config["unsaved"]:
-            yield f"the last good configuration cannot be saved: {config['unsaved']}"
+            yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
     for resource in shown["resources"]:

@@ -138,4 +138,4 @@ async def test_a_write_that_hangs_does_not_delay_the_end_for_long(
     file.may_end.clear()
     file.writer.changed()
     await file.writer.close()
-    assert caplog.messages == ["numbers not saved: /state: no answer in 0.01 s"]
+    assert caplog.messages == ["cannot save numbers: /state: no answer in 0.01 s"]
