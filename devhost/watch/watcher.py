@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Self
 
-from devhost.budget import Budget
+from devhost.budget import Budget, Share
 from devhost.limits import WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
 from devhost.threads import in_thread
 from devhost.watch.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN, Inotify
@@ -103,17 +103,15 @@ class Subscription:
             self._finish()  # a thread that still resolves the former targets is ignored
 
     def _resolve(self, resolving: asyncio.Future[None], rounds: int) -> None:
-        self._stale, targets, watches = False, self._targets, self._watches
+        self._stale = False
         try:
-            inotify = self._watcher.inotify()
-            work = in_thread("watch", lambda: resolve(inotify, targets, watches))
+            work = self._watcher.resolve(self._targets, self._watches)
         except (OSError, RuntimeError) as error:  # no inotify instance, or no thread
             self._degrade(error)
             self._finish()
             return
         clock = asyncio.get_running_loop().time
         began = clock()
-        self._watcher.resolving += 1
         work.add_done_callback(
             lambda done: self._resolved(resolving, rounds, done.result(), clock() - began)
         )
@@ -176,13 +174,10 @@ class Watcher:
     """Notifies subscribers, on the event loop, of changes in directories.
 
     Users enter it once, and call `subscribe`; the rest is for subscriptions.
-
-    Attributes:
-        resolving: How many threads add watches that are not in use yet.
     """
 
     def __init__(self) -> None:
-        self.resolving = 0
+        self._resolving = 0  # threads that add watches that are not in use yet
         self._had_events: set[int] = set()  # watches, since the first of these threads began
         self.is_open = False
         self._inotify: Inotify | None = None
@@ -215,12 +210,18 @@ class Watcher:
 
     # ── for subscriptions ──
 
-    def inotify(self) -> Inotify:
-        """Return the inotify instance, opened when it is first needed.
+    def resolve(self, targets: frozenset[WatchTarget], watches: Share) -> asyncio.Future[Resolved]:
+        """Add the watches of targets in a thread; call `resolved` when it has ended.
 
         Raises:
-            OSError: The limit of the kernel is reached.
+            OSError: No inotify instance can be had, or no thread.
         """
+        inotify = self._opened()
+        work = in_thread("watch", lambda: resolve(inotify, targets, watches))
+        self._resolving += 1
+        return work
+
+    def _opened(self) -> Inotify:
         if self._inotify is None:
             self._inotify = Inotify()
             reader = self._inotify.fileno()
@@ -230,8 +231,8 @@ class Watcher:
     def resolved(self, watches: Iterable[int]) -> bool:
         """Note that a thread has ended; return whether its watches may have lost events."""
         lost = not self._had_events.isdisjoint(watches)
-        self.resolving -= 1
-        if not self.resolving:
+        self._resolving -= 1
+        if not self._resolving:
             self._had_events.clear()
         return lost
 
@@ -250,7 +251,7 @@ class Watcher:
                 del users[use.entry]
             if not users:
                 del self._users[use.watch]
-                self.inotify().remove(use.watch)
+                self._opened().remove(use.watch)
 
     def warn(self, subscription: Subscription, error: Exception) -> None:
         """Log that a subscription is degraded, if it is the first."""
@@ -264,7 +265,7 @@ class Watcher:
 
     def _read(self, inotify: Inotify) -> None:
         for watch, mask, name in inotify.read():
-            if self.resolving:
+            if self._resolving:
                 self._had_events.add(watch)
             users = self._users.get(watch, {})
             if mask & OVERFLOW:
