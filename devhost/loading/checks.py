@@ -31,12 +31,14 @@ class ParsedResource:
     Attributes:
         path: Where it is in the file.
         resource: The resource.
+        line: The line where it begins.
         text: Its source, by which an unchanged resource is recognized; empty if parts were left
             out because of errors.
     """
 
     path: Path
     resource: Resource
+    line: int
     text: str = ""
 
 
@@ -77,13 +79,10 @@ def _alone(path: Path, resource: Resource) -> Iterator[Finding]:
 
 
 def _same_names(resources: Iterable[ParsedResource]) -> Iterator[Finding]:
-    first: dict[str, Path] = {}
+    first: dict[str, int] = {}
     for one in resources:
-        path, resource = one.path, one.resource
-        if resource.name in first:
-            message = (
-                f"duplicate resource '{resource.name}' "
-                f"(first defined as resources[{first[resource.name][1]}])"
-            )
-            yield "error", (*path, "name"), message, False
-        first.setdefault(resource.name, path)
+        name = one.resource.name
+        if name in first:
+            message = f"duplicate resource '{name}' (first defined on line {first[name]})"
+            yield "error", (*one.path, "name"), message, False
+        first.setdefault(name, one.line)

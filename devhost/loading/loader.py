@@ -219,12 +219,13 @@ def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ShapeE
         yield (), error
     for index, item in enumerate(items):
         path, text = ("resources", index), repr(item)  # repr: 1 == True
+        line = tree.position(path).line
         try:
-            yield ParsedResource(path, shaped(Resource, item), text)
+            yield ParsedResource(path, shaped(Resource, item), line, text)
         except ShapeError as error:
             yield path, error
             if (rest := _without_mistakes(item, error, index)) is not None:
-                yield ParsedResource(path, rest)
+                yield ParsedResource(path, rest, line)
 
 
 def _resource_count(data: Any) -> int:

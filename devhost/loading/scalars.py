@@ -67,4 +67,7 @@ def value(tag: str, text: str) -> Any:
             pass  # PyYAML's constructors raise all of these for an explicit tag (!!int b)
         except yaml.YAMLError:
             pass
-    raise ValueError(f"{text!r} is not a valid {tag.removeprefix(_PREFIX)}; quote it")
+    name = tag.removeprefix(_PREFIX)
+    if "/" in name:  # python/object
+        raise ValueError(f"unsupported tag '!!{name}'")
+    raise ValueError(f"{text!r} is not a valid {name}; quote it")

@@ -65,7 +65,7 @@ def decoded(raw: bytes) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()  # without a byte order mark
-        raise TreeError("not UTF-8", *position_after(before)) from None
+        raise TreeError("not UTF-8; save it as UTF-8", *position_after(before)) from None
 
 
 def lines(text: str) -> list[str]:
@@ -86,8 +86,9 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     if "${" in around and ("{" in before.replace("${", "") or "[" in before):
         message = 'inside { } and [ ] quote a template: "${…}"'
         return TreeError(message, line + 1, column + 1)
-    if "\t" in around[: column + 1] and not around[: column + 1].strip():
-        return TreeError("indented with a tab; use spaces", line + 1, column + 1)
+    if "\t" in around[: column + 1] and not around[: column + 1].strip(" \t-"):
+        what = "a tab after '-'" if "-" in before else "indented with a tab"
+        return TreeError(f"{what}; use spaces", line + 1, column + 1)
     return (
         _quoted(error, problem, around, column)
         or _bracket(error, lines)
@@ -177,6 +178,10 @@ def _quoted(
         return None
     if "end of stream" in problem:
         return TreeError("unclosed quote", opening.line + 1, opening.column + 1)
+    if "hexdecimal" in problem or "hexadecimal" in problem:  # libyaml spells it so
+        at = around.rfind("\\", 0, column + 1)
+        message = "invalid escape; write '\\\\' for a backslash, or use single quotes"
+        return TreeError(message, opening.line + 1, at + 1)
     if "unknown escape" in problem and error.problem_mark is not None:
         # One of PyYAML's parsers points at the backslash, the other after it.
         at = column if around[column : column + 1] == "\\" else max(column - 1, 0)

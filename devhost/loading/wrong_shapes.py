@@ -1,5 +1,6 @@
 """Messages for values of the wrong shape: what is wrong and what would be right."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ _TEMPLATES: Final = (
     *("run", "exec", "waitFor"),
 )
 _SPECIAL: Final = frozenset("[]{},\"'")  # in lists between brackets
+_NO_SPACE: Final = re.compile(r"[A-Za-z]\w*:(?=[^\s/])")
 _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
 _EXPECTED: Final = {
@@ -209,6 +211,10 @@ def _of_string(kind: str, given: str, path: Path) -> str:
     if "preStart" in path[-2:] and kind in ("tuple_type", "dataclass_type"):
         step = f"{{run: [{', '.join(given.split())}]}}"
         return f", not a string; write {f'[{step}]' if kind == 'tuple_type' else step}"
+    if kind != "tuple_type" and (joined := _NO_SPACE.match(given)):
+        return f", not a string; missing space after '{joined[0]}'"
+    if kind == "dataclass_type" and path[-1:] == ("file",):
+        return f", not a string; write {{path: {given}, matches: …}}"
     if kind == "tuple_type" and given.startswith("-"):
         return "; missing space after '-'"
     if kind == "dict_type" and path[-1:] in (("env",), ("annotations",)) and "=" in given:
@@ -222,7 +228,9 @@ def _as_list(path: Path, text: str) -> str:
     command = path[-1:] in (("run",), ("exec",), ("command",))
     if command:
         return "[COMMAND, ARGUMENT]" if set(text) & _SPECIAL else f"[{', '.join(text.split())}]"
-    return f'["{text}"]' if set(text) & (_SPECIAL - {","}) else f"[{text}]"
+    if set(text) & (_SPECIAL - {","}):
+        return f'["{text}"]'
+    return f"[{', '.join(text.splitlines())}]"
 
 
 def _first_name(items: list[Any]) -> str:

@@ -215,9 +215,11 @@ def _source(value: object) -> object:
     if isinstance(value, str):
         if value.startswith("/"):
             return {"glob": value}
-        kind, _, rest = value.partition(" ")
-        if kind in KINDS and rest:
-            raise ValueError(f"{value!r} is not a source; missing ':' after {kind!r}")
+        for separator, missing in ((" ", "':'"), (":", "space")):
+            kind, _, rest = value.partition(separator)
+            if kind in KINDS and rest:
+                after = kind + separator.strip()
+                raise ValueError(f"{value!r} is not a source; missing {missing} after '{after}'")
         raise ValueError(
             f"{value!r} is not a source; write a path that begins with '/', or the kind of source, "
             "such as 'dev: kvm'"

@@ -16,6 +16,10 @@ from devhost.immutable import immutable
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
 
+# The variable that is meant by '$(a)', '${ a }', '${{a}}' or '${a:-b}'.
+_MEANT: Final = re.compile(r"(?:[{ ]+|\((?=[\w.]+\)))(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+
+
 class TemplateError(ValueError):
     """A string that is not a valid template.
 
@@ -165,15 +169,17 @@ def _joined(parts: Sequence[TemplatePart]) -> tuple[TemplatePart, ...]:
 
 def _explain(text: str, offset: int) -> str:
     rest = text[offset + 1 :]
+    meant = _MEANT.match(rest)
+    better = f"${{{meant['name']}}}" if meant else "${name}"
     if rest.startswith("("):
-        return "invalid template; write ${name}, or '$$(' for a literal '$('"
+        return f"invalid template; write {better}, or '$$(' for a literal '$('"
     if rest.startswith("{"):
         name = rest[1:].partition("}")[0]
         if "}" not in rest:
-            return "unclosed '${'; write ${name}, or '$$' for a literal '$'"
+            return f"unclosed '${{'; write {better}, or '$$' for a literal '$'"
         return (
             f"'${{{name}}}' is not a variable: names are letters, digits, '_' and '.', without "
-            "expressions; write '$$' for a literal '$'"
+            f"expressions; write {better}, or '$$' for a literal '$'"
         )
     word = rest[: len(rest) - len(rest.lstrip(string.ascii_letters + string.digits + "_"))]
     if word:

@@ -179,8 +179,8 @@ DEVICES: Final = f"{A}.allocate.devices"
         (env("A: ab\n           c $x"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
         (env("A: 'it''s $x'"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
         (env("A: &a 'it $x'"), "7:12", f"{ENV}.A", "write ${x}, or '$$x'"),
-        (env("A: $(X)"), "7:12", f"{ENV}.A", "invalid template; write ${name}, or '$$(' for a literal '$('"),
-        (env("A_${id: x"), "7:9", f"{ENV}.A_${{id", "unclosed '${'; write ${name}, or '$$' for a literal '$'"),
+        (env("A: $(X)"), "7:12", f"{ENV}.A", "invalid template; write ${X}, or '$$(' for a literal '$('"),
+        (env("A_${id: x"), "7:9", f"{ENV}.A_${{id", "unclosed '${'; write ${id}, or '$$' for a literal '$'"),
         (env("A-B: x"), "7:9", f"{ENV}.A-B", "such as 'A_B'"),
         (env("A: 'a,${id}'"), "7:12", f"{ENV}.A", "the value contains ',', which separates the values of devices; set another `separator`"),
         (env('A: "a\\0b"'), "7:12", f"{ENV}.A", "control character"),
@@ -205,7 +205,7 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    replicas: 20000\n" + TWO.split("resources:\n")[1].replace("a\n", "c\n", 1), "7:5", "resources[1].sources", "the file has 20001 device IDs"),
         (KVM + "    optional: true", "5:5", f"{A}.optional", "unknown key"),
         (KVM.replace("dev: kvm", "{dev: kvm, optional: true}"), "4:26", f"{A}.sources[0].optional", "only devices with several nodes can lack one; set `group` as well"),
-        (TWO.replace("example.com/b", "example.com/a"), "5:11", "resources[1].name", "duplicate resource 'example.com/a' (first defined as resources[0])"),
+        (TWO.replace("example.com/b", "example.com/a"), "5:11", "resources[1].name", "duplicate resource 'example.com/a' (first defined on line 3)"),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_place_and_its_fix(text: str, at: str, path: str, says: str) -> None:
