@@ -136,12 +136,9 @@ class GlobFinder:
 
     def unmatched(self, readings: Readings) -> str:
         """Say what is in the directories in front of the wildcards, by up to 3 patterns."""
-        found = []
-        for text in self.options.paths[:_SHOWN_MAX]:
-            reading, prefix = readings[_root(text)], _literal_prefix(text)
-            rest = text[len(prefix) + 1 :]
-            near = _nearest(rest, reading, prefix)
-            found.append(f"{contents(reading, prefix or '/')}, none matches {rest}{near}")
+        found = [
+            _unmatched(text, readings[_root(text)]) for text in self.options.paths[:_SHOWN_MAX]
+        ]
         more = len(self.options.paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")
 
@@ -161,6 +158,13 @@ def _beside(text: str, files: HostFiles) -> list[str]:
     return []
 
 
+def _unmatched(text: str, reading: Reading) -> str:
+    prefix = _literal_prefix(text)
+    rest = text[len(prefix) + 1 :]
+    near = _nearest(rest, reading, prefix)
+    return f"{contents(reading, prefix or '/')}, none matches {rest}{near}"
+
+
 def _nearest(rest: str, reading: Reading, base: str) -> str:
     """Return what was probably meant where nothing matches, by the first part that does not."""
     beside = reading.beside or reading.names
@@ -176,7 +180,9 @@ def _nearest(rest: str, reading: Reading, base: str) -> str:
 
 def _looked(text: str, readings: Readings) -> str:
     reading = readings[_root(text)]
-    if isinstance(reading.root, PatternRoot) and reading.names:  # nothing else was counted
+    if not _matching(reading, text):
+        return _unmatched(text, reading)
+    if isinstance(reading.root, PatternRoot):  # nothing else was counted
         return f"{len(reading.names)} of {text}"
     return contents(reading, _literal_prefix(text) or "/")
 

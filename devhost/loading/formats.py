@@ -83,6 +83,9 @@ def _below(data: Mapping[str, Any], tree: Tree) -> Mistake | None:
         if isinstance(value, dict) and value.keys() >= _OWN:
             message = f"the configuration is below '{key}'; {_BEGIN}"
             return (key,), message, tree.position((key,)).key
+        if isinstance(value, str) and "resources:" in value:
+            message = f"the configuration is the text of '{key}'; it is a file of its own"
+            return (key,), message, tree.position((key,)).key
     if any(key.lower() in ("version", "apiversion", "resource", "resources") for key in data):
         return None  # one of them is misspelt
     return (), _needs("not a configuration"), (1, 1)

@@ -5,12 +5,14 @@ what to write instead.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 
 # A set of characters as `fnmatch` reads it, or an unclosed '['.
 _SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
+_SHELL: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
 _VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]")
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
 _LISTED_MAX: Final = 10  # paths in a message
@@ -38,7 +40,7 @@ _DOCKER: Final = re.compile(
 
 def variable_mistake(text: str) -> str | None:
     """Explain that a source cannot contain variables."""
-    if _VARIABLE.search(text):
+    if _VARIABLE.search(text) or _GO_TEMPLATE.search(text):
         return "variables are not expanded in sources; write the name on the host"
     return None
 
@@ -49,12 +51,14 @@ def go_template_mistake(text: str) -> str | None:
     return f"{found[0]} is not replaced; write a variable, such as ${{name}}" if found else None
 
 
-def command_mistake(program: str) -> str | None:
-    """Explain a program with its arguments in one string, as a shell takes it."""
-    words = program.split()
-    if len(words) < 2 or not words[1].startswith(("-", "/")):
-        return None
-    return f"no program is called {program!r}; there is no shell: write {', '.join(words)}"
+def command_mistake(arguments: Sequence[str]) -> tuple[int, str] | None:
+    """Explain a command as a shell takes it; return which argument it is, and why."""
+    words = arguments[0].split()
+    if len(words) > 1 and words[1].startswith(("-", "/", "$")):
+        better = ", ".join(words)
+        return 0, f"no program is called {arguments[0]!r}; there is no shell: write {better}"
+    at = next((index for index, one in enumerate(arguments) if one in _SHELL), None)
+    return None if at is None else (at, f"'{arguments[at]}' is an argument: there is no shell")
 
 
 def directory_mistake(path: str) -> str | None:

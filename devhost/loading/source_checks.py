@@ -103,8 +103,8 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 def _command(kind: Exec, path: Path) -> Iterator[Finding]:
     if not kind.command[0]:
         yield "error", (*path, "command", 0), "the command is empty", False
-    if problem := command_mistake(kind.command[0]):
-        yield "warning", (*path, "command", 0), problem, False
+    if mistake := command_mistake(kind.command):
+        yield "warning", (*path, "command", mistake[0]), mistake[1], False
     for index, text in enumerate(kind.command):
         if problem := names.text_problem(text):
             yield "error", (*path, "command", index), problem, False
@@ -125,8 +125,11 @@ def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
 
 
 def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs that would read the same directories many times."""
+    """Refuse globs that would read the same directories many times; warn of directories."""
     for index, text in enumerate(globs):
+        if text.endswith("/"):
+            message = f"ends with '/'; write {text}* for what is in a directory"
+            yield "warning", (*path, index), message, False
         parts = text.split("/")
         if len(parts) > _PARTS_MAX:
             message = f"path of {len(parts)} parts; at most {_PARTS_MAX} are allowed"

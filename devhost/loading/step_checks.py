@@ -154,5 +154,5 @@ def _arguments(
         yield from check_template((*path, index), text, allowed, known)
     if texts and not texts[0].parts:
         yield "error", (*path, 0), "the command is empty", False
-    elif texts and (problem := command_mistake(str(texts[0]))):
-        yield "warning", (*path, 0), problem, False
+    elif texts and (mistake := command_mistake([*map(str, texts)])):
+        yield "warning", (*path, mistake[0]), mistake[1], False

@@ -206,7 +206,12 @@ def _bracket(error: yaml.MarkedYAMLError, lines: Sequence[str]) -> TreeError | N
     for column in range(len(before) - 1, -1, -1):
         depth += (before[column] in "]}") - (before[column] in "[{")
         if depth == 0:
+            after = lines[mark.line][len(before) :].lstrip()
+            if after.startswith(("//", "/*")):
+                return TreeError("a comment begins with '#'", mark.line + 1, mark.column + 1)
             message = f"quote a string that begins with {before[column]!r}"
+            if after.startswith((",", ";")):
+                message = f"remove the {after[0]!r} after {before[-1]!r}"
             return TreeError(message, mark.line + 1, column + 1)
     return None
 

@@ -25,6 +25,7 @@ _TEMPLATES: Final = (
 )
 _SPECIAL: Final = frozenset("[]{},\"'")  # in lists between brackets
 _NO_SPACE: Final = re.compile(r"[A-Za-z]\w*:(?=[^\s/])")
+_EQUALS: Final = re.compile(r"([A-Za-z]\w*) *=")
 _LIMITS: Final = {"greater_than_equal": "at least", "less_than_equal": "at most"}
 _BOOLEANS: Final = ("true", "false", "yes", "no", "on", "off")
 _EXPECTED: Final = {
@@ -199,6 +200,8 @@ def _what_to_write(kind: str, given: Any, path: Path) -> str:
             return f", not a string; write {_as_list(path, given)}"
         case "tuple_type", dict():
             return ", not a mapping; begin each item with '- '"
+        case "string_type", list() if path[-3:-2] == ("sources",):
+            return ", not a list; write a source for each"
         case _, list() if not path:
             return " with 'version: v1' and 'resources:', not a list"
         case _, list() if path[-1:] in (("env",), ("annotations",)):
@@ -211,6 +214,8 @@ def _of_string(kind: str, given: str, path: Path) -> str:
     if "preStart" in path[-2:] and kind in ("tuple_type", "dataclass_type"):
         step = f"{{run: [{', '.join(given.split())}]}}"
         return f", not a string; write {f'[{step}]' if kind == 'tuple_type' else step}"
+    if kind == "dataclass_type" and (equals := _EQUALS.match(given)):
+        return f", not a string; write '{equals[1]}:', not '{equals[0]}'"
     if kind != "tuple_type" and (joined := _NO_SPACE.match(given)):
         return f", not a string; missing space after '{joined[0]}'"
     if kind == "dataclass_type" and path[-1:] == ("file",):
@@ -228,6 +233,8 @@ def _as_list(path: Path, text: str) -> str:
     command = path[-1:] in (("run",), ("exec",), ("command",))
     if command:
         return "[COMMAND, ARGUMENT]" if set(text) & _SPECIAL else f"[{', '.join(text.split())}]"
+    if text.startswith("[") and text.endswith("]"):
+        return f"{text}, without quotes"
     if set(text) & (_SPECIAL - {","}):
         return f'["{text}"]'
     return f"[{', '.join(text.splitlines())}]"

@@ -217,6 +217,8 @@ def _source(value: object) -> object:
             return {"glob": value}
         for separator, missing in ((" ", "':'"), (":", "space")):
             kind, _, rest = value.partition(separator)
+            if kind in KINDS and rest.startswith(" "):
+                raise ValueError(f"{value!r} is not a source; remove the quotes")
             if kind in KINDS and rest:
                 after = kind + separator.strip()
                 raise ValueError(f"{value!r} is not a source; missing {missing} after '{after}'")

@@ -281,6 +281,8 @@ def _shape(error: ValidationError, tree: Tree) -> Iterator[tuple[str, str, tuple
             model = next((_MODELS[name] for name in reversed(names) if name in _MODELS), Cases)
             keys = [field.alias or name for name, field in model.model_fields.items()]
             hint = did_you_mean(str(path[-1]), keys) or f"; known keys: {', '.join(keys)}"
+            if path == ("resources",):
+                hint = "; a configuration is a file of its own, named by 'config'"
             message = f"unknown key '{path[-1]}'{hint}"
             yield wrong_shapes.shown(path), message, position.key
             continue

@@ -215,6 +215,10 @@ def test_usage_errors_exit_2(args: tuple[str, ...]) -> None:
     assert "Error: " in done.stderr
 
 
+def test_a_misspelt_command() -> None:
+    assert "No such command 'vaildate'; did you mean 'validate'?" in called("vaildate").stderr
+
+
 def test_completion_for_bash() -> None:
     """The shell's completion script comes from the program."""
     done = run(_DEVHOST_COMPLETE="bash_source")
@@ -935,6 +939,20 @@ async def test_run_serves_what_it_was_allowed(
         answer = await kubelet.admit("pod", {"app": {"example.com/token": 1}})
     path = str(tools)
     assert answer["app"]["mounts"] == [{"hostPath": path, "containerPath": path, "readOnly": True}]
+
+
+def test_run_takes_one_of_several_profiles(tmp_path: Path) -> None:
+    """It goes on to the plugin directory."""
+    one = "{name: example.com/a, sources: [static: 1]}"
+    text = (
+        f"config: {{resources: [{one}]}}\nprofiles: [{{name: b, config: {{resources: [{one}]}}}}]\n"
+    )
+    values = written(
+        tmp_path / "values.yaml", text.replace("config: {r", "config: {version: v1, r")
+    )
+    args = "run", values, "--plugin-dir", tmp_path / "missing"
+    assert "choose one with --profile" in refused_in_one_line(run(*args))
+    assert "--plugin-dir" in refused_in_one_line(run(*args, "--profile", "b"))
 
 
 def test_run_without_a_plugin_directory(tokens: Path, tmp_path: Path) -> None:

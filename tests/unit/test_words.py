@@ -105,6 +105,15 @@ def found(text: str) -> list[str]:
         (KVM.replace("- name", "-name"), "3:3 missing space after '-'"),
         (HEAD + "    sources:\n      -\t/dev/kvm\n", "5:8 a tab after '-'; use spaces"),
         (HEAD + '    sources: ["/dev/\\USB"]\n', "4:21 invalid escape; write '\\\\' for a backslash, or use single quotes"),
+        (HEAD + "    sources: [/dev/kvm] // c\n", "4:25 a comment begins with '#'"),
+        (HEAD + "    sources: [/dev/kvm],\n", "4:14 remove the ',' after ']'"),
+        (HEAD + "    sources: '[/a]'\n", "4:14 should be a list, not a string; write [/a], without quotes"),
+        (HEAD + "    sources: [dev: [a, b]]\n", "4:20 should be a string, not a list; write a source for each"),
+        (HEAD + "    sources: ['dev: kvm']\n", "4:15 'dev: kvm' is not a source; remove the quotes"),
+        (HEAD + "    sources: ['/dev/{{ a }}']\n", "4:15 variables are not expanded in sources; write the name on the host"),
+        (HEAD + "    sources: [/dev/snd/]\n", "4:15 ends with '/'; write /dev/snd/* for what is in a directory"),
+        ("version: v1\nresources:\n  - name = example.com/a\n", "3:5 should be a mapping, not a string; write 'name:', not 'name ='"),
+        ("config: |\n  version: v1\n  resources: []\n", "1:1 the configuration is the text of 'config'; it is a file of its own"),
         (option("id: !!python/object:a.b c"), "5:9 unsupported tag '!!python/object:a.b'"),
         (HEAD + "    sources: [directory:/a]\n", "4:15 'directory:/a' is not a source; missing space after 'directory:'"),
         (HEAD + "    sources: |\n      /a\n      /b\n", "4:14 should be a list, not a string; write [/a, /b]"),
@@ -169,3 +178,10 @@ def test_both_halves_of_a_number_by_their_own_keys() -> None:
 )
 def test_what_is_not_text(raw: bytes, says: str) -> None:
     assert [one.message for one in load_bytes(raw, "f").problems] == [says]
+
+
+def test_what_a_shell_would_take() -> None:
+    text = source("exec: [ls, a, '|', b]")
+    (problem,) = loads(text, policy=Policy(allow_exec=True)).problems
+    assert (problem.line, problem.column) == (5, 23)
+    assert problem.message == "'|' is an argument: there is no shell"
