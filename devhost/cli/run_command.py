@@ -92,7 +92,7 @@ def run(
     host = Host(first, settings, source, plugins)
     try:
         work = endpoint.serve_during(host, host.run())
-        asyncio.run(until_signal(work, source.reload_soon if source else None))
+        asyncio.run(until_signal(work, source.reload_asked if source else None))
     except KubeletError as error:
         logs.fail(str(error))
 

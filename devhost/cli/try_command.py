@@ -97,7 +97,7 @@ def run(
         addresses = [f"{what}: {url}" for what, url in endpoint.urls.items()]
         live = _live(trial, config, addresses)
         work = endpoint.serve_during(trial.host, live)
-        asyncio.run(until_signal(work, source.reload_soon if source else None))
+        asyncio.run(until_signal(work, source.reload_asked if source else None))
 
 
 @contextlib.contextmanager

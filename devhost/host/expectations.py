@@ -164,6 +164,11 @@ class Expectations:
 
     # ── in the state directory ──
 
+    @property
+    def problem(self) -> str | None:
+        """Why the state directory does not have the counts; ``None`` where it has."""
+        return self._writer.problem if self._writer else None
+
     def _later(self, name: str, expectation: Expectation | None) -> None:
         if self._writer is not None:
             self._unsaved[name] = expectation

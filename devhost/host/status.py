@@ -47,8 +47,11 @@ def status(host: Host) -> Json:
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
-    if problem := host.shared.owners.problem:
-        shown["troubles"].append(f"cannot save node owners: {problem}")
+    unsaved = {
+        "node owners": host.shared.owners.problem,
+        "expected device counts": host.shared.expectations.problem,
+    }
+    shown["troubles"] += [f"cannot save {what}: {why}" for what, why in unsaved.items() if why]
     if problem := host.shared.directory.requests.trouble:
         shown["troubles"].append(problem)
     shown["troubles"] += _troubles(shown)

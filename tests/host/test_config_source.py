@@ -173,6 +173,22 @@ async def test_the_content_in_force_comes_back(
     assert texts[-1] == "configuration file valid again, the same as in force"
 
 
+async def test_who_asks_gets_an_answer(
+    source: ConfigSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with followed(source), asyncio.timeout(60):
+        source.reload_asked()
+        while "configuration file unchanged" not in caplog.messages:
+            await asyncio.sleep(0.005)
+        write(source, "version: v2\n")
+        while not source.status.problems:
+            await asyncio.sleep(0.005)
+        source.reload_asked()
+        while "configuration file unchanged, still invalid" not in caplog.messages:
+            await asyncio.sleep(0.005)
+
+
 async def test_what_is_in_force_is_saved_before_the_end(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ class ConfigSource:
         self.file, self._last_good = file, last_good
         self._loader, self._child = ChildLoader(policy, profile), child
         self._beginning: Future[tuple[Loaded, Loaded | None]] | None = None
-        self._due = asyncio.Event()
+        self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
         self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
         """By resource, the key and the reason why a valid configuration is not applied."""
@@ -156,6 +156,11 @@ class ConfigSource:
         """The file may have changed."""
         self._due.set()
 
+    def reload_asked(self) -> None:
+        """Somebody wants it read again, and to see in the log that it was."""
+        self._asked = True
+        self._due.set()
+
     async def run(self, watcher: Watcher, apply: Apply) -> None:
         """Apply each new valid content, and save it, until cancelled."""
         try:
@@ -173,7 +178,12 @@ class ConfigSource:
                 if not well:
                     watched = await self._watch(subscription)
                     # Read each time after it is watched, so no change is missed in between.
+                    before, asked, self._asked = self._seen, self._asked, False
                     await self._reload(apply)
+                    if asked and self._seen is before:
+                        still = ", still invalid" if self.status.problems else ""
+                        extra = {"fields": {"file": self.file}}
+                        _LOG.info("configuration file unchanged%s", still, extra=extra)
                     well = watched and self._seen[0] is not None
             except Exception:  # noqa: BLE001 (logged; the host goes on)
                 _LOG.exception("reading the configuration failed")
