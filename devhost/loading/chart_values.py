@@ -40,7 +40,8 @@ class Allowed:
             f"allow_{key}": tuple(glob for _, glob in found) for key, found in self._globs.items()
         }
         self.policy = Policy(**flags, allow_exec=self._exec)
-        self._check_mounted(tree.value(base), tree.value(profile or base))
+        self._mounted = _mounted(tree.value(base), tree.value(profile or base))
+        self._check_globs()
 
     def _read(self, path: Path, *, in_profile: bool = False) -> None:
         values = self._tree.value(path[:-1])
@@ -80,22 +81,24 @@ class Allowed:
             else:
                 self._note((*path, index), problem)
 
-    def _check_mounted(self, *values: dict[str, Any]) -> None:
+    def unmounted(self, glob: str) -> str | None:
+        """Say what to do where the chart does not mount what a path or glob names."""
+        before = re.split(r"[*?\[]", glob, maxsplit=1)[0]
+        path = before if before == glob else before[: before.rfind("/") + 1]
+        path = posixpath.normpath(path or "/")
+        if any(f"{path}/".startswith(one) for one in self._mounted):
+            return None
+        how = f"add {path}, or a parent directory that all nodes have, to hostPaths"
+        if path == "/":
+            how = "set hostRoot.enabled, or a narrower path"
+        return f"'{glob}' is not below a directory that the chart mounts; {how}"
+
+    def _check_globs(self) -> None:
         """Warn of what the chart refuses, unless values in another file mount it."""
-        given = {key: value for one in values for key, value in one.items()}
-        roots = [one["hostRoot"] for one in values if isinstance(one.get("hostRoot"), dict)]
-        if any(root.get("enabled") for root in roots[-1:]):
-            return
-        paths = given.get("hostPaths")
-        mounted = [*_MOUNTED, *(map(str, paths) if isinstance(paths, list) else ())]
         for key in ("paths", "devices"):
             for path, glob in self._globs.get(key, ()):
-                literal = _literal(glob)
                 is_path = key == "paths" or "/" in glob  # else a class of devices
-                if is_path and not any(_is_below(literal, one) for one in mounted):
-                    add = f"add {literal}, or a parent directory that all nodes have, to hostPaths"
-                    how = add if literal != "/" else "set hostRoot.enabled, or a narrower path"
-                    problem = f"'{glob}' is not below a directory that the chart mounts; {how}"
+                if is_path and (problem := self.unmounted(glob)):
                     self._note(path, problem, severity="warning")
 
     def _note(
@@ -106,11 +109,12 @@ class Allowed:
         self.mistakes.append((severity, f"{shown(path)}: {message}", place))
 
 
-def _literal(glob: str) -> str:
-    """Return a path, or the directory before its first wildcard."""
-    before = re.split(r"[*?\[]", glob, maxsplit=1)[0]
-    return posixpath.normpath(before if before == glob else before[: before.rfind("/") + 1] or "/")
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return f"{path}/".startswith(f"{posixpath.normpath(directory)}/")
+def _mounted(*values: dict[str, Any]) -> list[str]:
+    """Return what the chart mounts, each with a '/' at its end, by values and a profile's."""
+    given = {key: value for one in values for key, value in one.items()}
+    roots = [one["hostRoot"] for one in values if isinstance(one.get("hostRoot"), dict)]
+    if any(root.get("enabled") for root in roots[-1:]):
+        return ["/"]
+    paths = given.get("hostPaths")
+    found = [*_MOUNTED, *(map(str, paths) if isinstance(paths, list) else ())]
+    return [f"{posixpath.normpath(one)}/" for one in found]

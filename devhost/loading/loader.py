@@ -10,7 +10,7 @@ from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
 from devhost.loading import checks, wrong_shapes, yamltree
-from devhost.loading.chart_values import Mistake
+from devhost.loading.chart_values import Allowed
 from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import Document, documents
 from devhost.loading.formats import format_mistake
@@ -22,6 +22,7 @@ from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
 from devhost.model.mapping import mapping
+from devhost.model.sources import Directory, Glob
 from devhost.model.values import AsTuple
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
@@ -91,7 +92,7 @@ def _all(
             for one in documents(text):
                 allow = one.allow if trusts_values else None
                 judging = policy.plus(allow.policy) if allow else policy
-                loaded = _one(one, file, judging, allow.mistakes if allow else ())
+                loaded = _one(one, file, judging, allow)
                 found.append(replace(loaded, profile=one.profile, policy=judging))
         except TreeError as error:
             return [_not_yaml(Document(text, error), error, file)]
@@ -127,13 +128,15 @@ class _Document:
     resources: Annotated[tuple[Any, ...], AsTuple]
 
 
-def _one(document: Document, file: str, policy: Policy, mistakes: Iterable[Mistake]) -> Loaded:
+def _one(document: Document, file: str, policy: Policy, values: Allowed | None) -> Loaded:
     tree = document.tree
     if isinstance(tree, TreeError):
         return _not_yaml(document, tree, file)
     resources: list[ParsedResource] = []
-    of_values = ((severity, (), message, at) for severity, message, at in mistakes)
-    found = itertools.chain(of_values, _found(tree, resources, policy))
+    found = _found(tree, resources, policy)
+    if values is not None:
+        mistakes = ((severity, (), message, at) for severity, message, at in values.mistakes)
+        found = itertools.chain(mistakes, found, _unmounted(tree, resources, values))
     return _loaded(document, file, found, resources)
 
 
@@ -163,6 +166,19 @@ def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Itera
         position = tree.position(path)
         shown_at = position.key if on_key else (position.line, position.column)
         yield severity, path, message, shown_at
+
+
+def _unmounted(tree: Tree, resources: list[ParsedResource], values: Allowed) -> Iterator[_Found]:
+    """Warn of sources in directories that the chart does not mount."""
+    for one in resources:
+        for index, source in enumerate(one.resource.sources):
+            kind = source.kind
+            texts = kind.paths if isinstance(kind, Glob) else ()
+            for text in (kind.path,) if isinstance(kind, Directory) else texts:
+                if problem := values.unmounted(text):
+                    path = (*one.path, "sources", index)
+                    at = tree.position(path)
+                    yield "warning", path, problem, (at.line, at.column)
 
 
 def _only(found: list[Loaded], file: str) -> Loaded:

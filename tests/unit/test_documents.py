@@ -263,6 +263,16 @@ def test_the_chart_refuses_to_allow_what_it_does_not_mount(
     assert part.config is not None
 
 
+def test_sources_that_the_chart_does_not_mount(tmp_path: Path) -> None:
+    body = GOOD.replace("[static: 1]", "[/srv/a*, directory: /srv/b/c, /etc/x*, /dev/kvm]")
+    assert body != GOOD
+    (part,) = checked(tmp_path, f"hostPaths: [/srv/b]\nconfig:\n{inside(body, 2)}")
+    assert [one.message.partition(", or")[0] for one in part.problems] == [
+        "'/srv/a*' is not below a directory that the chart mounts; add /srv",
+        "'/etc/x*' is not below a directory that the chart mounts; add /etc",
+    ]
+
+
 def test_values_may_say_what_the_pods_need(tmp_path: Path) -> None:
     """The chart's `resources` is not that of a configuration."""
     text = "resources: {limits: {memory: 1Gi}}\nconfig:\n" + inside(BODY, 2)
