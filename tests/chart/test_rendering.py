@@ -135,6 +135,8 @@ def test_older_kubernetes_is_refused(each_helm: Helm) -> None:
             'the name "default" is already in use',
             id="a profile of the chart's own name",
         ),
+        pytest.param({"log": None}, "log: has no value; remove the key", id="a section without"),
+        pytest.param({"http": {"statusPort": 9110}}, "are both 9110", id="one port for two"),
         pytest.param(
             {"hostPaths": ["/etc", "/etc/"]},
             'hostPaths of test-devhost: "/etc/" is /etc, which is already mounted; remove it',

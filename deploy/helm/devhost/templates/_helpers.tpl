@@ -58,6 +58,14 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 `config`, and one for each profile. `values` are the chart's values merged with the profile's.
 */}}
 {{- define "devhost.instances" -}}
+{{- range $key := list "allow" "cdi" "config" "deviceAccess" "hostRoot" "http" "image" "kubelet" "log" "metrics" "networkPolicy" "podAnnotations" "podLabels" "podResources" "probes" "securityContext" "serviceAccount" }}
+{{- if not (kindIs "map" (index $.Values $key)) }}
+{{- fail (printf "%s: has no value; remove the key, or set what belongs below it" $key) }}
+{{- end }}
+{{- end }}
+{{- if eq (toString .Values.http.port) (toString .Values.http.statusPort) }}
+{{- fail (printf "http: port and statusPort are both %v" .Values.http.port) }}
+{{- end }}
 {{- $fullname := include "devhost.fullname" . }}
 {{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "podResources" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "command" "args" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
 {{- $given := dict }}
