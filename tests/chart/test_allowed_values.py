@@ -71,3 +71,16 @@ def test_the_commands_agree_with_the_chart(
     by_commands = _by_commands(tmp_path / "values.yaml", values)
     assert by_commands == _by_chart(helm, values)
     assert (by_commands is not None) == taken
+
+
+@pytest.mark.parametrize(
+    "glob",
+    ["/srv/data", "/srv/data/*", "/srv/data*", "/srv/data/../x/*", "/sys/kernel/*", "/sys/class/*"]
+    + ["*", "?srv/*", "/device/x", "/dev/sd[b-z]", "/proc/x", "/opt/a"],
+)
+def test_the_commands_warn_where_the_chart_refuses(helm: Helm, tmp_path: Path, glob: str) -> None:
+    values = {"allow": {"paths": [glob]}, "hostPaths": ["/srv/data/", "/opt"], "config": TOKENS}
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    (loaded,) = load_all(str(tmp_path / "values.yaml"))
+    warned = any("that the chart mounts" in one.message for one in loaded.problems)
+    assert warned == (_by_chart(helm, values) is None)
