@@ -75,8 +75,10 @@ def test_the_commands_agree_with_the_chart(
 
 @pytest.mark.parametrize(
     "glob",
-    ["/srv/data", "/srv/data/*", "/srv/data*", "/srv/data/../x/*", "/sys/kernel/*", "/sys/class/*"]
-    + ["*", "?srv/*", "/device/x", "/dev/sd[b-z]", "/proc/x", "/opt/a"],
+    [
+        *("/srv/data", "/srv/data/*", "/srv/data*", "/srv/data/../x/*", "/opt/a", "/proc/x"),
+        *("/sys/kernel/*", "/sys/class/*", "*", "?srv/*", "/device/x", "/dev/sd[b-z]"),
+    ],
 )
 def test_the_commands_warn_where_the_chart_refuses(helm: Helm, tmp_path: Path, glob: str) -> None:
     values = {"allow": {"paths": [glob]}, "hostPaths": ["/srv/data/", "/opt"], "config": TOKENS}
