@@ -22,7 +22,7 @@ from devhost.threads import BlockingCalls, NoAnswerError
 CONCURRENT: Final = 8
 _KILL_S: Final = 0.5  # for a command that has timed out to end
 _PAUSE_MIN_S: Final = 0.05
-_UNCHECKED: Final = "not checked yet"
+UNCHECKED: Final = "not checked yet"
 _LOG: Final = logging.getLogger(__name__)
 
 _Identity = tuple[object, ...]
@@ -61,7 +61,7 @@ class HealthState:
     def reason(self, checks: HealthChecks) -> str | None:
         """Return why the device is unhealthy, or ``None``."""
         if self.healthy is None:
-            return None if self.trusted else _UNCHECKED
+            return None if self.trusted else UNCHECKED
         if self.healthy:
             return None
         if self.streak:
