@@ -155,7 +155,7 @@ async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, short
         screen.type("edit\r")
         await screen.writes(b"-\r\n")
         screen.type("\x03")
-        await screen.shows("exit status")
+        await screen.shows("was killed by signal 2 (Interrupt)")
         seen = len(screen.raw)
         screen.type("edit\r")
         await screen.until(lambda: b"-\r\n" in screen.raw[seen:], "the editor again")
@@ -179,7 +179,7 @@ async def test_an_editor_that_leaves_the_terminal_in_disorder(config: Path, shor
         modes = screen.modes()
         await screen.shows("2 of 2")
         screen.type("edit\r")
-        await screen.shows("exit status 3")
+        await screen.shows("exited with 3")
         screen.type("quit\r")
         assert await ended(screen) == 0
         assert screen.modes() == modes
