@@ -216,7 +216,7 @@ def _of_string(kind: str, given: str, path: Path) -> str:
         return f", not a string; write {f'[{step}]' if kind == 'tuple_type' else step}"
     if kind == "dataclass_type" and (equals := _EQUALS.match(given)):
         return f", not a string; write '{equals[1]}:', not '{equals[0]}'"
-    if kind != "tuple_type" and (joined := _NO_SPACE.match(given)):
+    if kind in ("dict_type", "dataclass_type") and (joined := _NO_SPACE.match(given)):
         return f", not a string; missing space after '{joined[0]}'"
     if kind == "dataclass_type" and path[-1:] == ("file",):
         return f", not a string; write {{path: {given}, matches: …}}"

@@ -1,5 +1,6 @@
 """Sources of devices: one class for each kind."""
 
+import re
 from typing import Annotated, Final
 
 from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb, device_option, sysfs_option
@@ -99,6 +100,7 @@ class Exec:
 
 Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Exec
 KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs", "exec")
+_NEAR_SOURCE: Final = re.compile(r"(?P<kind>\w+)(?=[ :])(?P<colon>:?+)(?P<spaces> *+)(?=\S)")
 
 
 @mapping
@@ -215,13 +217,11 @@ def _source(value: object) -> object:
     if isinstance(value, str):
         if value.startswith("/"):
             return {"glob": value}
-        for separator, missing in ((" ", "':'"), (":", "space")):
-            kind, _, rest = value.partition(separator)
-            if kind in KINDS and rest.startswith(" "):
-                raise ValueError(f"{value!r} is not a source; remove the quotes")
-            if kind in KINDS and rest:
-                after = kind + separator.strip()
-                raise ValueError(f"{value!r} is not a source; missing {missing} after '{after}'")
+        if (near := _NEAR_SOURCE.match(value)) and near["kind"] in KINDS:
+            hint = f"missing ':' after '{near['kind']}'"
+            if near["colon"]:
+                hint = "remove the quotes" if near["spaces"] else f"missing space after '{near[0]}'"
+            raise ValueError(f"{value!r} is not a source; {hint}")
         raise ValueError(
             f"{value!r} is not a source; write a path that begins with '/', or the kind of source, "
             "such as 'dev: kvm'"
