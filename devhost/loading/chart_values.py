@@ -18,7 +18,7 @@ _MOUNTED: Final = (
     *("/sys/block", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices"),
 )
 
-Mistake = tuple[Severity, str, tuple[int, int]]  # with its position
+_Mistake = tuple[Severity, str, tuple[int, int]]  # with its position
 
 
 class Allowed:
@@ -30,7 +30,7 @@ class Allowed:
     """
 
     def __init__(self, tree: Tree, base: Path, profile: Path = ()) -> None:
-        self.mistakes: list[Mistake] = []
+        self.mistakes: list[_Mistake] = []
         self._tree, self._exec = tree, False
         self._globs: dict[str, list[tuple[Path, str]]] = {}
         self._read((*base, "allow"))
