@@ -101,7 +101,7 @@ def attribute_problem(name: str) -> str | None:
 def _whole_number(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(  # noqa: TRY004 (as above)
-            f"should be a whole number, not {value!r}: sysfs writes 10 as 0a"
+            f"{value!r} should be a whole number without quotes (sysfs writes 10 as 0a)"
         )
     return value
 
