@@ -24,12 +24,7 @@ _LEVELS: Final = {
 }
 # The loggers of which a person at the terminal sees more than warnings.
 _SHOWN: Final = ("devhost.host.config.source", "devhost.host.supervisor")
-_NOTHING: Final[tuple[object, ...]] = (
-    None,
-    "",
-    (),
-    [],
-)  # fields without a value, which text does not show
+_NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # what text does not show
 _LOG: Final = logging.getLogger(__name__)
 
 
