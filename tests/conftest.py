@@ -31,9 +31,13 @@ settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A script's shell has what it runs in the background ignore SIGINT, and all processes inherit it.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A script's shell has what it runs in the background ignore these, and all processes inherit it.
+    for number, rule in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, rule)
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
 
 

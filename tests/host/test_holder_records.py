@@ -29,7 +29,9 @@ def file_of(state: Path) -> Path:
 
 
 async def short(records: HolderRecords) -> dict[str, str]:
-    """Each ID's record in a word."""
+    """Each ID's record in a word; what was given up may still be writing."""
+    while records._calls.hanging:
+        await asyncio.sleep(0.01)
     return {
         one: "fresh" if isinstance(record, Fresh) else record.pod
         for one, record in (await records.read()).items()
