@@ -54,6 +54,7 @@ def locked(state: Path) -> Iterator[None]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(holder_records, "_PATIENCE_S", 0.1)
+            patch.setattr(holder_records, "PATIENCE_S", 0.1)
             yield
     finally:
         os.close(descriptor)
