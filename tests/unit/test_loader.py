@@ -720,7 +720,8 @@ def test_any_texts_in_a_configuration_are_accepted_or_refused(one: str, two: str
         for more in ({}, {"env": {one: two}}, {"devices": [entry]}, allocate):
             resource = {"name": "example.com/a", "sources": [kind], "allocate": more}
             other = {"name": "example.com/b", "sources": [kind], "id": [two], "allocate": more}
-            text = yaml.safe_dump({"version": "v1", "resources": [resource, other]})
+            document = {"version": "v1", "resources": [resource, other]}
+            text = yaml.dump(document, Dumper=yaml.CSafeDumper)  # ten times as fast
             assert isinstance(loads(text), Loaded)
 
 
