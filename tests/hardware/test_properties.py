@@ -23,6 +23,7 @@ from devhost.model.device import HostDevice, Snapshot
 from devhost.report import report
 from devhost.testing import HostTree, can_make_nodes
 from tests.hardware.test_changes import without
+from tests.support.memory import IN_MEMORY
 from tests.support.scanning import selected
 
 Devices = dict[str, dict[str, tuple[str, ...]]]
@@ -107,7 +108,7 @@ def devices(text: str, sources: Sequence[str]) -> tuple[list[HostDevice], Device
         for at, one in enumerate(sources)
     ]
     config = loads("version: v1\nresources:\n" + "\n".join(entries)).require()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         tree = HostTree(Path(directory) / "host")
         tree.directory("/dev")
         tree.hardware(text)
@@ -197,7 +198,7 @@ class Lazy:
 @given(STEPS)
 @settings(SHARED, max_examples=8)
 def test_what_finds_the_same_need_not_be_scanned(steps: list[tuple[str | None, float]]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         tree, text = HostTree(Path(directory) / "host"), hardware(PARTS)
         tree.hardware(text)
         resources = [Lazy(source, HostFiles(str(tree.root))) for source in SOURCES]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
+from tests.support.memory import IN_MEMORY
 
 NAMES = ("a", "b", "c")
 PARTS = st.sampled_from([*NAMES, "..", "."])
@@ -36,7 +37,7 @@ def farm(root: Path, links: dict[str, str | None]) -> None:
 @given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), TARGETS)
 def test_resolved_paths_stay_below_the_root(links: dict[str, str | None], asked: str) -> None:
     """Whatever the links are, what a path leads to really lies below the root."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         root = Path(made).resolve() / "root"
         root.mkdir()
         farm(root, links)
@@ -55,7 +56,7 @@ def test_the_hosts_own_root_resolves_as_the_system_does(
     links: dict[str, str | None], asked: str
 ) -> None:
     """Where the root is ``/``, a path resolves as `os.path.realpath` says."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         farm(Path(made), links)
         path = f"{made}/{asked}"
         assert HostFiles().resolve(path) == os.path.realpath(path)

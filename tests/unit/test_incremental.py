@@ -20,6 +20,7 @@ from devhost.discovery.scan import Scanner, ScanResult
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.device import Snapshot
+from tests.support.memory import IN_MEMORY
 from tests.support.scanning import selected
 
 SOURCES = (
@@ -111,7 +112,7 @@ class Tree:
 
 @contextmanager
 def tree(sources: str, options: str = "") -> Iterator[Tree]:
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as temporary:
         base = Path(temporary).resolve()
         for one in "ab":
             (base / one).mkdir()

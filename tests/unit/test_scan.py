@@ -17,6 +17,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model import config, names
 from devhost.model.device import Snapshot
+from tests.support.memory import IN_MEMORY
 from tests.support.scanning import survey
 
 
@@ -137,7 +138,7 @@ def test_the_same_scan_gives_the_same_snapshot(tmp_path: Path) -> None:
 @given(st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8))
 def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> None:
     """Whatever comes and goes, the healthy IDs are those present, and each keeps its path."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Scans(Path(made), "removeMissingAfter: 2s")
         ever: set[str] = set()
         for now, wanted in enumerate(sets):
@@ -162,7 +163,7 @@ def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> No
 )
 def test_a_limit_is_kept_and_seats_are_too(limit: int, sets: list[set[str]]) -> None:
     """There are never more devices than the limit, and none on offer loses its seat."""
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Scans(Path(made), f"maxDevices: {limit}\n  removeMissingAfter: never")
         seats: set[str] = set()
         for now, wanted in enumerate(sets):
