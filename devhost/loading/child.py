@@ -28,6 +28,7 @@ MEMORY_MAX: Final = 192 << 20  # of address space; the largest valid files take 
 CPU_S: Final = 30  # the largest valid files take 4 s, on a busy machine
 OUT_OF_MEMORY: Final = 3  # exit statuses
 FAILED: Final = 4
+UNABLE: Final = 5  # whatever the content
 
 
 @immutable
@@ -133,6 +134,8 @@ def main() -> None:
         os._exit(0)  # there is nothing to load
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
+    except (OSError, ImportError) as error:  # a load opens nothing but modules
+        _hand_over(output, str(error).encode(errors="replace"), UNABLE)
     except Exception:  # noqa: BLE001 (the host logs it)
         _hand_over(output, traceback.format_exc().encode(errors="replace"), FAILED)
 

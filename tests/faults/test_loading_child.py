@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.host.config import child, loading
 from devhost.host.config.child import LoadingChild
+from devhost.host.config.last_good import LastGood
 from devhost.host.config.loading import ChildLoader
 from devhost.host.config.source import ConfigSource
 from devhost.loading.loaded import Loaded
@@ -52,13 +53,12 @@ def load(raw: bytes = GOOD) -> Loaded:
             .replace("iter(int, 1)", "[0] for _ in iter(int, 1)"),
             "takes more than 30 s of CPU time to load",
         ),
-        (loads("os.kill(os.getpid(), 9)"), "signal 9 ended it, maybe for lack of memory"),
-        (loads("os._exit(7)"), "the process for it exited with 7"),
         (loads("1 / 0"), "because of a bug: ZeroDivisionError: division by zero"),
-        ("x = (", "the process for it exited with 1"),
     ],
 )  # fmt: skip
-def test_a_child_that_fails(monkeypatch: pytest.MonkeyPatch, program: str, message: str) -> None:
+def test_a_content_that_cannot_be_loaded(
+    monkeypatch: pytest.MonkeyPatch, program: str, message: str
+) -> None:
     """It is one error of the file."""
     monkeypatch.setattr(child, "_PROGRAM", program)
     loaded = load()
@@ -66,10 +66,29 @@ def test_a_child_that_fails(monkeypatch: pytest.MonkeyPatch, program: str, messa
     assert [message in str(one) for one in loaded.problems] == [True], loaded.problems
 
 
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (loads("os.kill(os.getpid(), 9)"), "signal 9 ended it, maybe for lack of memory"),
+        (loads("os._exit(7)"), "the process for it exited with 7"),
+        (loads("os.listdir('/proc/0')"), "No such file or directory"),
+        (loads("__import__('nothing')"), "No module named 'nothing'"),
+        ("x = (", "the process for it exited with 1"),
+    ],
+)
+def test_a_child_that_fails_whatever_the_content(
+    monkeypatch: pytest.MonkeyPatch, program: str, message: str
+) -> None:
+    monkeypatch.setattr(child, "_PROGRAM", program)
+    with pytest.raises(OSError, match=message):
+        load()
+
+
 def test_a_child_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_PROGRAM", loads("__import__('time').sleep(1000)"))
     monkeypatch.setattr(child, "PATIENCE_S", 0.1)
-    assert "takes more than 0.1 s to load" in str(load().problems)
+    with pytest.raises(TimeoutError, match="no answer in"):
+        load()
 
 
 def test_an_answer_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,14 +105,11 @@ def test_an_answer_can_only_have_values(value: object) -> None:
 def test_a_load_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_PROGRAM", loads("__import__('time').sleep(1000)"))
     one = LoadingChild()
-    found: list[Loaded] = []
-    thread = threading.Thread(
-        target=lambda: found.append(ChildLoader(Policy()).load(one, GOOD, "f.yaml"))
-    )
-    thread.start()
-    one.close()
-    thread.join(60)
-    assert "signal 9 ended it" in str(found)
+    with ThreadPoolExecutor() as threads:
+        loading = threads.submit(ChildLoader(Policy()).load, one, GOOD, "f.yaml")
+        one.close()
+        with pytest.raises(OSError, match="signal 9 ended it"):
+            loading.result(60)
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
@@ -128,6 +144,33 @@ async def test_no_process_can_be_had(
         assert source.status.unreadable is None
         task.cancel()
         await asyncio.wait({task})
+
+
+async def test_no_process_can_be_had_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last good copy serves until one can be had: then the file is loaded."""
+    file = tmp_path / "config.yaml"
+    file.write_bytes(GOOD)
+    last_good = LastGood(tmp_path / "state")
+    last_good.write(GOOD.replace(b"static: 1", b"static: 2"))
+    with monkeypatch.context() as one:
+        one.setattr(child, "_PROGRAM", "x = (")
+        broken = LoadingChild()
+    source = ConfigSource(str(file), Policy(), last_good, broken)
+    loaded, copy = source.first()
+    assert loaded.config is None
+    assert copy is not None
+    assert copy.config is not None
+    assert "cannot be loaded" in (source.status.unreadable or "")
+    applied: asyncio.Future[Config] = asyncio.get_running_loop().create_future()
+    async with Watcher() as watcher, asyncio.timeout(60):
+        task = asyncio.create_task(source.run(watcher, applied.set_result))
+        assert (await applied).resources[0].sources == load().require().resources[0].sources
+        task.cancel()
+        await asyncio.wait({task})
+    assert last_good.read() == GOOD
+    assert source.status.unreadable is None
 
 
 def children(pid: int) -> list[int]:

@@ -284,3 +284,13 @@ def test_the_log_as_text_shows_no_fields_without_a_value() -> None:
     with logs.shown_by(shown.append):
         logging.getLogger("devhost").warning("is odd", extra={"fields": given})
     assert shown[0].endswith("is odd  b=/x,/y d=False")
+
+
+def test_a_last_good_copy_that_cannot_be_read_is_told(source: ConfigSource, tmp_path: Path) -> None:
+    write(source, "version: v2\n")
+    last_good = LastGood(tmp_path / "state")
+    last_good.path.mkdir(parents=True)
+    loaded, copy = ConfigSource(source.file, Policy(), last_good).first()
+    assert loaded.config is None
+    assert copy is not None
+    assert [one.message for one in copy.problems] == ["cannot be read: Is a directory"]

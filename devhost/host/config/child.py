@@ -4,6 +4,7 @@ Nothing else is imported, so that a start begins with it.
 """
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -59,7 +60,7 @@ class LoadingChild:
         """Return the answer to a request.
 
         Raises:
-            OSError: The child cannot be started.
+            OSError: The child cannot be started, or has ended or hangs for no fault of the content.
             UnloadableError: It has not answered; the text says why, for the user.
         """
         if self._process is None:
@@ -69,7 +70,7 @@ class LoadingChild:
             raw = _exchange(self._process, request)
             status = self._process.wait()
         if status:
-            raise UnloadableError(_reason(status, raw))
+            raise _failure(status, raw)
         return raw
 
     def close(self) -> None:
@@ -88,7 +89,8 @@ def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> bytes:
     """Write the request and read the answer until the end, in time.
 
     Raises:
-        UnloadableError: It takes too long, or the answer is too large.
+        TimeoutError: It takes too long; for the content there is a limit of CPU time.
+        UnloadableError: The answer is too large.
     """
     assert process.stdin is not None, "a pipe"  # noqa: S101
     assert process.stdout is not None, "a pipe"  # noqa: S101
@@ -103,7 +105,7 @@ def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> bytes:
         ready = poll.poll(max(until - time.monotonic(), 0.0) * 1000)
         if not ready:
             process.kill()
-            raise UnloadableError(f"takes more than {PATIENCE_S:g} s to load")
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer in {PATIENCE_S:g} s")
         for number, _ in ready:
             if number == writer:
                 # The pipe stays open: its end would end the child.
@@ -122,17 +124,22 @@ def _exchange(process: "subprocess.Popen[bytes]", request: bytes) -> bytes:
                 raise UnloadableError("is too large once its aliases are written out")
 
 
-def _reason(status: int, raw: bytes) -> str:
-    from devhost.loading.child import CPU_S, FAILED, MEMORY_MAX, OUT_OF_MEMORY  # noqa: PLC0415 (as above)
+def _failure(status: int, raw: bytes) -> OSError | UnloadableError:
+    """Return what an exit status says: of the content, or else of the machine."""
+    from devhost.loading.child import CPU_S, FAILED, MEMORY_MAX, OUT_OF_MEMORY, UNABLE  # noqa: PLC0415 (as above)
 
+    text = raw.decode(errors="replace").strip()
     match status:
         case _ if status == OUT_OF_MEMORY:
-            return f"takes more than {MEMORY_MAX >> 20} MiB of memory to load"
+            return UnloadableError(f"takes more than {MEMORY_MAX >> 20} MiB of memory to load")
         case _ if status == -signal.SIGXCPU:
-            return f"takes more than {CPU_S} s of CPU time to load"
+            return UnloadableError(f"takes more than {CPU_S} s of CPU time to load")
         case _ if status == FAILED:
-            lines = raw.decode(errors="replace").strip().splitlines()
-            return f"cannot be loaded because of a bug: {lines[-1]}"
+            return UnloadableError(f"cannot be loaded because of a bug: {text.splitlines()[-1]}")
+        case _ if status == UNABLE:
+            reason = text
         case _ if status < 0:
-            return f"cannot be loaded: signal {-status} ended it, maybe for lack of memory"
-    return f"cannot be loaded: the process for it exited with {status}"
+            reason = f"signal {-status} ended it, maybe for lack of memory"
+        case _:
+            reason = f"the process for it exited with {status}"
+    return OSError(errno.EAGAIN, reason)

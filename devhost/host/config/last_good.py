@@ -1,5 +1,6 @@
 """The last good configuration: a copy from which a node starts when the file is invalid."""
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,14 @@ class LastGood:
         self.path = state_dir / name
 
     def read(self) -> bytes | None:
-        """Return the copy; ``None`` where there is none or it cannot be read."""
+        """Return the copy; ``None`` where there is none.
+
+        Raises:
+            OSError: It cannot be read.
+        """
         try:
             return self.path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
             return None
 
     def write(self, raw: bytes) -> None:
@@ -27,6 +32,8 @@ class LastGood:
         Raises:
             OSError: It cannot be written.
         """
-        if self.read() != raw:
-            with locked(self.path.parent):
-                write_atomically(self.path, raw)
+        with contextlib.suppress(OSError):  # it may be replaced all the same
+            if self.read() == raw:
+                return
+        with locked(self.path.parent):
+            write_atomically(self.path, raw)

@@ -1,7 +1,7 @@
 """Loads the configuration in a child process, so that this one never has what only that needs.
 
-The child has limits of its own for memory, CPU time and time. Whatever ends it is a problem of the
-file.
+The child has limits of its own for memory and CPU time. What it needs of them is a problem of the
+file; what else ends it is none, and may pass.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class ChildLoader:
             refused: The key and the reason, by resource, why it is refused although it is valid.
 
         Raises:
-            OSError: There is no child.
+            OSError: The child could not load it, for no fault of the content.
         """
         request = LoadRequest(raw, file, self._policy, self.known, refused, self._profile)
         with contextlib.closing(child):

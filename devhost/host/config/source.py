@@ -125,8 +125,13 @@ class ConfigSource:
         return self._begin() if self._beginning is None else self._beginning.result()
 
     def _begin(self) -> tuple[Loaded, Loaded | None]:
-        raw, reason = self._seen = self._first_content()
-        loaded = self._load(raw, reason)
+        raw, reason = self._first_content()
+        try:
+            loaded = self._load(raw, reason)
+        except OSError as error:  # no fault of the content, which is tried again
+            raw, reason = None, _not_loaded(error)
+            loaded = unusable(self.file, reason)
+        self._seen = raw, reason
         if raw is not None and loaded.config is not None:
             self.status = replace(self.status, hash=_hash(raw))
             self._good = raw
@@ -137,19 +142,22 @@ class ConfigSource:
         file = str(self._last_good.path)
         try:
             copy = in_time(self._last_good.read, PATIENCE_S)
-        except TimeoutError as error:
+        except OSError as error:  # a TimeoutError, too
             return loaded, unusable(file, f"cannot be read: {error.strerror}")
         if copy is None:
             return loaded, None
         self.status = replace(self.status, file=file, hash=_hash(copy))
-        return loaded, self._load(copy, "", file)
+        try:
+            return loaded, self._load(copy, "", file)
+        except OSError as error:
+            return loaded, unusable(file, _not_loaded(error))
 
     def _first_content(self) -> Content:
         if self.file == "-":
             return self._read()  # without a limit: a person may be typing it
         try:
             return in_time(self._read, PATIENCE_S)
-        except TimeoutError as error:
+        except OSError as error:  # late, or no thread
             return None, f"cannot be read: {error.strerror}"
 
     def reload_soon(self, _path: str | None = None) -> None:
@@ -221,7 +229,7 @@ class ConfigSource:
                 return
             loaded = await self._loaded(child, found)
         except OSError as error:
-            found = None, f"cannot be loaded: {error.strerror or error}"
+            found = None, _not_loaded(error)
             if found == self._seen:
                 return  # still
             loaded = unusable(self.file, found[1])
@@ -306,15 +314,16 @@ class ConfigSource:
             return None, f"cannot be read: {error.strerror or error}"
 
     def _load(self, raw: bytes | None, reason: str, file: str | None = None) -> Loaded:
-        """Load the first content."""
+        """Load the first content.
+
+        Raises:
+            OSError: No process can be started.
+        """
         child, self._child = self._child or LoadingChild(), None
         with contextlib.closing(child):
             if raw is None:
                 return unusable(self.file, reason)
-            try:
-                return self._loader.load(child, raw, file or self.file)
-            except OSError as error:
-                return unusable(self.file, f"cannot be loaded: {error.strerror or error}")
+            return self._loader.load(child, raw, file or self.file)
 
     def _failed(self, loaded: Loaded, unreadable: str) -> None:
         self.status = replace(
@@ -346,6 +355,10 @@ def log_problems(problems: Iterable[Problem]) -> None:
         }
         fields = {"resource": problem.resource} if problem.resource else {}
         _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
+
+
+def _not_loaded(error: OSError) -> str:
+    return f"cannot be loaded: {error.strerror or error}"
 
 
 def _hash(raw: bytes | None) -> str:
