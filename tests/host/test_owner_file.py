@@ -1,5 +1,6 @@
 """The journal of who has which node: shared by instances, and through torn and full files."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +88,27 @@ def test_the_file_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     others, _, problem = two.exchange([])
     assert problem is None
     assert {other.place: other for other in others}[kept.place] == kept
+
+
+@pytest.mark.parametrize("own", [[], [record(resource="example.com/b")]])
+def test_what_was_read_is_known_although_the_file_cannot_be_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: list[OwnerRecord]
+) -> None:
+    """Else the node of a pod would be offered under another name."""
+    one = Journal(tmp_path)
+    one.exchange([record()])
+    with one.path.open("ab") as stream:
+        stream.write(b"torn when the disk was full")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as still:
+        still.setattr(owner_file, "write_atomically", full)
+        others, refused, problem = Journal(tmp_path).exchange(own)
+    assert (others, refused) == ([record()], own)
+    assert problem == f"{one.path}: 1 unreadable lines are ignored"
+    assert Journal(tmp_path).exchange([])[0] == [record()]
 
 
 def test_a_node_in_this_boot_and_in_another() -> None:

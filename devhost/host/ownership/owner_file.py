@@ -5,6 +5,7 @@ counts. Lines are appended under a lock, so that a change costs the same among t
 records, and two instances never record one node without one of them seeing the other's line.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -144,7 +145,9 @@ class Journal:
                 self._offset = stream.seek(0, os.SEEK_END)
                 self._lines += len(lines)
             if problem or self._lines > _OBSOLETE_LINES:
-                self._compact(force=problem is not None)
+                # What was read must not be lost with it: another call does not read that again.
+                with contextlib.suppress(OSError):
+                    self._compact(force=problem is not None)
         return others, refused, problem
 
     def _unread(self, stream: Any) -> tuple[list[OwnerRecord], str | None, bool]:
