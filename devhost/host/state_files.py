@@ -54,6 +54,7 @@ class StateWriter:
         # Set when the write that runs, and the one after it, have ended or are known to fail.
         self._current, self._next = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._closing = False
         self.problem: str | None = None
 
     def changed(self) -> None:
@@ -70,16 +71,20 @@ class StateWriter:
     async def close(self) -> None:
         """Write what has changed, at most `CLOSE_S`, and nothing more.
 
-        A write that takes longer is left to its thread.
+        What has failed is tried once more. A write that takes longer is left to its thread.
         """
+        if (task := self._task) is None:
+            return
+        self._closing = True
+        if self.problem is not None:
+            self._changed.set()  # not after the pause
         try:
-            async with asyncio.timeout(CLOSE_S):
-                await self.settled()
-        except TimeoutError:
-            _LOG.warning("cannot save %s: %s: no answer in %g s", self._what, self._path, CLOSE_S)
+            await asyncio.wait([task], timeout=CLOSE_S)
+            if not task.done():
+                reason = f"no answer in {CLOSE_S:g} s"
+                _LOG.warning("cannot save %s: %s: %s", self._what, self._path, reason)
         finally:
-            if self._task is not None:
-                self._task.cancel()
+            task.cancel()
 
     async def _run(self) -> None:
         pause = RETRY_S
@@ -91,6 +96,8 @@ class StateWriter:
                     self._current.set()
                     pause = RETRY_S
                     continue
+                if self._closing:
+                    break
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._changed.wait()

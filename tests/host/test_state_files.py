@@ -130,6 +130,23 @@ async def test_what_has_changed_is_written_before_the_end() -> None:
     assert file.writes == 2
 
 
+async def test_what_has_failed_is_tried_once_more_before_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is not lost by an end within the pause; where it fails again, the end does not wait."""
+    for failure, problem in ((None, None), (OSError(5, "I/O"), "/state: I/O")):
+        file = File()
+        file.failure = OSError(5, "I/O")
+        file.writer.changed()
+        await file.writer.settled()
+        assert file.writes == 1
+        file.failure = failure
+        await file.writer.close()
+        assert file.writes == 2
+        assert file.writer.problem == problem
+    assert "no answer" not in caplog.text
+
+
 async def test_a_write_that_hangs_does_not_delay_the_end_for_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
