@@ -41,18 +41,19 @@ class KubeletSocket:
             found = os.stat(self.path)  # asked often; Path.stat costs more
         except OSError:
             return None
-        if (found.st_dev, found.st_ino) != self._device_inode:
+        if self._descriptor is None or (found.st_dev, found.st_ino) != self._device_inode:
             self._follow(found)
         return self._serial
 
     def _follow(self, found: os.stat_result) -> None:
         descriptor = None
-        with contextlib.suppress(OSError):  # no descriptor is left: the number has to do
+        with contextlib.suppress(OSError):  # no descriptor is left: the number has to do until then
             descriptor = os.open(self.path, os.O_PATH | os.O_CLOEXEC)
             found = os.fstat(descriptor)
         self.close()
-        self._descriptor, self._device_inode = descriptor, (found.st_dev, found.st_ino)
-        self._serial += 1
+        before, self._device_inode = self._device_inode, (found.st_dev, found.st_ino)
+        self._descriptor = descriptor
+        self._serial += before != self._device_inode
 
     def replaced(self, identity: SocketIdentity) -> bool:
         """Whether another kubelet took the place of the one with this identity."""

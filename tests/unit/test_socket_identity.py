@@ -106,3 +106,22 @@ def test_why_there_is_no_kubelet(kubelet: KubeletSocket, monkeypatch: pytest.Mon
     assert kubelet.problem() == "nobody listens on kubelet.sock"
     monkeypatch.setattr(kubelet_socket, "connect_error", lambda _: errno.EACCES)
     assert kubelet.problem() == "cannot connect to kubelet.sock: Permission denied"
+
+
+def test_a_descriptor_that_is_missing_for_a_moment(
+    kubelet: KubeletSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is opened later, or the next kubelet with the same inode would be taken for this one."""
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with listening():
+        with monkeypatch.context() as short:
+            short.setattr(os, "open", none_left)
+            identity = kubelet.identity()
+        before = descriptors()
+        assert kubelet.identity() == identity
+        assert descriptors() == before + 1
+    with listening():
+        assert kubelet.identity() != identity
