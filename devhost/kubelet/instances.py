@@ -131,8 +131,13 @@ class Instances:
     def read_directory(self) -> None:
         """Read the names in the directory; what checks one resource or all uses these."""
         version = self._directory_version()
+        try:
+            found = self._names()
+        except OSError:  # as of `CANNOT_ASK`: what is known is kept, and it is read again
+            self._listed_version = object()
+            return
         self._listed, self._own_listed = {}, {}
-        for name in self._names():
+        for name in found:
             if parts := _NAME.fullmatch(name):
                 resource, instance = parts.groups()
                 if instance == self.own:
@@ -267,7 +272,11 @@ class Instances:
                 self._superseded.add(name)
 
     def serves(self, sha256: str) -> bool:
-        """Whether any living instance serves the resource whose name has this SHA-256 in hex."""
+        """Whether any living instance serves the resource whose name has this SHA-256 in hex.
+
+        Raises:
+            OSError: The directory cannot be read.
+        """
         prefix = f"{PREFIX}{sha256[:_HASH_LENGTH]}-"
         return any(
             connect_error(self._path(name)) == 0
@@ -281,7 +290,7 @@ class Instances:
     def _names(self) -> list[str]:
         try:
             return os.listdir(self._directory)  # noqa: PTH208 (names are all that is wanted)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
 

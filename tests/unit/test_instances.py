@@ -15,6 +15,7 @@ from devhost.kubelet.instances import (
     mark_standby,
     new_instance,
     path_length_problem,
+    resource_hash,
 )
 
 T, U = "example.com/t", "example.com/u"
@@ -51,6 +52,10 @@ class Sockets:
     def close(self) -> None:
         for one in self.open.values():
             one.close()
+
+
+def none_left(*_: object) -> list[str]:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def three() -> tuple[Instances, Instances, Instances]:
@@ -160,7 +165,14 @@ def test_who_cannot_be_asked_has_not_gone(
         without.setattr("devhost.kubelet.instances.connect_error", lambda _: errno.EMFILE)
         assert older.check_all() == (set(), 0)
         assert older.newer(T)
-    assert older.check_all() == (set(), 0)
+    with monkeypatch.context() as without:
+        without.setattr("os.listdir", none_left)
+        assert older.check_all() == (set(), 0)
+        assert older.newer(T)
+        with pytest.raises(OSError, match="Too many"):  # or its CDI spec would be removed
+            older.serves(resource_hash(T))
+    sockets.listen(newer.fresh_name(U))
+    assert older.check_all() == ({resource_hash(U)}, 0)
 
 
 def test_dead_sockets_are_unlinked_at_the_second_refusal(sockets: Sockets) -> None:
