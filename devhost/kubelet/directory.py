@@ -27,6 +27,7 @@ _BURST_S: Final = 0.01
 _CONNECT_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _CONNECT_MAX_S: Final = 1.0
 _PAUSE_PER_READ: Final = 10  # reading the directory takes a tenth of the time at most
+_PAUSE_MAX_S: Final = 1.0  # but no registration waits for long, because one reading took long
 _GONE_S: Final = 10.0
 _CONCURRENT_MAX: Final = 32
 _LOG: Final = logging.getLogger(__name__)
@@ -175,7 +176,8 @@ class PluginDirectory:
         self._reading = None
         began = clock()
         self.instances.read_directory()
-        self._next_read = clock() + _PAUSE_PER_READ * (clock() - began)
+        pause = _PAUSE_PER_READ * (clock() - began)
+        self._next_read = clock() + min(pause, _PAUSE_MAX_S)
 
     def _open(self) -> int | None:
         try:

@@ -1,6 +1,7 @@
 """What a thousand resources share at the plugin directory."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ async def test_a_reading_serves_all_who_asked_before_it_began(
             await asyncio.sleep(0)
     assert all(await asyncio.gather(*asked))
     assert len(reads) <= 4
+    await directory.close()
+
+
+async def test_a_reading_that_takes_long_holds_up_the_next_one_for_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registrations wait for that."""
+    clock = asyncio.get_running_loop().time
+    monkeypatch.setattr(Instances, "read_directory", lambda _: time.sleep(0.2))
+    directory = PluginDirectory(tmp_path)
+    await directory.read()
+    assert directory._next_read <= clock() + 1.0
     await directory.close()
 
 
