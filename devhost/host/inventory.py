@@ -144,6 +144,8 @@ class InventoryRoot:
         began = clock()
         try:
             if self._in_doubt:
+                if self._interest is not None:
+                    self._interest.retry()
                 await self._watch()
             directories, reads = self._directories(), clock()
 

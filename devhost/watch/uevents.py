@@ -121,6 +121,10 @@ class Interest:
         """Why no events arrive, so that what is there has to be polled; else empty."""
         return self._owner.deaf or ""
 
+    def retry(self) -> None:
+        """Try again to hear of events, where none arrive."""
+        self._owner.open()
+
     def notify(self) -> None:
         """Call now, or after a pause if that was a moment ago."""
         if self._timer is None:
@@ -161,8 +165,8 @@ class Uevents:
         """Call a function when something of these subsystems may have changed."""
         one = Interest(self, subsystems, changed)
         self._interests.append(one)
-        if self._socket is None and self.deaf is None:
-            self._open()
+        if self.deaf is None:
+            self.open()
         return one
 
     def forget(self, interest: Interest) -> None:
@@ -179,17 +183,20 @@ class Uevents:
             self._socket.close()
             self._socket = None
 
-    def _open(self) -> None:
-        self.deaf = deafness()
+    def open(self) -> None:
+        """Open the socket, if there is none; `deaf` says why that fails."""
+        if self._socket is not None:
+            return
+        before, self.deaf = self.deaf, deafness()
         if self.deaf is None:
             try:
                 self._socket = self._connect()
             except OSError as error:
                 self.deaf = f"no socket for device events: {error.strerror or error}"
-        if self._socket is None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._read)
+        elif self.deaf != before:
             _LOG.warning("device events unavailable, polling instead: %s", self.deaf)
-            return
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def _read(self) -> None:
         """Read what has arrived, and call those who are interested in it."""

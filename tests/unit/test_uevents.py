@@ -156,8 +156,29 @@ async def test_without_a_socket_it_is_said_once(
     first = events.subscribe(frozenset({"usb"}), Calls())
     events.subscribe(frozenset({"pci"}), Calls())
     assert first.degraded
+    first.retry()
     (record,) = caplog.records
     assert "polling instead" in record.getMessage()
+
+
+async def test_a_socket_that_cannot_be_had_for_a_moment(fake: FakeSocket) -> None:
+    left: list[FakeSocket] = []
+
+    def connect() -> FakeSocket:
+        if not left:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return left.pop()
+
+    events, usb = Uevents(connect), Calls()  # type: ignore[arg-type]
+    one = events.subscribe(frozenset({"usb"}), usb)
+    assert one.degraded == "no socket for device events: Too many open files"
+    left.append(fake)
+    for _ in range(2):
+        one.retry()
+        assert not one.degraded
+    fake.send(message())
+    await usb.next()
+    events.close()
 
 
 def _writable() -> bool:
