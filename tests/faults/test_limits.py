@@ -67,6 +67,29 @@ async def test_an_edit_without_a_descriptor(standin: SimulatedKubelet, daemon: D
     assert await daemon.stop() == 0
 
 
+async def test_a_look_without_a_descriptor(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
+    """It is repeated soon, without an event."""
+    daemon.prelude += (
+        "\nimport devhost.host.resource.runner\ndevhost.host.resource.runner.POLL_S = 0.1"
+    )
+    place = directory / "place"
+    place.mkdir()
+    source = f"[directory: {{path: {place}, recursive: true}}]"
+    await daemon.start(f"version: v1\nresources: [{{name: {A}, sources: {source}}}]\n")
+    await at_rest(standin, daemon, {A: ()})
+    (directory / "ready").mkdir()
+    (directory / "ready" / "x").touch()
+    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    (directory / "ready").rename(place / "there")
+    await daemon.logged("Too many open files")
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+    await at_rest(standin, daemon, {A: {"there/x"}})
+    assert await daemon.stop() == 0
+
+
 @pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
 async def test_no_more_watches(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, limit: str

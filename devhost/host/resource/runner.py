@@ -28,7 +28,7 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State, Status
 
-POLL_S: Final = 5.0  # where watching is not possible
+POLL_S: Final = 5.0  # where watching is not possible, or reading has failed
 _BURST_S, _REST_MAX_S = 0.002, 0.5
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
@@ -311,8 +311,11 @@ class Runner:
     async def _until_due(self) -> None:
         """Wait for a reason to scan, or the time of something that was put off."""
         clock = asyncio.get_running_loop().time
-        pause = POLL_S if any(root.degraded for root in self.roots) else math.inf
-        if (again_at := self._publisher.found.again_at) is not None:
+        found = self._publisher.found
+        # What has failed may have done so for a moment, such as without a free descriptor.
+        poll = found.error is not None or any(root.degraded for root in self.roots)
+        pause = POLL_S if poll else math.inf
+        if (again_at := found.again_at) is not None:
             pause = min(pause, max(0.0, again_at - clock()))
         until = clock() + pause
         while not self._due and clock() < until:
