@@ -329,10 +329,13 @@ def real_root(root: str) -> str:
 
 
 def within_time(option: str, check: Callable[[], T]) -> T:
-    """Return the result of a check of an option's path; exit if the filesystem hangs."""
+    """Return the result of a check of an option's path; exit if it fails or hangs."""
     from devhost.threads import PATIENCE_S, in_time
 
     try:
         return in_time(check, PATIENCE_S)
     except TimeoutError:
         output.fail(f"{option}: filesystem did not respond within {PATIENCE_S:g} s")
+    except OSError as error:
+        path = f"{error.filename}: " if error.filename else ""
+        output.fail(f"{option}: {path}{error.strerror}")

@@ -1,6 +1,7 @@
 """Logs on stderr, as JSON or text: a short message, and fields."""
 
 import contextlib
+import errno
 import json
 import logging
 import sys
@@ -25,6 +26,8 @@ _LEVELS: Final = {
 # The loggers of which a person at the terminal sees more than warnings.
 _SHOWN: Final = ("devhost.host.config.source", "devhost.host.supervisor")
 _NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # what text does not show
+# What the process or the machine has too few of is no bug, and needs no traceback.
+_SHORTAGES: Final = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -114,7 +117,10 @@ def _without_decode_traceback(record: logging.LogRecord) -> bool:
 def _crashed(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        _LOG.critical("%s, exiting", error.strerror or error)
+    else:
+        _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
 
 
 def _thread_crashed(args: threading.ExceptHookArgs) -> None:

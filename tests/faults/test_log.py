@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.observe import logs
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, get
 from tests.support.daemon import PATIENCE, Daemon, directories, tokens, until
@@ -158,6 +160,12 @@ async def test_a_crash_is_in_the_log(daemon: Daemon) -> None:
     assert "an old way" in warning["msg"]
     assert "ZeroDivisionError" in thread["traceback"]
     assert crash["traceback"].endswith("RuntimeError: broken")
+
+
+def test_too_few_of_something_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    logs._crashed(OSError, OSError(errno.EMFILE, "Too many open files"), None)
+    (record,) = caplog.records
+    assert (record.message, record.exc_info) == ("Too many open files, exiting", None)
 
 
 async def test_a_crash_whose_log_nobody_reads(daemon: Daemon, unread: Unread) -> None:

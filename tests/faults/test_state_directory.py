@@ -1,6 +1,7 @@
 """A state directory that hangs or is locked, and other directories that hang at the start."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.cli import options
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.mounts import hung
@@ -129,3 +131,12 @@ async def test_a_directory_that_hangs_and_is_needed(
         await daemon.start(tokens(a=1))
         assert await daemon.ended() == 1
     assert daemon.found(f"{flag}: filesystem did not respond within 2 s")
+
+
+def test_a_directory_that_cannot_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error", "/p")
+
+    with pytest.raises(SystemExit):
+        options.within_time("--plugin-dir", fail)
+    assert capsys.readouterr().err == "devhost: --plugin-dir: /p: Input/output error\n"
