@@ -300,3 +300,11 @@ async def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
     with pytest.raises(NotADirectoryError):
         await CdiFiles(tmp_path / "cdi").remove_stale([], nobody)
+
+
+async def test_a_file_that_cannot_be_read_is_told(files: CdiFiles, tmp_path: Path) -> None:
+    """Else the entries that containers may need again would be missing in the next one."""
+    assert await files.entries(T) == {}
+    (tmp_path / cdi.file_name(T)).mkdir()
+    with pytest.raises(IsADirectoryError):
+        await files.entries(T)

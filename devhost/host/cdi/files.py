@@ -58,10 +58,10 @@ class CdiFiles:
     async def entries(self, resource_name: str) -> dict[str, cdi.SpecEntry]:
         """Return the entries of a resource's file, by the devices' names.
 
-        There are none if the file does not exist, is not devhost's, or cannot be read.
+        There are none if the file does not exist or is not devhost's.
 
         Raises:
-            TimeoutError: No answer in 10 s.
+            OSError: It cannot be read; a `TimeoutError` after 10 s.
         """
         path, kind = self._directory / cdi.file_name(resource_name), cdi.kind(resource_name)
         return await self._call(lambda: _entries(path, kind))
@@ -143,7 +143,10 @@ def _is_stale(path: Path, configured: Collection[str], alive: Callable[[str], bo
 
 
 def _entries(path: Path, kind: str) -> dict[str, cdi.SpecEntry]:
-    content = _content(_read(path) or b"")
+    try:
+        content = _content(path.read_bytes())
+    except FileNotFoundError:
+        return {}
     devices = content.get("devices")
     if content.get("kind") != kind or not isinstance(devices, list):
         return {}
