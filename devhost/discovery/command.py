@@ -126,8 +126,10 @@ def _ended(
     output = _Pipe(process.stdout, output_max)
     errors = output if process.stderr is None else _Pipe(process.stderr)
     pipes = {pipe.number: pipe for pipe in (output, errors)}
-    in_time = _follow(process.pid, pipes, until, stop)
-    status = _kill(process)
+    try:
+        in_time = _follow(process.pid, pipes, until, stop)
+    finally:
+        status = _kill(process)
     if _is_gone(process.pid):  # a process that has left the group is not waited for
         for lock in locks:
             fcntl.flock(lock, fcntl.LOCK_UN)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.discovery import command
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
 
@@ -273,3 +275,18 @@ def test_what_dies_slowly_is_reaped_after_a_later_command() -> None:
     argv = [sys.executable, "-c", SLOW_TO_DIE]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == "None\n", done.stderr  # no child is a zombie
+
+
+def test_a_command_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not go on without anybody who waits for it."""
+    started: list[int] = []
+
+    def follow(child: int, *_: object) -> bool:
+        started.append(child)
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(command, "_follow", follow)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        command.run([sys.executable, "-c", "import time; time.sleep(60)"], {}, 60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
