@@ -22,6 +22,7 @@ from devhost.host.config.source import ConfigSource
 from devhost.loading import loaded
 from devhost.model.config import Config
 from devhost.observe import logs
+from devhost.watch.inotify import Inotify
 from devhost.watch.watcher import Watcher
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
@@ -284,6 +285,28 @@ def test_the_log_as_text_shows_no_fields_without_a_value() -> None:
     with logs.shown_by(shown.append):
         logging.getLogger("devhost").warning("is odd", extra={"fields": given})
     assert shown[0].endswith("is odd  b=/x,/y d=False")
+
+
+async def test_an_edit_after_one_at_which_watching_failed(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is watched again soon: the next edit does not wait for the regular look."""
+    monkeypatch.setattr(config_source, "POLL_S", 3600.0)
+    monkeypatch.setattr(config_source, "RETRY_S", 0.01)
+    applied: asyncio.Queue[Config] = asyncio.Queue()
+
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async with asyncio.timeout(60), followed(source, applied.put_nowait):
+        write(source, GOOD.replace("static: 1", "static: 2"))
+        await applied.get()  # it is watched
+        with monkeypatch.context() as short:
+            short.setattr(Inotify, "add", fail)
+            write(source, GOOD)
+            await applied.get()
+        write(source, GOOD.replace("static: 1", "static: 3"))
+        await applied.get()
 
 
 def test_a_last_good_copy_that_cannot_be_read_is_told(source: ConfigSource, tmp_path: Path) -> None:

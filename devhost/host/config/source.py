@@ -210,7 +210,7 @@ class ConfigSource:
             targets = await self._call(lambda: _watch_targets(self.file))
             async with asyncio.timeout(PATIENCE_S):
                 await subscription.watch(targets)
-            return True
+            return not subscription.degraded
         return False
 
     async def _reload(self, apply: Apply) -> None:
