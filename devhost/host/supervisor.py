@@ -34,9 +34,10 @@ from devhost.model.config import Config, Resource
 from devhost.observe.recorder import Recorder
 from devhost.plan import Action
 from devhost.watch.targets import WatchTarget
-from devhost.watch.watcher import Watcher
+from devhost.watch.watcher import Subscription, Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
+REWATCH_S: Final = 5.0
 _APPLIED_AT_A_TIME: Final = 10
 _CRASH_PAUSE_S: Final = 1.0
 _CRASH_PAUSE_MAX_S: Final = 60.0
@@ -171,8 +172,11 @@ class Host:
         self._main = asyncio.current_task()
         try:
             async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
+                subscription = watcher.subscribe(directory.on_change)
                 targets = frozenset({WatchTarget(str(directory.path))})
-                await watcher.subscribe(directory.on_change).watch(targets)
+                await subscription.watch(targets)
+                work = _watched_again(subscription, targets)
+                self._tasks.create_task(work, name="watch the plugin directory")
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
                 self._tasks.create_task(shared.expectations.run(), name="expectations")
@@ -325,3 +329,11 @@ class Host:
         del self._runners[runner.name]
         await runner.close()
         _LOG.info("resource ended", extra={"fields": {"resource": runner.name}})
+
+
+async def _watched_again(subscription: Subscription, targets: frozenset[WatchTarget]) -> None:
+    """Watch again where that has failed, until cancelled; what is missed meanwhile is polled."""
+    while True:
+        await asyncio.sleep(REWATCH_S)
+        if subscription.degraded:
+            await subscription.watch(targets)

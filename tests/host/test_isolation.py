@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.discovery.match import Readings
 from devhost.discovery.selection import Selection, select
+from devhost.host import supervisor
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
@@ -30,6 +32,7 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.watch.inotify import Inotify
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
@@ -258,3 +261,25 @@ def test_the_list_says_health_and_topology() -> None:
             pb.Device(ID="b", health="Unhealthy"),
         ]
     )
+
+
+async def test_a_plugin_directory_that_cannot_be_watched_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "REWATCH_S", 0.01)
+    (tmp_path / "plugins").mkdir()
+
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    def degraded(host: Host) -> bool:
+        return any(one.degraded for one in host._watcher.subscriptions)
+
+    with monkeypatch.context() as short:
+        short.setattr(Inotify, "add", fail)
+        async with asyncio.timeout(60), hosted(tmp_path, "version: v1\nresources: []\n") as host:
+            while not degraded(host):
+                await asyncio.sleep(0.005)
+            short.undo()
+            while degraded(host):
+                await asyncio.sleep(0.005)
