@@ -129,7 +129,9 @@ class Subscription:
         before, current = self._uses, self._resolving is resolving
         lost = self._watcher.resolved(use.watch for use in found.uses - before)
         if current:  # else the targets were replaced meanwhile: what was added for them is removed
-            self._uses = found.uses
+            # The watcher has these objects: equal ones would be kept beside them.
+            known = {use for use in before if use in found.uses}
+            self._uses = known | (found.uses - before)
         self._watches.settle(len(self._uses))
         self._watcher.add(self, found.uses - before)
         self._watcher.remove(self, (before | found.uses) - self._uses)
