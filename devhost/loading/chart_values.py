@@ -49,8 +49,7 @@ class Allowed:
             return
         for one in self._tree.duplicates:
             if one.path[: len(path)] == path:
-                message = f"duplicate key (first defined on line {one.first_line})"
-                self.mistakes.append(("error", message, (one.line, one.column)))
+                self.mistakes.append(("error", one.message, (one.line, one.column)))
         if not isinstance(values["allow"], dict):
             self._note(path, "should be a mapping")
             return

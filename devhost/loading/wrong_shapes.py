@@ -56,8 +56,7 @@ def shown(path: Path) -> str:
 def tree_problems(tree: Tree) -> Iterator[Found]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
     for duplicate in tree.duplicates:
-        message = f"duplicate key (first defined on line {duplicate.first_line})"
-        yield duplicate.path, message, (duplicate.line, duplicate.column)
+        yield duplicate.path, duplicate.message, (duplicate.line, duplicate.column)
     for path, text, line, column in tree.non_string_keys:
         if text == "?":
             message = (

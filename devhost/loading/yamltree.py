@@ -53,6 +53,11 @@ class Duplicate:
     column: int
     first_line: int
 
+    @property
+    def message(self) -> str:
+        """What is wrong."""
+        return f"duplicate key (first defined on line {self.first_line})"
+
 
 @dataclass(slots=True)
 class Tree:
@@ -115,8 +120,7 @@ class Tree:
         """
         for one in self.duplicates:
             if path[: len(one.path)] == one.path:
-                message = f"duplicate key (first defined on line {one.first_line})"
-                raise TreeError(message, one.line, one.column)
+                raise TreeError(one.message, one.line, one.column)
 
 
 @dataclass(slots=True)

@@ -75,16 +75,17 @@ def test_one_descriptor_is_open_at_a_time(kubelet: KubeletSocket) -> None:
     assert descriptors() == before
 
 
+def no_descriptor(*_: object) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
 def test_without_a_descriptor_the_number_has_to_do(
     kubelet: KubeletSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where too many files are open."""
 
-    def refusing(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
     with listening():
-        monkeypatch.setattr("devhost.kubelet.kubelet_socket.os.open", refusing)
+        monkeypatch.setattr("devhost.kubelet.kubelet_socket.os.open", no_descriptor)
         identity = kubelet.identity()
         assert identity is not None
         assert kubelet.identity() == identity
@@ -113,12 +114,9 @@ def test_a_descriptor_that_is_missing_for_a_moment(
 ) -> None:
     """It is opened later, or the next kubelet with the same inode would be taken for this one."""
 
-    def none_left(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
     with listening():
         with monkeypatch.context() as short:
-            short.setattr(os, "open", none_left)
+            short.setattr(os, "open", no_descriptor)
             identity = kubelet.identity()
         before = descriptors()
         assert kubelet.identity() == identity
