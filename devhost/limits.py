@@ -21,9 +21,6 @@ ENTRY_CHARACTERS: Final = 1024
 # Skipped candidates that are kept and shown for a resource (devhost.discovery.scan); the rest are
 # counted.
 SKIPPED_MAX: Final = 100
-# The list of devices that a command of a source prints (devhost.discovery.commanded); one that
-# prints more is killed. 5,000 devices with two paths and an attribute each fit in.
-LISTING_BYTES_MAX: Final = 1024 * 1024
 
 # inotify's limit is one for all processes of a user, so kubelet's and containerd's too: from 8,192
 # on machines with little memory.

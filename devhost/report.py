@@ -215,7 +215,7 @@ def report(
         found = _report(scanner, snapshot, request)
         if explained in ("", resource.name):
             owners = FileOwners(files)
-            why = explain(resource, readings, snapshot, owners, scanner.terms)
+            why = explain(resource, readings, snapshot, owners)
             found = replace(found, explained=tuple(why))
         reports.append(found)
     return tuple(reports)

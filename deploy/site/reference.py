@@ -39,7 +39,6 @@ SECTIONS: Final[dict[type, str]] = {
     hardware.Sysfs: "sources[].sysfs",
     hardware.NodeChoice: "sources[].….node[]",
     hardware.ParentSelector: "sources[].sysfs.parent[]",
-    sources.Exec: "sources[].exec",
     allocate.Allocate: "allocate",
     allocate.Text: "allocate.env.NAME, allocate.annotations.KEY",
     allocate.DeviceNode: "allocate.devices[]",

@@ -156,8 +156,8 @@ def _single(resource: Resource, selection: Selection, moment: Moment) -> Candida
     units: dict[str, list[Node]] = {}
     for key, nodes in _same_nodes(selection).items():
         first = nodes[0]
-        if first.of is not None:
-            units.setdefault(first.of.unit, []).append(first)
+        if first.hardware is not None:
+            units.setdefault(first.hardware.unit, []).append(first)
             continue
         if (other := moment.owner_of(key)) is not None:
             result.skip(label(first), f"{other} offers it already")
@@ -191,8 +191,8 @@ def _unit(
     moment: Moment,
     result: Candidates,
 ) -> None:
-    """Join the nodes of what the kernel, or a command, calls one device."""
-    first = nodes[0].of
+    """Join the nodes of what the kernel calls one device."""
+    first = nodes[0].hardware
     assert first is not None, "of a source that says so"  # noqa: S101
     owners = (moment.owner_of(key) for node in nodes for key in keys_of_node(node))
     if (other := next(filter(None, owners), None)) is not None:
@@ -216,7 +216,8 @@ def _unit(
 
 def _lack(nodes: Sequence[Node]) -> str | None:
     """Return what the devices of some nodes lack at the moment."""
-    return next((one.of.incomplete for one in nodes if one.of and one.of.incomplete), None)
+    found = (node.hardware.incomplete for node in nodes if node.hardware)
+    return next(filter(None, found), None)
 
 
 def keys_of_node(node: Node) -> tuple[str, ...]:

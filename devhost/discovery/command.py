@@ -1,5 +1,10 @@
-"""Runs a command to its end or its deadline; no process of it remains."""
+"""Runs a command to its end or its deadline; no process of it remains.
 
+A regular exit of devhost kills the commands that are running. After SIGKILL, the end of the
+container or of the systemd unit does.
+"""
+
+import atexit
 import contextlib
 import errno
 import fcntl
@@ -10,10 +15,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import IO, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from devhost.discovery.process_groups import GROUPS, EndingError
 from devhost.immutable import immutable
 from devhost.model import names
 
@@ -23,6 +27,7 @@ _LINES: Final = 5
 _LINE_MAX: Final = 200
 _STEP_S: Final = 0.02
 _KILL_S: Final = 0.3  # for killed processes to end
+_END_S: Final = 1.0  # for commands that are being started
 _dying: Final[set[int]] = set()  # groups that were killed, to be reaped when another command ends
 
 
@@ -33,14 +38,11 @@ class Ended:
     Attributes:
         status: The exit status; negative: the signal that killed it; ``None``: it was killed
             because it had not ended in time.
-        lines: The last non-empty lines of its output, printable; of its standard error alone
-            where the standard output is kept apart.
-        output: Its standard output, if that is kept apart.
+        lines: The last non-empty lines of its output, printable.
     """
 
     status: int | None
     lines: tuple[str, ...] = ()
-    output: bytes = b""
 
     @property
     def last_line(self) -> str:
@@ -62,7 +64,6 @@ def run(
     timeout: float,
     stop: threading.Event | None = None,
     locks: Sequence[int] = (),
-    output_max: int | None = None,
 ) -> Ended:
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
@@ -76,8 +77,6 @@ def run(
         stop: Ends it early.
         locks: Descriptors of files that are locked by `flock`. The command inherits them; they
             are unlocked when its process group has ended.
-        output_max: Keep its standard output apart, of up to so many bytes. A command that writes
-            more is killed, and one byte more is returned.
 
     Raises:
         OSError, ValueError: It cannot be started.
@@ -92,99 +91,73 @@ def run(
         raise FileNotFoundError(errno.ENOENT, text)
     if time.monotonic() >= until or stop.is_set():
         return Ended(None)
-    try:
-        process = GROUPS.start(
-            lambda: subprocess.Popen(  # noqa: S603 (needs --allow-exec)
-                argv,
-                executable=program,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if output_max is None else subprocess.PIPE,
-                cwd="/",
-                env=environment,
-                start_new_session=True,
-                pass_fds=locks,
-            )
+    process = _groups.start(
+        lambda: subprocess.Popen(  # noqa: S603 (needs --allow-exec)
+            argv,
+            executable=program,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            pass_fds=locks,
         )
-    except EndingError:
+    )
+    if process is None:
         return Ended(None)
+    assert process.stdout is not None, "a pipe"  # noqa: S101
     _dying.discard(process.pid)  # that group is gone, and its ID used again
-    with contextlib.ExitStack() as closing:
-        for pipe in filter(None, (process.stdout, process.stderr)):
-            closing.callback(pipe.close)
-        return _ended(process, until, stop, locks, output_max)
+    with process.stdout as pipe:
+        return _ended(process, pipe.fileno(), until, stop, locks)
 
 
 def _ended(
     process: "subprocess.Popen[bytes]",
+    pipe: int,
     until: float,
     stop: threading.Event,
     locks: Sequence[int],
-    output_max: int | None,
 ) -> Ended:
     """Follow a command until it has ended, or has to."""
-    output = _Pipe(process.stdout, output_max)
-    errors = output if process.stderr is None else _Pipe(process.stderr)
-    pipes = {pipe.number: pipe for pipe in (output, errors)}
+    os.set_blocking(pipe, False)
+    output = bytearray()
     try:
-        in_time = _follow(process.pid, pipes, until, stop)
+        in_time = _follow(process.pid, pipe, output, until, stop)
     finally:
         status = _kill(process)
     if _is_gone(process.pid):  # a process that has left the group is not waited for
         for lock in locks:
             fcntl.flock(lock, fcntl.LOCK_UN)
-    for pipe in pipes.values():
-        pipe.read()
-    apart = b"" if output is errors else bytes(output.kept)
-    return Ended(status if in_time else None, _last_lines(errors.kept), apart)
+    _read(pipe, output)
+    return Ended(status if in_time else None, _last_lines(output))
 
 
-class _Pipe:
-    """What a command writes: the end of it, or all of it up to a limit.
-
-    Attributes:
-        number: Its descriptor.
-        kept: What was read.
-    """
-
-    def __init__(self, file: IO[bytes] | None, most: int | None = None) -> None:
-        assert file is not None, "a pipe"  # noqa: S101
-        self._most = most
-        self.number, self.kept = file.fileno(), bytearray()
-        os.set_blocking(self.number, False)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there is more than the limit."""
-        return self._most is not None and len(self.kept) > self._most
-
-    def read(self) -> bool:
-        """Read what is there; return whether there was anything."""
-        found = _available(self.number)
-        self.kept += found
-        if self._most is None:
-            del self.kept[:-_KEPT]
-        else:
-            del self.kept[self._most + 1 :]
-        return bool(found)
-
-
-def _follow(child: int, pipes: Mapping[int, _Pipe], until: float, stop: threading.Event) -> bool:
+def _follow(child: int, pipe: int, output: bytearray, until: float, stop: threading.Event) -> bool:
     """Read the output until the command ends; return whether that was in time.
 
-    It does not wait for the end of the pipes: children of the command may keep them open.
+    It does not wait for the end of the pipe: children of the command may keep it open.
     """
     poll = select.poll()
-    for number in pipes:
-        poll.register(number, select.POLLIN)
+    poll.register(pipe, select.POLLIN)
     while not _has_ended(child):
         left = until - time.monotonic()
-        if left <= 0 or stop.is_set() or any(pipe.is_over for pipe in pipes.values()):
+        if left <= 0 or stop.is_set():
             return False
-        for number, _ in poll.poll(min(left, _STEP_S) * 1000):
-            if not pipes[number].read():
-                poll.unregister(number)
+        if poll.poll(min(left, _STEP_S) * 1000) and not _read(pipe, output):
+            poll.unregister(pipe)
     return True
+
+
+def _read(pipe: int, output: bytearray) -> bool:
+    """Read what is there, and keep the end of it; return whether there was anything."""
+    try:
+        found = os.read(pipe, _PIPE_MAX)
+    except BlockingIOError:
+        return False
+    output += found
+    del output[:-_KEPT]
+    return bool(found)
 
 
 def _has_ended(child: int) -> bool:
@@ -192,17 +165,10 @@ def _has_ended(child: int) -> bool:
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
-def _available(pipe: int) -> bytes:
-    try:
-        return os.read(pipe, _PIPE_MAX)
-    except BlockingIOError:
-        return b""
-
-
 def _kill(process: "subprocess.Popen[bytes]") -> int | None:
     """Kill a process group and reap it; return the exit status of its leader."""
     until = time.monotonic() + _KILL_S
-    GROUPS.kill(process.pid)
+    _groups.kill(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
         process.wait(_KILL_S)
     while not (gone := _reaped(process.pid)) and time.monotonic() < until:
@@ -236,6 +202,64 @@ def _is_gone(group: int) -> bool:
     return False
 
 
-def _last_lines(output: bytes | bytearray) -> tuple[str, ...]:
+def _last_lines(output: bytearray) -> tuple[str, ...]:
     lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
     return tuple(names.printable(line)[:_LINE_MAX] for line in lines if line)[-_LINES:]
+
+
+class _Groups:
+    """The process groups of running commands. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: set[int] = set()
+        self._starting = 0  # without the lock: a program on a hanging filesystem may hang its start
+        self._ending = False
+
+    def start(
+        self, begin: "Callable[[], subprocess.Popen[bytes]]"
+    ) -> "subprocess.Popen[bytes] | None":
+        """Start a command that leads a process group of its own; none while devhost is ending.
+
+        Raises:
+            Exception: Whatever `begin` raises.
+        """
+        with self._changed:
+            if self._ending:
+                return None
+            self._starting += 1
+        process = None
+        try:
+            process = begin()
+        finally:
+            with self._changed:
+                self._starting -= 1
+                if process is not None:
+                    self._running.add(process.pid)
+                    if self._ending:
+                        _kill_group(process.pid)
+                self._changed.notify_all()
+        return process
+
+    def kill(self, group: int) -> None:
+        """Kill a group, before its leader is reaped, because then its ID could be reused."""
+        with self._changed:
+            _kill_group(group)
+            self._running.discard(group)
+
+    def end(self) -> None:
+        """Kill all groups, and start no further ones."""
+        with self._changed:
+            self._ending = True
+            for group in self._running:
+                _kill_group(group)
+            self._changed.wait_for(lambda: not self._starting, _END_S)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+_groups: Final = _Groups()
+atexit.register(_groups.end)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.commanded import CommandTerms
 from devhost.discovery.match import Finder, Readings, distance
 from devhost.discovery.selection import finder, select
 from devhost.discovery.usb import UsbFinder
@@ -62,7 +61,6 @@ def explain(
     readings: Readings,
     snapshot: Snapshot,
     owners: FileOwners,
-    terms: CommandTerms,
 ) -> list[Explanation]:
     """Say of each source what it has looked at. Blocks.
 
@@ -71,7 +69,6 @@ def explain(
         readings: Of all roots of the resource.
         snapshot: What came of it: which devices there are, and what is skipped.
         owners: Tells who owns a node.
-        terms: Those of commands.
     """
     offered = {
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
@@ -79,12 +76,12 @@ def explain(
     skipped = {one.candidate: one.reason for one in snapshot.skipped}
     found = []
     for index, source in enumerate(resource.sources):
-        one = finder(source.kind, resource, terms)
+        one = finder(source.kind, resource)
         alone = replace(resource, sources=(source,))
-        selection = select(alone, readings, terms)
+        selection = select(alone, readings)
         taken: dict[str, list[Node]] = {}
         for node in selection.nodes:
-            label = node.of.label if node.of else node.path or node.name
+            label = node.hardware.label if node.hardware else node.path or node.name
             taken.setdefault(label, []).append(node)
         own = resource.inject != "cdi"
         candidates = [
@@ -105,7 +102,7 @@ def explain(
             ExplainedCandidate(name, taken=False, reasons=reasons)
             for name, reasons in itertools.islice(left, _SHOWN_MAX)
         ]
-        failure = selection.failed.get(0) or selection.stale.get(0)
+        failure = selection.failed.get(0)
         looked = failure or "; ".join(selection.notes) or one.looked(readings)
         other = max(len(left) - _SHOWN_MAX, 0)
         found.append(Explanation(index, one.summary, looked, tuple(candidates), other))
@@ -159,7 +156,7 @@ def _judged(
 ) -> ExplainedCandidate:
     paths = tuple(node.shown for node in nodes if node.shown)
     reason = next((skipped[name] for name in (label, *paths) if name in skipped), None)
-    lacks = nodes[0].of.incomplete if nodes[0].of else None
+    lacks = nodes[0].hardware.incomplete if nodes[0].hardware else None
     unhealthy = next((offered[node.key] for node in nodes if offered.get(node.key)), None)
     problems = (reason, lacks, *(node.problem for node in nodes), unhealthy)
     taken = any(node.key in offered for node in nodes) and reason is None

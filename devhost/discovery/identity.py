@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost import limits
 from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label, place
-from devhost.discovery.selection import ABSENT, DANGLING, UNREADABLE, Selection
+from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
@@ -148,11 +148,7 @@ def _vanished(
     moved = _moved(present, previous)
     # What is found in sysfs is known by its place: its path may be another device's by now.
     there = {place(node) for node in selection.nodes}
-    seen = {
-        skipped.candidate
-        for skipped in selection.skipped
-        if skipped.reason not in (ABSENT, DANGLING)
-    }
+    seen = {skipped.candidate for skipped in selection.skipped if skipped.reason != DANGLING}
     present_keys = frozenset(
         node.key for node in selection.nodes if moment.owner_of(node.key) is None
     )

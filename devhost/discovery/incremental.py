@@ -76,7 +76,7 @@ class Incremental:
             root: read_names(root, self.scanner.files, _below(root, paths))
             for root in self.scanner.roots
         }
-        found = select(self.scanner.resource, readings, self.scanner.terms, tokens=False)
+        found = select(self.scanner.resource, readings, tokens=False)
         return self._result(found, paths, now) if found.direct else None
 
     def _paths(self, changed: Changed, now: float) -> set[str]:

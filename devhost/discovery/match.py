@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
-from devhost.model.device import Hardware, Listed, Skipped, no_variables
+from devhost.model.device import Hardware, Skipped, no_variables
 
 NO_INTERFACE: Final = "no interface has the class, interface and driver that are asked for"
 LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
@@ -23,7 +23,6 @@ class Match:
         excluded: Why it is not to be offered, by the source's own options.
         at: What was read, and its name there; ``None`` for a token.
         hardware: What the kernel says of it, where it was found there.
-        listed: What a command says of it, where it was found there.
     """
 
     path: str
@@ -32,7 +31,6 @@ class Match:
     excluded: str | None = None
     at: tuple[Reading, str] | None = None
     hardware: Hardware | None = None
-    listed: Listed | None = None
 
 
 Readings = Mapping[Root, Reading]

@@ -54,11 +54,6 @@ class Root(Protocol):
         """The host path, without a slash at its end, before the names that are read."""
         ...
 
-    @property
-    def interval(self) -> float | None:
-        """For how many seconds a reading counts, whatever happens; ``None``: until asked for."""
-        ...
-
     def has(self, name: str) -> bool:
         """Whether a name is one of those that are read, if something is there."""
         ...
@@ -88,11 +83,6 @@ class BaseRoot:
         """No subsystem, unless a root has one."""
         return frozenset()
 
-    @property
-    def interval(self) -> float | None:
-        """It is read whenever a source asks."""
-        return None
-
     def has(self, _name: str) -> bool:
         """No name is read by itself."""
         return False
@@ -112,7 +102,6 @@ class Reading:
         beside: What is there where nothing matches.
         missing: Why there is nothing to read, where that is no failure.
         failure: Why it could not be read.
-        stale: Why it is what an earlier reading has found.
         block_use: What uses block devices; ``None`` where that is not to be found out.
         baseline: What its directories were like before; ``None`` where that is not known.
     """
@@ -138,7 +127,6 @@ class Reading:
         self.beside = beside
         self.count, self.missing, self.failure = count, missing, failure
         self.block_use = BlockUse(files) if whole else None
-        self.stale: str | None = None
         self.baseline: Baseline | None = None
         self._real: str | None = None
         self._states: dict[str, FileState | None] = {}
@@ -156,14 +144,6 @@ class Reading:
     def is_direct(self) -> bool:
         """Whether events report all that is created and removed there. Blocks."""
         return self.real == self.root.base and not is_silent(self.real)
-
-    def after(self, _former: "Reading | None") -> "Reading":
-        """Return what counts after an earlier reading."""
-        return self
-
-    def renewed(self) -> "Reading":
-        """Return what a source is given that asks for it again, where it counts for a time."""
-        return self
 
     def path(self, name: str) -> str:
         """Return the host path of a name."""

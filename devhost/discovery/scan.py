@@ -10,7 +10,6 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.rules import bound, rules_of
 from devhost.discovery import identity, topology
 from devhost.discovery.candidates import HOLD_S, Moment, OwnerOf
-from devhost.discovery.commanded import CommandTerms
 from devhost.discovery.identity import NO_SOURCE, Identified
 from devhost.discovery.match import Readings
 from devhost.discovery.roots import Root
@@ -46,16 +45,11 @@ class Scanner(Declaration):
     @property
     def roots(self) -> tuple[Root, ...]:
         """What has to be read of the host."""
-        return roots_of(self.resource, self.terms)
-
-    @property
-    def terms(self) -> CommandTerms:
-        """On what terms commands of sources run."""
-        return CommandTerms(self.policy.allow_exec, self.node_name)
+        return roots_of(self.resource)
 
     def select(self, readings: Readings) -> Selection:
         """Return what the resource's sources find among what was read. Blocks."""
-        return select(self.resource, readings, self.terms)
+        return select(self.resource, readings)
 
     def failed(self, reason: str) -> Selection:
         """Return what is found where the host does not say."""
@@ -84,7 +78,7 @@ class Scanner(Declaration):
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
-            error="; ".join((*found.failed.values(), *found.stale.values())) or None,
+            error="; ".join(found.failed.values()) or None,
             notes=(*found.notes, *_unseen(unseen, self.files.root), *_cut(identified)),
             unmatched=() if devices else found.unmatched,
             deferred=identified.deferred,

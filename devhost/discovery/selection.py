@@ -1,10 +1,9 @@
 """What of all that was read is a resource's: candidates, and what is not offered and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final
 
-from devhost.discovery.commanded import NOT_ALLOWED, CommandFinder, CommandTerms
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
@@ -22,12 +21,11 @@ from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, Hardware, Listed, Node, Skipped
+from devhost.model.device import FileKind, FileState, Hardware, Node, Skipped
 from devhost.model.hardware import Pci, Sysfs, Usb
-from devhost.model.sources import Dev, Directory, Exec, Glob, Kind, Source, Static
+from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
 
 DANGLING: Final = "dangling link"
-ABSENT: Final = "not there"
 _DIRECTORY: Final = "a directory: name it in `types` to offer it"
 IN_USE: Final = "in use: "
 UNREADABLE: Final = "cannot be read: "
@@ -44,7 +42,6 @@ class Selection:
         nodes: Candidates in the order of the sources, then in natural order of their names.
         skipped: What is not to be offered.
         failed: By source, why it could not be read.
-        stale: By source, why what it finds is what was there before.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything; of
@@ -56,7 +53,6 @@ class Selection:
     nodes: tuple[Node, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
-    stale: Mapping[int, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
@@ -68,13 +64,12 @@ class Selection:
         return frozenset(node.key for node in self.nodes if node.state)
 
 
-def finder(kind: Kind, resource: Resource, terms: CommandTerms) -> Finder:
+def finder(kind: Kind, resource: Resource) -> Finder:
     """Return what finds the devices of a kind of source.
 
     Args:
         kind: The source.
         resource: Its resource: some variables are read only if templates mention them.
-        terms: Those of commands.
     """
     match kind:
         case Directory():
@@ -97,13 +92,11 @@ def finder(kind: Kind, resource: Resource, terms: CommandTerms) -> Finder:
             from devhost.discovery.sysfs_devices import SysfsFinder  # noqa: PLC0415 (as above)
 
             return SysfsFinder(kind, resource.mentioned)
-        case Exec():
-            return CommandFinder(kind, resource.name, terms)
 
 
-def roots_of(resource: Resource, terms: CommandTerms = NOT_ALLOWED) -> tuple[Root, ...]:
+def roots_of(resource: Resource) -> tuple[Root, ...]:
     """Return what has to be read for a resource."""
-    finders = (finder(source.kind, resource, terms) for source in resource.sources)
+    finders = (finder(source.kind, resource) for source in resource.sources)
     return tuple(dict.fromkeys(root for one in finders for root in one.roots))
 
 
@@ -115,7 +108,6 @@ def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
 def select(
     resource: Resource,
     readings: Readings,
-    terms: CommandTerms = NOT_ALLOWED,
     *,
     tokens: bool = True,
 ) -> Selection:
@@ -126,27 +118,23 @@ def select(
     Args:
         resource: The declaration.
         readings: Of all roots of the resource.
-        terms: Those of commands.
         tokens: Whether what is not on the host counts too.
     """
     nodes: list[Node] = []
     skipped: list[Skipped] = []
     failed: dict[int, str] = {}
-    stale: dict[int, str] = {}
     unreadable: dict[str, str] = {}
     notes: list[str] = []
     empty: list[Finder] = []
     direct = True
     for index, source in enumerate(resource.sources):
-        found = finder(source.kind, resource, terms)
+        found = finder(source.kind, resource)
         some = [readings[root] for root in found.roots]
         if not some and not tokens:
             continue
         if reason := next((reading.failure for reading in some if reading.failure), None):
             failed[index] = reason
             continue
-        if reason := next((reading.stale for reading in some if reading.stale), None):
-            stale[index] = reason
         one = _Source(index, source)
         one.judge(found, some, readings)
         nodes += one.nodes
@@ -166,11 +154,10 @@ def select(
         tuple(nodes),
         tuple(skipped),
         failed,
-        stale,
         unreadable,
         tuple(notes),
         tuple(one.unmatched(readings) for one in empty),
-        direct=direct and not (failed or stale),
+        direct=direct and not failed,
     )
 
 
@@ -188,15 +175,12 @@ class _Source:
         kind = source.kind
         self._index, self._role = index, source.role
         self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
-        self._listed = isinstance(kind, Exec)
-        self._in_use = isinstance(kind, Static) or (not isinstance(kind, Exec) and kind.in_use)
+        self._in_use = isinstance(kind, Static) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
         self.direct = True
         self._in_use_units: set[str] = set()
-        self._lacking: dict[str, str] = {}  # by unit of what a command lists
-        self._units: dict[str, Listed] = {}  # by resolved path
 
     def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
         """Judge all matches."""
@@ -215,15 +199,6 @@ class _Source:
                 for node in self.nodes
                 if node.hardware is None or node.hardware.unit not in self._in_use_units
             ]
-        if self._lacking:
-            self.nodes = list(map(self._completed, self.nodes))
-
-    def _completed(self, node: Node) -> Node:
-        """Return a node of a listed device with what the device lacks."""
-        lacking = self._lacking.get(node.listed.unit) if node.listed else None
-        if node.listed is None or lacking is None:
-            return node
-        return replace(node, listed=replace(node.listed, incomplete=lacking))
 
     def _judge(self, match: Match) -> None:
         if match.hardware is not None:
@@ -233,21 +208,16 @@ class _Source:
         if problem is not None:
             if match.path not in self.unreadable:
                 self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
-            if match.listed is not None:
-                self._lacking[match.listed.unit] = f"incomplete: {match.path}: {problem}"
             self.direct &= not (match.at and match.at[1] in match.at[0].links)
             return
         if state is not None and match.at is not None:
             reading, name = match.at
             own = state.realpath == f"{reading.real}/{name}"
             self.direct &= own and state.kind not in _INDIRECT
-        variables, listed, path = match.variables, match.listed, match.path
+        path = match.path
         if state is not None and state.realpath == path:
             path = state.realpath  # one object for both
-        node = Node(path, state, self._index, match.name, variables, self._role)
-        if listed is not None:
-            node = replace(node, listed=listed, problem=listed.problem)
-        self.nodes.append(node)
+        self.nodes.append(Node(path, state, self._index, match.name, match.variables, self._role))
 
     def _seen(self, match: Match) -> tuple[str | None, FileState | None]:
         """Return why a match is no candidate, and what it is."""
@@ -261,10 +231,6 @@ class _Source:
                 return _TOO_LONG, None
             self._unreadable(match.path, failure(error))
             return f"{UNREADABLE}{failure(error)}", None
-        if problem is None and state is not None and match.listed is not None:
-            other = self._units.setdefault(state.realpath, match.listed)
-            if other.unit != match.listed.unit:
-                problem = f"it is a node of {other.label} as well"
         return problem, state
 
     def _unreadable(self, path: str, reason: str) -> None:
@@ -305,7 +271,7 @@ class _Source:
         state = reading.state(name)
         if state is None:
             self.direct = False
-            return ABSENT if self._listed else DANGLING, None
+            return DANGLING, None
         problem = self._wrong_type(state, is_link=name in reading.links)
         if problem is None and (problem := self._busy(reading, state)):
             self.direct = False
@@ -313,8 +279,7 @@ class _Source:
 
     def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
         if self._types is None:
-            directory = "a directory" if self._listed else _DIRECTORY
-            return directory if state.kind is FileKind.DIRECTORY else None
+            return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
         if state.kind.value in self._types or ("symlink" in self._types and is_link):
             return None
         return f"a {state.kind.value}, not {' or '.join(self._types)}"

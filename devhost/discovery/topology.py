@@ -59,8 +59,6 @@ def _nodes_of(device: HostDevice, sysfs: "NumaNodes") -> tuple[int, ...]:
     for node in device.nodes:
         if node.hardware is not None:
             found |= sysfs.above(node.hardware.numa)
-        elif node.listed is not None and node.listed.numa is not None:
-            found |= node.listed.numa
         elif node.state is not None:
             found |= sysfs.numa_nodes(node.state)
     return tuple(sorted(found))

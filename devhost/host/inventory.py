@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -76,9 +75,6 @@ class InventoryRoot:
         self._job: asyncio.Task[None] | None = None
         self._patience = ANSWER_S
         self._given_up = False  # a read has timed out
-        self._unasked = False  # nobody waits for the reading under way
-        self._timer: asyncio.TimerHandle | None = None
-        self._stop = None if root.interval is None else threading.Event()  # ends a command
         self._watching: asyncio.Task[None] | None = None
         self._is_watched = False
         self._in_doubt = True
@@ -96,10 +92,6 @@ class InventoryRoot:
 
     def close(self) -> None:
         """Watch it no longer."""
-        if self._stop is not None:
-            self._stop.set()
-        if self._timer is not None:
-            self._timer.cancel()
         for task in (self._job, self._watching):
             if task is not None:
                 task.cancel()
@@ -113,26 +105,17 @@ class InventoryRoot:
     async def read(self, since: float) -> Reading:
         """Return a reading that began at a time of the event loop's clock or later.
 
-        Where readings count for a time, it is the last one. If the host does not answer, that is
-        the failure; the users are called when it does.
+        If the host does not answer, that is the failure; the users are called when it does.
         """
-        lasts = self.root.interval is not None
-        while self._reading is None or (self._began < since and not lasts):
+        while self._reading is None or self._began < since:
             done, _ = await asyncio.wait({self._begun()}, timeout=self._patience)
             if not done:
                 self._given_up = True
-                reason = f"no list in {ANSWER_S:.0f} s" if lasts else unanswered()
-                return Reading(self.root, self._files, failure=reason)
-        reading = self._reading.renewed()
-        if not lasts and len(self.users) == 1:
+                return Reading(self.root, self._files, failure=unanswered())
+        reading = self._reading
+        if len(self.users) == 1:
             self._reading = None  # nobody else can use it, and it has all names
         return reading
-
-    def again(self) -> None:
-        """Read it once more, and call its users then, if its readings count for a time."""
-        if self.root.interval is not None:
-            self._unasked = self._reading is not None
-            self._begun()
 
     def _begun(self) -> "asyncio.Task[None]":
         if self._job is None:
@@ -151,7 +134,7 @@ class InventoryRoot:
 
             def work() -> Reading:
                 before = None if directories is None else baseline(directories)
-                entries, tally = self._entries.used, Tally(self._entries.refusal, self._stop)
+                entries, tally = self._entries.used, Tally(self._entries.refusal)
                 reading = read(self.root, self._files, tally)
                 # Where it has failed, the devices of the former reading are still known.
                 self._entries.settle(entries if reading.failure else tally.count)
@@ -160,31 +143,18 @@ class InventoryRoot:
 
             try:
                 name = f"read {self.root.base}"
-                if self.root.interval is None:
-                    reading = await around_hung(name, work, self._own, ANSWER_S / 2)
-                else:
-                    reading = await in_own_thread(name, work)
+                reading = await around_hung(name, work, self._own, ANSWER_S / 2)
             except Exception as error:  # noqa: BLE001 (logged, and tried again)
                 _LOG.exception("reading failed", extra={"fields": {"root": self.root.base}})
                 reason = f"reading failed: {error!r}"
                 reading = Reading(self.root, self._files, failure=reason)
-            self._reading, self._began = reading.after(self._reading), reads
-            if self.root.interval is not None:
-                self._set_timer(self.root.interval)
+            self._reading, self._began = reading, reads
         finally:
             self._job = None
-        awaited = self._given_up or self._unasked
         if self._given_up:
             self._given_up = False
             self._patience = longer(self._patience, clock() - began)
-        self._unasked = False
-        if awaited:
             self._tell(None)
-
-    def _set_timer(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.again)
 
     def _own(self) -> tuple[str] | None:
         return None if self.shown is None else (self.shown or "/",)
@@ -355,7 +325,7 @@ class Inventory:
         Not where it reads more than the kernel's memory: others would wait for that.
         """
         roots = self._used.get(user, ())
-        if not roots or any(root.watched or root.interval is not None for root in roots):
+        if not roots or any(root.watched for root in roots):
             return None
         return self._differ[user]()
 

@@ -248,9 +248,6 @@ class Host:
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
             yield change
-        if not first:
-            for root in self._shared.inventory.roots:
-                root.again()
         self._shared.ownership.arrange([resource.name for resource in config.resources])
 
     def refused(self, config: Config) -> dict[str, tuple[str, str]]:

@@ -1,7 +1,6 @@
 """How many entries of the host's directories are read for one purpose."""
 
 import errno
-import threading
 from collections.abc import Callable
 
 from devhost.limits import ENTRIES_MAX, ENTRY_CHARACTERS
@@ -16,15 +15,10 @@ class Tally:
 
     Args:
         refusal: Returns why there may not be so many, if they may not.
-        stop: Set when nobody needs what is read any longer.
     """
 
-    def __init__(
-        self,
-        refusal: Callable[[int], str | None] | None = None,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._refusal, self.stop = refusal or _too_many, stop
+    def __init__(self, refusal: Callable[[int], str | None] | None = None) -> None:
+        self._refusal = refusal or _too_many
         self.count = 0
 
     def add(self, directory: str, name: str) -> None:

@@ -78,9 +78,6 @@ def check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[Finding]
 
 
 def _commands(path: Path, resource: Resource) -> Iterator[Path]:
-    for index, source in enumerate(resource.sources):
-        if source.exec is not None:
-            yield (*path, "sources", index, "exec")
     for index, step in enumerate(resource.pre_start):
         if step.run is not None:
             yield (*path, "preStart", index, "run")

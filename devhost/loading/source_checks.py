@@ -8,7 +8,6 @@ from devhost import limits
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.lookalikes import (
-    command_mistake,
     directory_mistake,
     glob_mistake,
     variable_mistake,
@@ -17,7 +16,7 @@ from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.config import Resource
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Directory, Exec, Glob, Source, Static
+from devhost.model.sources import Dev, Directory, Glob, Source, Static
 
 # Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
@@ -25,7 +24,6 @@ _PATTERN_TEXT_MAX: Final = 100_000
 _GLOB_MAX: Final = 1000
 _PARTS_MAX: Final = 100
 _ANY_DEPTHS_MAX: Final = 3
-_INTERVAL_MIN_S: Final = 0.1  # between two runs of a command
 _ROLE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
 
@@ -96,22 +94,6 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
             yield from check_globs(kind.paths, (*path, "glob", "paths"))
             yield from _walks(kind.paths, (*path, "glob", "paths"))
             yield from check_globs(kind.exclude, (*path, "glob", "exclude"))
-        case Exec():
-            yield from _command(kind, (*path, "exec"))
-
-
-def _command(kind: Exec, path: Path) -> Iterator[Finding]:
-    if not kind.command[0]:
-        yield "error", (*path, "command", 0), "the command is empty", False
-    if mistake := command_mistake(kind.command):
-        yield "warning", (*path, "command", mistake[0]), mistake[1], False
-    for index, text in enumerate(kind.command):
-        if problem := names.text_problem(text):
-            yield "error", (*path, "command", index), problem, False
-    if kind.interval < _INTERVAL_MIN_S:
-        yield "error", (*path, "interval"), "should be at least 100ms", False
-    if kind.timeout <= 0:
-        yield "error", (*path, "timeout"), "should be more than 0s", False
 
 
 def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Exec, Static
+from devhost.model.sources import Dev, Static
 from devhost.model.template import Template, TemplateError
 
 PathTemplate = tuple[Path, Template]
@@ -138,8 +138,6 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
                 given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES
             case Sysfs():
                 given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
-            case Exec():
-                given |= _attributes(resource)
         plain = {name for name in given - {"id", "index"} if "." not in name}
         own = {f"{role}.{name}" for name in plain for role in source.roles}
         known.append(given | own | CONTAINER_VARIABLES)

@@ -28,7 +28,6 @@ _BELOW: Final[dict[str, type]] = {
     "devices": allocate.DeviceNode,
     "mounts": allocate.Mount,
     "health": config.HealthChecks,
-    "exec": sources.Exec,
     "checks": config.Probe,
     "file": config.FileCheck,
     "preStart": config.Step,

@@ -81,25 +81,6 @@ class Hardware:
     grows: bool = False
 
 
-@immutable
-class Listed:
-    """What a command says of a device that it lists.
-
-    Attributes:
-        unit: What its nodes have in common: they are one device.
-        label: How messages call it.
-        numa: Its NUMA nodes; ``None`` where it does not say.
-        problem: Why it is unhealthy.
-        incomplete: What the device lacks at the moment.
-    """
-
-    unit: str
-    label: str
-    numa: frozenset[int] | None = None
-    problem: str | None = None
-    incomplete: str | None = None
-
-
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -121,7 +102,6 @@ class Node:
         role: The name that the source gives to its node (``as``).
         hardware: What the kernel says of it, where a source found it there.
         problem: Why containers cannot be given it.
-        listed: What a command says of its device, where a source found it there.
     """
 
     path: str
@@ -132,12 +112,6 @@ class Node:
     role: str | None = None
     hardware: Hardware | None = None
     problem: str | None = None
-    listed: Listed | None = None
-
-    @property
-    def of(self) -> Hardware | Listed | None:
-        """The device that it is of, where its source says so."""
-        return self.hardware or self.listed
 
     @property
     def key(self) -> str:

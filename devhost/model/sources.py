@@ -9,10 +9,8 @@ from devhost.model.values import (
     SHARES_MAX,
     AsTuple,
     Count,
-    Duration,
     FileTypes,
     HostPath,
-    NotEmpty,
     PathList,
     Paths,
     Strings,
@@ -86,20 +84,8 @@ class Static:
             raise ValueError("needs either count or ids")
 
 
-@mapping
-class Exec:
-    """Each device that a command lists is a device."""
-
-    command: Annotated[tuple[str, ...], NotEmpty]
-    """The command, as a list of arguments."""
-    interval: Duration = 60.0
-    """The time between its end and its next start."""
-    timeout: Duration = 10.0
-    """The time limit for it."""
-
-
-Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Exec
-KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs", "exec")
+Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
+KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
 _NEAR_SOURCE: Final = re.compile(r"(?P<kind>\w+)(?=[ :])(?P<colon>:?+)(?P<spaces> *+)(?=\S)")
 
 
@@ -154,14 +140,6 @@ class Source:
     """The PCI functions that match."""
     sysfs: Annotated[Sysfs, Before(sysfs_option, str | Sysfs)] | None = None
     """The devices of a subsystem that match."""
-    exec: (
-        Annotated[
-            Exec,
-            Before(main_option("command"), list[str] | Exec),
-        ]
-        | None
-    ) = None
-    """The devices that a command lists."""
     role: str | None = None
     """The name of this source's node in devices with several nodes."""
     optional: bool = False

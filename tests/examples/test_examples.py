@@ -404,28 +404,6 @@ async def test_live_gopher(tree: Tree, kubelet: RealKubelet) -> None:
         assert answer["envs"] == {"Gopher": "g1"}
 
 
-# ── exec ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_plan_exec(tree: Tree, directory: Path) -> None:
-    """What the comment says that the tool prints gives what the comment says."""
-    text = (EXAMPLES / "exec.yaml").read_text(encoding="utf-8")
-    printed = [line[1:] for line in text.splitlines() if line.startswith("#   ")]
-    tool = directory / "list-cards"
-    tool.write_text("\n".join(["#!/bin/sh", "cat <<EOF", *printed, "EOF\n"]))
-    tool.chmod(0o755)
-    tree.char("/dev/acme7")
-    config = loads(text.replace("/opt/acme/list-cards", str(tool))).require()
-    policy = Policy(allow_exec=True, allow_devices=("/dev/acme*",))
-    wanted = {"example.com/card": "1"}
-    (one,) = report(config, HostFiles(str(tree.root)), policy, "node", wanted)
-    shown = one.as_json()
-    assert shown["devices"] == [{**advertised("card-7", "/dev/acme7"), "numaNodes": [0]}]
-    assert (shown["warnings"], shown["error"]) == ([], None)
-    given = allocation(["card-7"], {"ACME_MODEL": "x2"}, [node("/dev/acme7")])
-    assert shown["allocation"] == given
-
-
 # ── superdisk ──────────────────────────────────────────────────────────────────────────
 
 

@@ -54,8 +54,6 @@ TRIALS: Final = (
     ("dev: 'ttyUBS[0-9]+'", "did you mean ttyUSB0?"),
     ("dev: '{ttyUSB,ttyACM}[0-9]'", "did you mean ttyUSB0?"),
     ("static: 0", "static declares no devices"),
-    ("exec: [/bin/echo, '{\"devices\": []}']", "/bin/echo lists no devices"),
-    ("exec: [/bin/acme]", "there is no program /bin/acme"),
     ("usb: 0403:6010", "0 of that number, 1 hub; none is usb 0403:6010, node usb; did you mean '0403:6001' (1-1)?"),
     ("usb: {product: 'ft232*'}", "did you mean 'FT232R USB UART' (1-1)? (upper and lower case count)"),
     ("usb: {serial: AH06WOEQ}", "did you mean 'AH06W0EQ' (1-1)?"),
@@ -103,7 +101,7 @@ def configuration(*sources: str) -> str:
 @pytest.mark.parametrize(("source", "says"), TRIALS, ids=[source for source, _ in TRIALS])
 def test_a_trial(tree: HostTree, source: str, says: str) -> None:
     config = loads(configuration(source)).require()
-    policy = Policy(("*",), allow_exec=True)
+    policy = Policy(("*",))
     (found,) = report(config, HostFiles(str(tree.root)), policy, "node")
     assert not found.snapshot.devices
     assert says in texts_of(found.as_json())
@@ -111,7 +109,7 @@ def test_a_trial(tree: HostTree, source: str, says: str) -> None:
 
 async def test_all_of_them_in_all_places(daemon: Daemon, started: Kubelet, tree: HostTree) -> None:
     """One process, and the commands as a person runs them."""
-    daemon.flags += ["--root", str(tree.root), "--allow-exec", "--allow-path", "*"]
+    daemon.flags += ["--root", str(tree.root), "--allow-path", "*"]
     await daemon.start(configuration(*(source for source, _ in TRIALS)))
     port = await status_port_of(daemon)
     async with asyncio.timeout(PATIENCE):
@@ -153,7 +151,7 @@ async def planned(daemon: Daemon, tree: HostTree) -> str:
     """Return what `devhost plan` prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "devhost", "plan", str(daemon.config)),
-        *("--root", str(tree.root), "--allow-exec", "--allow-path", "*"),
+        *("--root", str(tree.root), "--allow-path", "*"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

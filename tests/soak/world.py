@@ -15,7 +15,7 @@ BAD = (
     "version: v2\nresources: []\n",
     "version: v1\nresources: [{name: nonsense, sources: [static: 1]}]\n",
     "version: v1\nresources: [{name: example.com/a, sources: [static: 1], unknown: 1}]\n",
-    "version: v1\nresources: [{name: example.com/a, sources: [exec: [rm]]}]\n",
+    "version: v1\nresources: [{name: example.com/a, sources: [static: 1], health: {exec: [rm]}}]\n",
     "a: &a [*a]\n",
     "\x00\x01\x02",
     "[" * 20_000,

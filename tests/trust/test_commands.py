@@ -28,8 +28,6 @@ CONSTANTS = {"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"}
 
 def running(argv: Sequence[str], place: str) -> dict[str, Any]:
     """Return a resource that would run a command."""
-    if place == "source":
-        return {"sources": [{"static": 1}, {"exec": [*argv]}]}
     found: dict[str, Any] = {"sources": [{"static": 1}]}
     if place == "preStart":
         return {**found, "preStart": [{"mode": "0666"}, {"run": [*argv], "every": "start"}]}
@@ -37,7 +35,7 @@ def running(argv: Sequence[str], place: str) -> dict[str, Any]:
     return {**found, "health": checks if place == "health" else {"checks": checks}}
 
 
-PLACES = pytest.mark.parametrize("place", ["source", "preStart", "health", "health.checks"])
+PLACES = pytest.mark.parametrize("place", ["preStart", "health", "health.checks"])
 
 
 @pytest.fixture
@@ -67,7 +65,7 @@ def test_a_command_for_other_nodes_or_without_devices_is_refused_too(place: str)
         {"sources": ["/nowhere/*"]},
         {"sources": [{"static": 0}]},
     ]
-    for more in others[: 3 if place == "source" else None]:
+    for more in others:
         loaded = loads(config({**running(["true"], place), **more}), policy=policy())
         assert any("--allow-exec" in one.message for one in loaded.problems), more
         assert loaded.config is None

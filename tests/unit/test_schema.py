@@ -151,7 +151,6 @@ HARDWARE: Final[tuple[dict[str, Any], ...]] = (
         {"pci": {"class": "vga", "node": "drm", "exclude": {"class": "0300"}}, "as": "gpu"},
         {"sysfs": {"subsystem": "a", "uevent": {"K": "v"}, "parent": {"attr": {"a": "b"}}}},
     ),
-    _of({"exec": {"command": ["a"], "interval": "1m"}}, minDevices=0, inject="cdi"),
 )
 ODD: Final[tuple[Any, ...]] = (
     *(True, 0, 1, -1, 2**32 - 1, 10**40, 1.0, float("nan"), None, b"a", dt.date(2020, 1, 1)),

@@ -144,7 +144,6 @@ def test_each_source_of_a_group_needs_the_variables_of_its_key() -> None:
     [
         (option("preStart: [{run: [mkfs -q, /dev/x]}]"), "5:23"),
         (option("health: {exec: [mkfs -q]}"), "5:21"),
-        (source("exec: [mkfs -q]"), "5:16"),
     ],
 )
 def test_a_program_with_its_arguments_in_one_string(text: str, at: str) -> None:
@@ -181,7 +180,7 @@ def test_what_is_not_text(raw: bytes, says: str) -> None:
 
 
 def test_what_a_shell_would_take() -> None:
-    text = source("exec: [ls, a, '|', b]")
+    text = option("health: {exec: [ls, a, '|', b]}")
     (problem,) = loads(text, policy=Policy(allow_exec=True)).problems
-    assert (problem.line, problem.column) == (5, 23)
+    assert (problem.line, problem.column) == (5, 28)
     assert problem.message == "'|' is an argument: there is no shell"

@@ -136,7 +136,7 @@ class Scans:
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("scan failed", extra={"fields": {"resource": name}})
             found = scanner.failed(f"scan failed: {error!r}")
-        self._recorder.scanned(name, clock() - began, failed=bool(found.failed or found.stale))
+        self._recorder.scanned(name, clock() - began, failed=bool(found.failed))
         memory.gc_freeze_many(len(found.nodes))
         if not unanswered:
             try:
@@ -239,6 +239,6 @@ class Scans:
         independent = is_independent(self.scanner, found, snapshot)
         self._incremental = Incremental(self.scanner, snapshot) if independent else None
         few = len(found.nodes) + len(found.skipped) <= _FEW  # many take memory
-        whole = self.scanner.self_contained and not (found.failed or found.stale)
+        whole = self.scanner.self_contained and not found.failed
         self._former = found if few and whole else None
         memory.gc_freeze_many(len(snapshot.devices))
