@@ -235,7 +235,7 @@ def _max_devices(old: int | None, new: int | None) -> str:
 
 
 def _min_devices(old: int | None, new: int | None) -> str:
-    was, becomes = ("maximum of the last 24 hours" if n is None else n for n in (old, new))
+    was, becomes = ("most since the file changed" if n is None else n for n in (old, new))
     return f" {was} → {becomes}: fewer devices are reported as missing"
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
-from devhost.host.expectations import Expectations
+from devhost.host.counts import DeviceCounts
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.ownership.decisions import SerialOwnership
@@ -34,7 +34,7 @@ class Shared:
         served_names: Which resources have a device plugin; ``None`` where nobody tells.
         owners: Under what names nodes are, or were, offered.
         cdi_files: Where CDI specs are kept.
-        expectations: How many devices each resource should have.
+        counts: How many devices each resource has, and should have.
         state_dir: What outlives this process; ``None`` where nothing does.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         recorder: The counters.
@@ -48,7 +48,7 @@ class Shared:
     served_names: ServedNames | None
     owners: Owners
     cdi_files: CdiFiles
-    expectations: Expectations
+    counts: DeviceCounts
     state_dir: Path | None
     leave_after: float
     recorder: Recorder

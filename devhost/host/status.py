@@ -1,6 +1,5 @@
 """The status of a running host: for people, probes and Prometheus. Reads, and changes nothing."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -47,11 +46,8 @@ def status(host: Host) -> Json:
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
-    unsaved = {
-        "node owners": host.shared.owners.problem,
-        "expected device counts": host.shared.expectations.problem,
-    }
-    shown["troubles"] += [f"cannot save {what}: {why}" for what, why in unsaved.items() if why]
+    if why := host.shared.owners.problem:
+        shown["troubles"].append(f"cannot save node owners: {why}")
     if problem := host.shared.directory.requests.trouble:
         shown["troubles"].append(problem)
     shown["troubles"] += _troubles(shown)
@@ -113,7 +109,7 @@ def _registered(runner: Runner) -> bool:
 
 def _resource(runner: Runner, shared: Shared) -> Json:
     state, holders = runner.status, shared.holders.of(runner.name)
-    expectation, now = shared.expectations.of(runner.name), time.time()
+    count = shared.counts.of(runner.name)
     return {
         **reported(runner, _checked_last(runner)).as_json(),
         "state": state.state.value,
@@ -121,8 +117,8 @@ def _resource(runner: Runner, shared: Shared) -> Json:
         "since": _time(state.since),
         "registered": _registered(runner),
         "streams": runner.device_list.stream_count,
-        "expected": expectation.expected(now),
-        "missing": expectation.missing(now),
+        "expected": count.expected,
+        "missing": count.missing,
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
@@ -170,7 +166,7 @@ def _readiness(runner: Runner) -> Json:
 
 def _facts(runner: Runner, shared: Shared) -> ResourceMetrics:
     devices = runner.snapshot.devices.values()
-    expectation, now = shared.expectations.of(runner.name), time.time()
+    count = shared.counts.of(runner.name)
     healthy = sum(device.healthy for device in devices)
     return ResourceMetrics(
         runner.name,
@@ -178,8 +174,8 @@ def _facts(runner: Runner, shared: Shared) -> ResourceMetrics:
         _registered(runner),
         healthy,
         len(devices) - healthy,
-        expectation.expected(now),
-        expectation.missing(now),
+        count.expected,
+        count.missing,
         runner.device_list.stream_count,
         runner.device_list.lists_sent,
     )
@@ -228,8 +224,8 @@ def _resource_troubles(resource: Json) -> Iterator[str]:
     if resource["missing"]:
         there = resource["expected"] - resource["missing"]
         yield (
-            f"{resource['missing']} of {resource['expected']} devices missing (accept "
-            f"with minDevices: {there}; without minDevices, accepted after 24 hours)"
+            f"{resource['missing']} of {resource['expected']} devices missing "
+            f"(set minDevices: {there} to accept)"
         )
     withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
     if withheld:

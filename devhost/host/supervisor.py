@@ -15,7 +15,7 @@ from devhost.discovery.candidates import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi.files import CdiFiles
 from devhost.host.config.source import ConfigSource
-from devhost.host.expectations import Expectations
+from devhost.host.counts import DeviceCounts
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.ownership.decisions import SerialOwnership
@@ -131,7 +131,7 @@ class Host:
                 leave_after=settings.leave_after,
             ),
             cdi_files=CdiFiles(settings.cdi_dir),
-            expectations=Expectations(settings.state_dir),
+            counts=DeviceCounts(),
             state_dir=settings.state_dir,
             leave_after=settings.leave_after,
             recorder=settings.recorder,
@@ -179,7 +179,6 @@ class Host:
                 self._tasks.create_task(work, name="watch the plugin directory")
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
-                self._tasks.create_task(shared.expectations.run(), name="expectations")
                 self._tasks.create_task(shared.owners.run(), name="owners")
                 await self._rescan.begin()
                 self._tasks.create_task(self._rescan.run(), name="rescan")
@@ -194,6 +193,7 @@ class Host:
             raise errors.exceptions[0] from None
         finally:
             self._applying = iter(())
+            shared.counts.close()
             if shared.served_names is not None:
                 shared.served_names.close()
             try:
@@ -248,6 +248,7 @@ class Host:
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
             yield change
+        self._shared.counts.accept()
         self._shared.ownership.arrange([resource.name for resource in config.resources])
 
     def refused(self, config: Config) -> dict[str, tuple[str, str]]:

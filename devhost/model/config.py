@@ -138,7 +138,7 @@ class Resource:
     max_devices: Positive | None = None
     """The maximum number of devices; default: 10000 for devices found on the host."""
     min_devices: Count | None = None
-    """The expected number of devices; default: the maximum of the last 24 hours."""
+    """The expected number of devices; default: the most since the file last changed."""
     overlap: Literal["allow", "deny"] = "deny"
     """Whether to offer nodes that an earlier resource also offers."""
     replicas: Positive = 1

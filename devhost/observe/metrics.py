@@ -113,7 +113,7 @@ def _resource_families(resources: Iterable[ResourceMetrics]) -> Iterator[Family]
     expected = Family(
         "gauge",
         "devhost_devices_expected",
-        "Devices that should be there: minDevices, or the maximum of the last 24 hours.",
+        "Devices that should be there: minDevices, or the most since the file changed.",
         _LABEL,
     )
     missing = Family(

@@ -97,6 +97,13 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
         unplugged(2),
         {"DevhostDevicesMissing": 20, "DevhostNoHealthyDevices": 20},
     ),
+    "a device that is gone after a restart": (
+        [
+            ours("devhost_devices", *after(10, 1, before=2), health="Healthy"),
+            ours("devhost_devices_expected", *after(10, 1, before=2)),
+        ],
+        {"DevhostFewerDevices": 20},
+    ),
     "a minimum that was never there": (
         [
             ours("devhost_devices", 0, health="Healthy"),

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +12,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
-from devhost.host import expectations
 from devhost.host.cdi.files import CdiFiles
-from devhost.host.expectations import Expectation
 from devhost.host.ownership import owner_file
 from devhost.host.ownership.owner_file import Journal, Owner, OwnerRecord
 from devhost.host.prestart import holder_records
@@ -163,24 +160,3 @@ def test_the_records_of_holders(content: bytes) -> None:
         path.parent.mkdir()
         path.write_bytes(content)
         asyncio.run(use(Path(place)))
-
-
-EXPECTED: Final = {
-    NAME: {"finding": "f", "found": 3, "elsewhere": 0, "minimum": None, "before": {"4": 1.0}}
-}
-
-
-@fuzzed(0.03, 150, content=files(
-    json.dumps(EXPECTED).encode(), replaced(**EXPECTED[NAME]).map(lambda one: {NAME: one})))  # fmt: skip
-def test_the_expected_numbers(content: bytes) -> None:
-    """They are numbers that can be shown, and written again."""
-    with tempfile.TemporaryDirectory() as place, bounded():
-        path = Path(place, "expected", "devices.json")
-        path.parent.mkdir()
-        path.write_bytes(content)
-        for one in expectations._read(path).values():
-            later = one.then(Expectation("f", 2), time.time())
-            for number in (one.expected(0.0), one.missing(0.0), later.missing(time.time())):
-                assert 0 <= float(number) < math.inf
-        expectations._write(path, {"example.com/b": Expectation("f", 2)})
-        assert expectations._read(path)["example.com/b"] == Expectation("f", 2)

@@ -1,16 +1,11 @@
-"""A device that is gone is reported, also after it has left the list, until someone accepts it."""
+"""A device that is gone is reported, also after it has left the list, until the file changes."""
 
-import asyncio
-import json
-import os
 from pathlib import Path
-
-import pytest
 
 from tests.observe.asking import Json, port_of, scrape, status_port_of
 from tests.observe.test_status import A, colas, resource, until
 from tests.observe.test_status_command import asked
-from tests.support.daemon import PATIENCE, Daemon
+from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
 
 GONE_SOON = ", removeMissingAfter: 0s"
@@ -27,22 +22,6 @@ def troubles(said: Json) -> list[str]:
     return [trouble.partition(" (")[0] for trouble in said["troubles"]]
 
 
-def counted(daemon: Daemon) -> dict[str, int]:
-    """Return how many devices of each resource stand in the state directory."""
-    try:
-        kept = json.loads((daemon.state / "expected" / "devices.json").read_bytes())
-        return {name: one["found"] for name, one in kept.items()}
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-async def kept(daemon: Daemon, found: int) -> None:
-    """Wait until the state directory has the number of a resource's devices."""
-    async with asyncio.timeout(PATIENCE):
-        while counted(daemon).get(A) != found:
-            await asyncio.sleep(0.02)
-
-
 async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str = "") -> int:
     """Start with two devices, and wait until they are counted; return where to ask."""
     for name in "ab":
@@ -51,7 +30,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str 
     await kubelet.wait(A, 2, 2)
     port = await status_port_of(daemon)
     said = await until(port, lambda it: missing(it) == (0, 2))
-    assert [one for one in troubles(said) if not one.startswith("cannot save")] == []
+    assert said["troubles"] == []
     return port
 
 
@@ -83,20 +62,6 @@ async def test_a_device_that_has_left_the_list_is_missing(
     assert said["troubles"] == []
 
 
-async def test_one_that_is_gone_after_a_restart(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    await with_two(daemon, started, directory)
-    await kept(daemon, 2)
-    assert await daemon.stop() == 0
-    daemon.lines.clear()
-    (directory / "colas" / "a").unlink()
-    await daemon.start()
-    port = await status_port_of(daemon)
-    await until(port, lambda it: missing(it) == (1, 2))
-    await daemon.logged("devices missing", missing=1)
-
-
 async def test_a_minimum_says_it_from_the_start(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
@@ -116,7 +81,6 @@ async def test_a_node_that_never_had_one_is_well(
 ) -> None:
     await daemon.start(colas(directory))
     port = await status_port_of(daemon)
-    await kept(daemon, 0)
     said = await until(port, lambda it: resource(it).get("registered"))
     assert (missing(said), said["troubles"]) == ((0, 0), [])
 
@@ -148,51 +112,13 @@ async def test_what_is_removed_from_the_file_is_not_expected(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     port = await with_two(daemon, started, directory)
-    await kept(daemon, 2)
     daemon.write("version: v1\nresources: []\n")
     await until(port, lambda it: not it["resources"])
-    async with asyncio.timeout(PATIENCE):
-        while A in counted(daemon):
-            await asyncio.sleep(0.02)
-
-
-@pytest.mark.parametrize("content", ["{", '{"example.com/a": 7}'])
-async def test_a_file_that_cannot_be_read_is_replaced(
-    daemon: Daemon, started: Kubelet, directory: Path, content: str
-) -> None:
-    place = daemon.state / "expected"
-    place.mkdir(parents=True)
-    (place / "devices.json").write_text(content)
-    await with_two(daemon, started, directory)
-    await daemon.logged("ignored")
-    await kept(daemon, 2)
-
-
-async def test_a_state_directory_that_hangs_holds_up_nothing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    """The file is a pipe that nobody writes: opening it blocks without end."""
-    place = daemon.state / "expected"
-    place.mkdir(parents=True)
-    os.mkfifo(place / "devices.json")
-    port = await with_two(daemon, started, directory)
     (directory / "colas" / "a").unlink()
-    await until(port, lambda it: missing(it) == (1, 2))
-    assert await daemon.stop() == 0
-
-
-async def test_a_state_directory_that_cannot_be_used(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    daemon.state.mkdir()
-    (daemon.state / "expected").touch()  # no directory
-    port = await with_two(daemon, started, directory)
-    line = await daemon.logged("cannot save expected device counts")
-    assert line["level"] == "warning"
-    said = await until(port, lambda it: it["troubles"])
-    assert said["troubles"] == [line["msg"]]
-    (directory / "colas" / "a").unlink()
-    await until(port, lambda it: missing(it) == (1, 2))
+    daemon.write(colas(directory))
+    await started.wait(A, 1, 1)
+    said = await until(port, lambda it: resource(it).get("expected") == 1)
+    assert said["troubles"] == []
 
 
 async def test_status_exits_with_1(daemon: Daemon, started: Kubelet, directory: Path) -> None:

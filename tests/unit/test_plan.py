@@ -225,7 +225,7 @@ CHANGED: Final[dict[str, list[tuple[Section, Section, str]]]] = {
         ({"maxDevices": 2}, {}, "maxDevices 2 → default: up to 10000 "),
     ],
     "min_devices": [
-        ({}, {"minDevices": 2}, "minDevices maximum of the last 24 hours → 2: fewer devices are "),
+        ({}, {"minDevices": 2}, "minDevices most since the file changed → 2: fewer devices are "),
         ({"minDevices": 2}, {"minDevices": 0}, "minDevices 2 → 0: fewer devices are reported "),
     ],
     "overlap": [

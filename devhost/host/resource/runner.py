@@ -171,7 +171,7 @@ class Runner:
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
-        self._shared.expectations.forget(self.name)
+        self._shared.counts.forget(self.name)
         self._start_over()
         self.resource_status.override(State.DRAINING, _DRAINING)
 
@@ -270,7 +270,7 @@ class Runner:
     def _count(self, seconds: float) -> None:
         """Count a scan of a few names, and the devices then."""
         self._shared.recorder.scanned(self.name, seconds, failed=False)
-        self._shared.expectations.changed(self.name, self._publisher)
+        self._shared.counts.changed(self.name, self._publisher)
 
     async def _scan_all(self) -> None:
         scans = self._scans
@@ -344,7 +344,7 @@ class Runner:
         self._publisher.publish(self._publisher.scanner, found, self._scans.left)
         self._registration.notify()
         if not self.draining:
-            self._shared.expectations.changed(self.name, self._publisher)
+            self._shared.counts.changed(self.name, self._publisher)
         else:
             holders = self._shared.holders.of(self.name)
             pods = {pod for pods in holders.values() for pod in pods}

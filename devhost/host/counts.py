@@ -1,0 +1,90 @@
+"""Counts the devices of each resource, and reports when there are fewer than there should be."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final
+
+from devhost.discovery.candidates import DEFERRED
+from devhost.host.resource.publisher import Publisher
+from devhost.immutable import immutable
+from devhost.model.config import Resource
+
+_BURST_S: Final = 0.5  # many changes are one count
+_LOG: Final = logging.getLogger(__name__)
+
+
+@immutable
+class DeviceCount:
+    """How many devices a resource has.
+
+    Attributes:
+        found: How many it has.
+        expected: `Resource.min_devices`; by default the most that it had since the file changed.
+        resource: The declaration by which they were found.
+    """
+
+    found: int = 0
+    expected: int = 0
+    resource: Resource | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many of the expected devices are missing."""
+        return max(0, self.expected - self.found)
+
+
+class DeviceCounts:
+    """The counts of all resources of a process. All methods belong to the event loop."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, DeviceCount] = {}
+        self._published: dict[str, Publisher] = {}
+        self._due: dict[str, asyncio.TimerHandle] = {}
+
+    def of(self, name: str) -> DeviceCount:
+        """Return the count of a resource; zero before its devices are counted."""
+        return self._counts.get(name, DeviceCount())
+
+    def changed(self, name: str, published: Publisher) -> None:
+        """Count the devices of a resource soon."""
+        self._published[name] = published
+        if name not in self._due:
+            loop = asyncio.get_running_loop()
+            self._due[name] = loop.call_later(_BURST_S, self._count, name)
+
+    def accept(self) -> None:
+        """Expect as many devices as are found soon: the file has changed."""
+        self._counts = {name: replace(one, resource=None) for name, one in self._counts.items()}
+        for name, published in self._published.items():
+            self.changed(name, published)
+
+    def forget(self, name: str) -> None:
+        """Drop the count of a resource."""
+        if due := self._due.pop(name, None):
+            due.cancel()
+        self._published.pop(name, None)
+        self._counts.pop(name, None)
+
+    def close(self) -> None:
+        """Count nothing more."""
+        for due in self._due.values():
+            due.cancel()
+
+    def _count(self, name: str) -> None:
+        del self._due[name]
+        published = self._published[name]
+        found, resource = published.found, published.scanner.resource
+        if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
+            return  # not the final number; another scan follows
+        there = sum(device.missing_since is None for device in found.devices.values())
+        before = self.of(name)
+        expected = resource.min_devices
+        if expected is None:
+            expected = max(there, before.expected if before.resource == resource else 0)
+        count = self._counts[name] = DeviceCount(there, expected, resource)
+        if count.missing > before.missing:
+            fields = {"resource": name, "missing": count.missing, "expected": expected}
+            _LOG.warning("devices missing", extra={"fields": fields})
+        elif before.missing and not count.missing:
+            _LOG.info("no device is missing any longer", extra={"fields": {"resource": name}})
