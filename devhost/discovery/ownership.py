@@ -241,10 +241,10 @@ class Ownership:
 def _keeps(one: Member, member: Member, key: str) -> bool:
     """Whether a resource that offers a node keeps it, when another one finds it."""
     before = one.place < member.place
-    if key in member.offered or key in member.expected:
+    if key in member.offered:
         return before and not one.shares  # both do: after an edit, the first in the file keeps it
     if one.shares:
-        return before
+        return before and key not in member.expected
     return before or not (member.edited and member.former > one.former)
 
 

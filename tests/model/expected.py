@@ -4,7 +4,7 @@ The model says only what is certain. What depends on a moment that nobody saw (a
 came and went again before anybody looked) may be either way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,9 +51,9 @@ class Past:
         self.kept.clear()
         self.lost.clear()
 
-    def uncertain(self, name: str) -> None:
-        """Note that what was offered under a name may go or stay, as missing."""
-        ids = {one for one in self.kept | self.lost if name_of(one) == name}
+    def uncertain(self, names: Collection[str]) -> None:
+        """Note that what was offered under these names may go or stay, as missing."""
+        ids = {one for one in self.kept | self.lost if name_of(one) in names}
         self.kept -= ids
         self.lost -= ids
         self.maybe |= ids

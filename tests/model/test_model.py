@@ -9,6 +9,7 @@ fails. Every failure prints its steps, the last one a blob that makes them again
 import asyncio
 import contextlib
 import inspect
+import itertools
 import os
 import shutil
 import tempfile
@@ -96,6 +97,7 @@ class Machine(RuleBasedStateMachine):
         self.declared: list[Declared] = []  # as in force
         self.text = ""  # in force
         self.past: dict[str, Past] = {}
+        self.former: dict[str, set[str]] = {}  # by the name of a file, those that it had before
         self.orphaned: set[str] = set()  # the kubelet may keep these until it restarts
         self.pods: dict[str, tuple[str, Answer]] = {}
         self.number = 0
@@ -271,9 +273,10 @@ class Machine(RuleBasedStateMachine):
             old, new = self.path(name), self.path(other)
             linked = {name, other} & set(LINKS.values()) and old.is_symlink()
             if name != other and old.exists() and new.parent.is_dir() and not linked:
-                if old.is_symlink():  # the same node under another name: the old ID leaves
-                    for past in self.past.values():
-                        past.uncertain(name)
+                # Where a source finds the new name, the IDs of the former ones leave.
+                self.former[other] = {name} | self.former.pop(name, set())
+                for past in self.past.values():
+                    past.uncertain(self.former[other])
                 old.rename(new)
             self.nudge_links(name)
             self.nudge_links(other)
@@ -615,6 +618,23 @@ def run(monkeypatch: pytest.MonkeyPatch, binary: Path | None, examples: int, ste
             run_state_machine_as_test(Machine, settings=chosen)
         finally:
             print(f"{Machine.steps} steps in {time.monotonic() - began:.0f} s")  # noqa: T201
+
+
+@pytest.mark.parametrize(
+    "names", [["c1", "c0"], ["c1", "a1", "c0"], ["c1", "c0", "c1"]], ids="-".join
+)
+def test_a_renamed_file_leaves_its_former_id(
+    monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    """Also after a time in a directory that is no source; the machine has found these."""
+    declared = Declared("example.com/p", sources=("d1",))
+    with asyncio.Runner() as loop:
+        monkeypatch.setattr(Machine, "runner", loop, raising=False)
+        machine = Machine()
+        machine.begin([declared], {names[0]})
+        for old, new in itertools.pairwise(names):
+            machine.rename(old, new, rest=True)
+        machine.teardown()
 
 
 @pytest.mark.timeout(600 + EXAMPLES * 60)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
@@ -378,6 +378,8 @@ found = st.sets(st.sampled_from("nmop"))
     st.lists(st.tuples(st.sampled_from("abc"), found)),
     st.dictionaries(st.sampled_from("abc"), found),
 )
+@example([("b", {"n"}), ("a", {"n"})], {"a": {"n"}, "b": {"n"}})
+@example([("c", {"n"}), ("b", {"n"})], {"b": {"n"}, "c": {"n"}})
 async def test_no_scan_moves_a_node(
     scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
 ) -> None:
