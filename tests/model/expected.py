@@ -52,8 +52,8 @@ class Past:
         self.lost.clear()
 
     def uncertain(self, names: Collection[str]) -> None:
-        """Note that what was offered under these names may go or stay, as missing."""
-        ids = {one for one in self.kept | self.lost if name_of(one) in names}
+        """Note that what was offered of files of these names may go or stay, as missing."""
+        ids = {one for one in self.kept | self.lost if node_of(one) in names}
         self.kept -= ids
         self.lost -= ids
         self.maybe |= ids

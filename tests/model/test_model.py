@@ -621,17 +621,18 @@ def run(monkeypatch: pytest.MonkeyPatch, binary: Path | None, examples: int, ste
 
 
 @pytest.mark.parametrize(
-    "names", [["c1", "c0"], ["c1", "a1", "c0"], ["c1", "c0", "c1"]], ids="-".join
+    "names", [["c1", "c0"], ["c1", "a1", "c0"], ["c1", "c0", "c1"], ["b1", "c0"]], ids="-".join
 )
 def test_a_renamed_file_leaves_its_former_id(
     monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """Also after a time in a directory that is no source; the machine has found these."""
+    """Also that of a link to it, or of a time before it was in no source; each was drawn once."""
     declared = Declared("example.com/p", sources=("d1",))
     with asyncio.Runner() as loop:
         monkeypatch.setattr(Machine, "runner", loop, raising=False)
         machine = Machine()
         machine.begin([declared], {names[0]})
+        machine.second_name("k1", rest=True)
         for old, new in itertools.pairwise(names):
             machine.rename(old, new, rest=True)
         machine.teardown()
