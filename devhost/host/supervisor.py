@@ -323,9 +323,11 @@ class Host:
                 pause = min(pause * 2, _CRASH_PAUSE_MAX_S)
             else:
                 if runner.draining:
-                    break  # else it was added again while its socket was closed
+                    await runner.clean_up()
+                if runner.draining:
+                    break  # else it was added again meanwhile
         del self._runners[runner.name]
-        await runner.close()
+        runner.close()
         _LOG.info("resource ended", extra={"fields": {"resource": runner.name}})
 
 

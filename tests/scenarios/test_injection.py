@@ -14,6 +14,7 @@ import pytest
 from devhost.allocation import cdi
 from devhost.allocation.policy import Policy
 from devhost.host.cdi.files import CdiFiles
+from devhost.host.cdi.injection import CdiInjection
 from devhost.model.state import State
 from tests.support import cdiverify
 from tests.support.daemon import until
@@ -250,6 +251,35 @@ async def test_the_spec_ends_with_its_resource(started: Kubelet, bench: Bench) -
     await started.free("pod")
     await started.wait(PORT, 0, 0)
     await until(lambda: not bench.file.exists(), "the end of the spec")
+
+
+async def test_a_resource_that_is_added_again_while_its_files_are_removed_keeps_its_spec(
+    started: Kubelet, bench: Bench, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state directory may be slow when its records are dropped there."""
+    bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    ending, added, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    remove = CdiInjection.remove
+
+    async def slow_remove(self: CdiInjection, resource: str) -> None:
+        ending.set()
+        await added.wait()
+        await remove(self, resource)
+        ended.set()
+
+    monkeypatch.setattr(CdiInjection, "remove", slow_remove)
+    former = hosting.hosts[-1].runners
+    hosting.reload("version: v1\nresources: []\n")
+    await ending.wait()
+    hosting.reload(bench.config())
+    assert hosting.hosts[-1].runners == former, "another one uses the same files"
+    added.set()
+    await ended.wait()
+    await started.wait(PORT, 1, 1)
+    answer = (await started.admit("pod", {"app": {PORT: 1}}))["app"]
+    bench.inject(*answer["cdiDevices"])
 
 
 async def test_the_spec_stays_when_devhost_stops(started: Kubelet, bench: Bench) -> None:

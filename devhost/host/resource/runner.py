@@ -215,13 +215,17 @@ class Runner:
         """Say that it has ended by a mistake of ours, and is started again soon."""
         self.resource_status.set(State.BACKING_OFF, f"failed: {error!r}")
 
-    async def close(self) -> None:
-        """Give up what a resource that has ended had on this node."""
+    async def clean_up(self) -> None:
+        """Remove the files of a resource that has ended, while it keeps its name."""
+        await self._preparation.ended()
+        await self._injection.remove(self.name)
+
+    def close(self) -> None:
+        """Give up what a resource that has ended shares with others."""
+        self._shared.inventory.leave(self._member)
         self._shared.ownership.remove(self._member)
         self._shared.owners.end(self.name)
         self._shared.quota.end(self.name)
-        await self._preparation.ended()
-        await self._injection.remove(self.name)
 
     def _tell(self, state: State, reason: str | None = None) -> None:
         self.resource_status.set(state, reason)
