@@ -12,6 +12,7 @@ from devhost.host.status import status
 from devhost.host.supervisor import Host, Settings
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
+from devhost.testing import HostTree
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, on_one_kubelet
 
@@ -84,6 +85,50 @@ async def test_a_renamed_resource_waits_for_the_pod(
     await withheld(started, hosting, B, f"held as {A} cola by default/first")
     await started.free("first")
     await offered(started, B)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        pytest.param("sysfs: net", "ens1f0v0", id="interface"),
+        pytest.param("pci: {device: 8086:154c, node: none}", "0000:3b:02.0", id="function"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((A, ""), (B, ""), id="resource"),
+        pytest.param((A, ""), (A, "new-"), id="id"),
+    ],
+)
+async def test_a_device_without_a_node_waits_for_the_pod_that_has_it_by_another_name(
+    started: Kubelet,
+    hosting: Hosting,
+    directory: Path,
+    source: str,
+    name: str,
+    before: tuple[str, str],
+    after: tuple[str, str],
+) -> None:
+    """What is owned is a place in the kernel, such as that of a network interface."""
+    tree = HostTree(directory / "host")
+    tree.hardware("pci 0000:3b:02.0 8086:154c class=020000 driver=iavf\n  net ens1f0v0 type=1\n")
+
+    answer = "allocate: {env: {NIC: '${name}'}}"
+
+    def text(resource: str, prefix: str) -> str:
+        options = f"sources: [{source}], id: '{prefix}${{name}}', {answer}"
+        return f"version: v1\nresources: [{{name: {resource}, {options}}}]\n"
+
+    hosting.start(text(*before), root=tree.root, pod_resources=hosting.pod_resources)
+    await started.wait(A, 1, 1)
+    await started.admit("first", {"app": {A: 1}})
+    hosting.reload(text(*after))
+    resource, prefix = after
+    why = f"withheld: held as {A} {name} by default/first"
+    await until(lambda: hosting.reason(resource, f"{prefix}{name}") == why, "its pod")
+    await started.free("first")
+    await offered(started, resource)
 
 
 async def test_without_pod_resources_a_renamed_resource_waits(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from devhost.host import json_text
 from devhost.host.state_files import StateWriter, locked, write_atomically
 from devhost.immutable import immutable
-from devhost.model.device import FileState
+from devhost.model.device import Node
 from devhost.threads import in_own_thread
 
 _OBSOLETE_LINES: Final = 1000  # before the file is rewritten
@@ -51,10 +51,10 @@ class OwnerRecord:
 
     Attributes:
         owner: The device.
-        path: The host path as matched.
-        realpath: The host path with links resolved.
-        identity: For a device node its number (major, minor), filesystem and inode; for anything
-            else filesystem, inode and the time of its content.
+        path: The host path as matched; empty for what has none, such as a network interface.
+        realpath: The host path with links resolved; its directory in sysfs for what has none.
+        identity: For a device node its number (major, minor), filesystem and inode; for another
+            file filesystem, inode and the time of its content; empty for what has no file.
         boot: The kernel's boot ID; another boot gives the same node another inode.
         overlap: Whether the resource had ``overlap: allow``.
         dropped: Whether the device no longer has the node.
@@ -70,6 +70,8 @@ class OwnerRecord:
 
     def keys(self, boot: str) -> tuple[NodeIdentity | str, ...]:
         """Return what identifies the node in a boot: one of the keys of `keys_of`."""
+        if not self.identity:
+            return (self.realpath,)
         if boot != self.boot:
             return self.realpath, self.path
         if len(self.identity) == _DEVICE_NODE:
@@ -87,16 +89,18 @@ _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps`
 Learn = Callable[[Sequence[OwnerRecord], Sequence[OwnerRecord]], None]
 
 
-def identity_of(state: FileState) -> NodeIdentity:
-    """Return what identifies a node as long as it exists, in one boot."""
+def identity_of(node: Node) -> NodeIdentity:
+    """Return what identifies a node's file as long as it exists, in one boot."""
+    if (state := node.state) is None:
+        return ()
     if state.number:
         return *state.number, *state.identity
     return *state.identity, state.modified
 
 
-def keys_of(path: str, state: FileState) -> tuple[NodeIdentity | str, ...]:
+def keys_of(node: Node) -> tuple[NodeIdentity | str, ...]:
     """Return the keys under which a record of a present node may be found."""
-    return identity_of(state), state.realpath, path
+    return identity_of(node), node.key, node.path
 
 
 def boot_id() -> str:

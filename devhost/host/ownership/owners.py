@@ -217,7 +217,7 @@ class Owners:
                     self._lose(entry)
             return
         former = [entry for entry in own if entry.record.boot != self._index.boot]
-        paths = {path for node in device.nodes for path in _paths(node)} if former else set()
+        paths = {path for node in device.nodes for path in (node.path, node.key)}
         for entry in former:
             # The machine has rebooted since; its path leads to the node that is found now.
             if not paths.isdisjoint((entry.record.path, entry.record.realpath)):
@@ -226,7 +226,7 @@ class Owners:
     def _enter(self, resource: Resource, device: HostDevice) -> None:
         if device.missing_since is not None or device.replaced:
             return
-        nodes = {node.state.realpath: node for node in device.nodes if node.state}
+        nodes = {node.key: node for node in _owned(device)}
         if not nodes:
             return
         if self._other(resource, device) is None:
@@ -242,8 +242,7 @@ class Owners:
         own = {entry.record.realpath: entry for entry in self._index.of(owner)}
         unknown = all(entry.unknown for entry in own.values())
         for realpath, node in nodes.items():
-            assert node.state is not None  # noqa: S101 (see above)
-            identity, entry = identity_of(node.state), own.get(realpath)
+            identity, entry = identity_of(node), own.get(realpath)
             if entry is not None and self._same(entry.record, node, identity, allow=allow):
                 entry.former = entry.gone = False
                 self._index.former.discard(entry)
@@ -269,8 +268,8 @@ class Owners:
     def _other(self, resource: Resource, device: HostDevice) -> Entry | None:
         """Return a record of one of a device's nodes under another name."""
         owner = owner_of(resource, device)
-        for node in device.nodes:
-            for entry in self._index.at(keys_of(node.path, node.state)) if node.state else ():
+        for node in _owned(device):
+            for entry in self._index.at(keys_of(node)):
                 if entry.record.owner != owner and not self._may_share(resource, entry.record):
                     return entry
         return None
@@ -296,7 +295,7 @@ class Owners:
                 return f"{WITHHELD}: its former IDs are still in the kubelet's list"
             own = self._index.of(owner_of(resource, device))
             recorded = {entry.record.realpath for entry in own if not entry.former}
-            if all(node.state.realpath in recorded for node in device.nodes if node.state):
+            if all(node.key in recorded for node in _owned(device)):
                 return None
             return f"{WITHHELD}: its nodes are about to be recorded"
         owner = other.record.owner
@@ -372,10 +371,9 @@ def owner_of(resource: Resource, device: HostDevice) -> Owner:
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
 
 
-def _paths(node: Node) -> Iterator[str]:
-    yield node.path
-    if node.state:
-        yield node.state.realpath
+def _owned(device: HostDevice) -> Iterator[Node]:
+    """Yield the nodes of a device that no other may have: those that the kernel knows."""
+    return (node for node in device.nodes if node.state or node.hardware)
 
 
 def _lists(device_list: DeviceList, owner: Owner) -> bool:
