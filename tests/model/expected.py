@@ -20,12 +20,23 @@ class Past:
         lost: Were listed at the last rest and have vanished since.
         maybe: May have been offered at some time since.
         now: Could be offered by the tree and the declaration as they are.
+        found: The nodes that are there now, for its sources.
+        before: Those that were at the last rest.
+        left: Those that a resource behind it had when this one first found them.
     """
 
     kept: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     maybe: set[str] = field(default_factory=set)
     now: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)
+    before: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    @property
+    def may_leave(self) -> set[str]:
+        """The nodes that a resource behind it keeps, if it had them."""
+        return self.left | (self.found - self.before)
 
     def step(self, declared: Declared, root: Path) -> None:
         """Note the tree as it is now."""
@@ -35,7 +46,7 @@ class Past:
         self.lost = {one for one in self.lost | self.kept if one not in now}
         self.lost = {one for one in self.lost if node_of(one) not in found}
         self.kept &= now
-        self.now = now
+        self.now, self.found = now, set(found)
 
     def changed(self, before: Declared, after: Declared) -> None:
         """Note another declaration."""
@@ -58,8 +69,9 @@ class Past:
         self.lost -= ids
         self.maybe |= ids
 
-    def rest(self, entries: Mapping[str, bool]) -> None:
-        """Take over what is listed at rest."""
+    def rest(self, entries: Mapping[str, bool], behind: set[str]) -> None:
+        """Take over what is listed at rest, there and for the resources behind it."""
+        self.left, self.before = self.may_leave & behind, self.found
         bases = {one.partition("::")[0] for one in entries}
         healthy = {one.partition("::")[0] for one, well in entries.items() if well}
         self.kept, self.lost, self.maybe = healthy, bases - healthy, set(bases)
@@ -76,6 +88,7 @@ def check(
     past: Past,
     taken: set[str],
     shared: set[str],
+    behind: set[str],
 ) -> set[str]:
     """Check one resource's list; return the nodes that it offers.
 
@@ -87,16 +100,18 @@ def check(
         taken: The nodes that resources before it offer.
         shared: Those of them that only resources with ``overlap: allow`` offer: one that had such
             a node before them keeps it.
+        behind: The nodes that resources behind it offer, and have offered since the last rest.
 
     Raises:
         Problem: It is not as it has to be at rest.
     """
     healthy, unhealthy = _bases(declared, entries)
     kept = {node_of(one) for one in healthy & (past.kept | past.maybe)}
+    left = behind & past.may_leave - {node_of(one) for one in healthy}
     found = {
         node: [declared.id_of(name) for name in names]
         for node, names in declared.found(root).items()
-        if declared.overlap or node not in taken or node in shared & kept
+        if declared.overlap or (node not in taken | left) or node in shared & kept
     }
     offered = set()
     for device_id in healthy:

@@ -34,7 +34,17 @@ from hypothesis.stateful import (
 from devhost.host.resource import runner
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S, Bench
-from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, directory_of, text_of
+from tests.model.declared import (
+    FILES,
+    IDS,
+    LINKS,
+    SOURCES,
+    Declared,
+    directory_of,
+    is_token,
+    node_of,
+    text_of,
+)
 from tests.model.expected import Past, Problem, check
 from tests.support.realkubelet import REAL_KUBELETS
 
@@ -166,8 +176,9 @@ class Machine(RuleBasedStateMachine):
             else:
                 break
         self.rested, self.patience = True, REST_S
+        behind = {one.name: self.behind(one) for one in self.here}
         for one in self.here:
-            self.past[one.name].rest(self.bench.entries(one.name))
+            self.past[one.name].rest(self.bench.entries(one.name), behind[one.name])
             self.orphaned.discard(one.name)
         self.past = {one.name: self.past[one.name] for one in self.here}
         self.bench.listener.tolerant = {one.name for one in self.here if one.overlap}
@@ -180,7 +191,8 @@ class Machine(RuleBasedStateMachine):
                 raise Problem(f"{one.name} is not served")
             entries = self.bench.entries(one.name)
             try:
-                offered = check(one, self.root, entries, self.past[one.name], taken, taken - alone)
+                past, behind = self.past[one.name], self.behind(one)
+                offered = check(one, self.root, entries, past, taken, taken - alone, behind)
             except Problem as problem:
                 raise Problem(f"{one.name}: {problem}: {entries}") from None
             taken |= offered
@@ -190,6 +202,16 @@ class Machine(RuleBasedStateMachine):
         for name in capacity.keys() - {one.name for one in self.here}:
             if capacity[name][1] or (capacity[name][0] and name not in self.orphaned):
                 raise Problem(f"{name} is removed, the kubelet has {capacity[name]}")
+
+    def behind(self, one: Declared) -> set[str]:
+        """Return the nodes that resources behind one offer and do not share, since the last rest."""
+        return {
+            node_of(device_id)
+            for other in self.here[self.here.index(one) + 1 :]
+            for device_id, well in self.bench.entries(other.name).items()
+            if well and not other.overlap and not is_token(device_id)
+            if device_id.partition("::")[0] in self.past[other.name].kept
+        }
 
     def seen(self) -> str:
         lines = [f"{one}" for one in self.declared]
@@ -635,6 +657,21 @@ def test_a_renamed_file_leaves_its_former_id(
         machine.second_name("k1", rest=True)
         for old, new in itertools.pairwise(names):
             machine.rename(old, new, rest=True)
+        machine.teardown()
+
+
+def test_a_node_that_a_resource_before_finds_by_a_second_name_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as nothing is edited; this was drawn once, too."""
+    before = Declared("example.com/p", sources=("d1/k*",))
+    owner = Declared("example.com/q", sources=("d0",))
+    with asyncio.Runner() as loop:
+        monkeypatch.setattr(Machine, "runner", loop, raising=False)
+        machine = Machine()
+        machine.begin([before, owner], {"b1"})
+        machine.second_name("k1", rest=True)
+        machine.create("a0", rest=True)
         machine.teardown()
 
 
