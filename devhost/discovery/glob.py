@@ -43,7 +43,8 @@ class PatternRoot(BaseRoot):
     @property
     def watched(self) -> WatchRoot:
         """The directory in front of the wildcards, and all below it."""
-        return WatchRoot(self.base or "/", "/" in self.text[len(self.base) + 1 :])
+        below = self.text[len(self.base) + 1 :]
+        return WatchRoot(self.base or "/", below == "**" or "/" in below)
 
     def has(self, name: str) -> bool:
         """Whether a name is the one, where there are no wildcards."""
@@ -74,26 +75,30 @@ class GlobFinder:
     options: Glob
 
     @property
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(text.rstrip("/") or "/" for text in self.options.paths)
+
+    @property
     def roots(self) -> tuple[Root, ...]:
         """Return a directory for each pattern, or what matches the pattern."""
-        return tuple(dict.fromkeys(map(_root, self.options.paths)))
+        return tuple(dict.fromkeys(map(_root, self._paths)))
 
     @property
     def by_path_alone(self) -> bool:
         """Whether only the last component has wildcards: else links may be on the way."""
-        parts = [text.rpartition("/") for text in self.options.paths]
+        parts = [text.rpartition("/") for text in self._paths]
         return not any(_is_wild(above) or last == "**" for above, _, last in parts)
 
     def find(self, readings: Readings) -> Iterable[Match]:
         """Return each path once, of the first pattern that matches it, in natural order."""
         found = self._each(readings)
-        if len(self.options.paths) == 1:  # it is in order
+        if len(self._paths) == 1:  # it is in order
             return found
         return names.in_order(found, lambda match: (names.natural_key(match.name), match.name))
 
     def _each(self, readings: Readings) -> Iterator[Match]:
         seen: set[str] = set()
-        for text in self.options.paths:
+        for text in self._paths:
             reading = readings[_root(text)]
             for name in _matching(reading, text):
                 path = reading.path(name)
@@ -116,17 +121,17 @@ class GlobFinder:
     @property
     def summary(self) -> str:
         """The source in words."""
-        return f"glob {' '.join(self.options.paths)}"
+        return f"glob {' '.join(self._paths)}"
 
     def looked(self, readings: Readings) -> str:
         """Say what is in the directories in front of the wildcards."""
-        return "; ".join(dict.fromkeys(_looked(text, readings) for text in self.options.paths))
+        return "; ".join(dict.fromkeys(_looked(text, readings) for text in self._paths))
 
     def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the other entries of these directories."""
         matched = {match.path for match in self._each(readings)}
         seen: set[str] = set()
-        for text in self.options.paths:
+        for text in self._paths:
             reading = readings[_root(text)]
             for name in reading.beside or reading.names:
                 path = reading.path(name)
@@ -136,10 +141,8 @@ class GlobFinder:
 
     def unmatched(self, readings: Readings) -> str:
         """Say what is in the directories in front of the wildcards, by up to 3 patterns."""
-        found = [
-            _unmatched(text, readings[_root(text)]) for text in self.options.paths[:_SHOWN_MAX]
-        ]
-        more = len(self.options.paths) - len(found)
+        found = [_unmatched(text, readings[_root(text)]) for text in self._paths[:_SHOWN_MAX]]
+        more = len(self._paths) - len(found)
         return "; ".join(found) + (f"; and {more} more patterns" if more else "")
 
 

@@ -9,7 +9,7 @@ import pytest
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.names import resource_name_problem
-from devhost.standin.kubelet import AdmissionError
+from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
 
 COLA = "myway5.com/cola"
@@ -53,6 +53,37 @@ async def test_a_missing_directory_is_served_empty_and_fills(
     (directory / "colas").mkdir()
     (directory / "colas" / "a").touch()
     await started.wait(COLA, 1, 1)
+
+
+@pytest.mark.parametrize("source", [
+    "glob: {top}/one/*.d",
+    "glob: {top}/one/a.d",
+    "glob: {top}/*/a.d",
+    "glob: {top}/*/*",
+    "glob: {top}/**",
+    "glob: {top}/**/*.d",
+    "glob: {top}/o*/**",
+    "glob: {top}/**/one/a.d",
+    "directory: {{path: {top}, recursive: true}}",
+])  # fmt: skip
+@pytest.mark.parametrize("level", ["one", "one/two"])
+async def test_a_change_below_the_top_of_a_source_is_seen_by_its_event(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, source: str, level: str
+) -> None:
+    """Both the file that comes and the one that goes; the rescan is an hour away."""
+    top = directory / "colas"
+    if level == "one/two":
+        source = source.replace("one/", "one/two/").replace("{top}/*/", "{top}/*/*/")
+    (top / level).mkdir(parents=True)
+    hosting.start(f"""
+version: v1
+resources: [{{name: {COLA}, sources: [{source.format(top=top)}]}}]
+""")
+    await standin.wait(COLA, 0, 0)
+    (top / level / "a.d").touch()
+    await standin.wait(COLA, 1, 1)
+    (top / level / "a.d").unlink()
+    await standin.wait(COLA, 1, 0)
 
 
 async def test_a_directory_removed_and_made_again_is_followed(
