@@ -18,7 +18,6 @@ from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import Root
 from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot, SysfsTree
 from devhost.immutable import immutable
-from devhost.model import names
 from devhost.model.device import Skipped
 from devhost.model.hardware import VFIO_NODE, NodeChoice, Pci, PciSelector
 
@@ -218,23 +217,22 @@ class PciFinder:
         Userspace gets a group only if no function of it is used by the kernel (Linux's
         Documentation/driver-api/vfio.rst).
         """
-        sysfs = members(readings, _ROOT).sysfs
-        directory = f"/sys/kernel/iommu_groups/{group}"
-        for address in names.natural(sysfs.list(f"{directory}/devices") or ()):
-            path = sysfs.link(f"{directory}/devices/{address}")
-            other = PciFunction(path, sysfs) if path else None
-            if other is None or other.code.startswith(_BRIDGE):
+        functions = members(readings, _ROOT)
+        for path in functions.members.values():
+            other = PciFunction(path, functions.sysfs)
+            if other.group != group or other.code.startswith(_BRIDGE):
                 continue
             driver = other.driver
             if driver is not None and driver != _UNUSED and not driver.startswith("vfio"):
-                reason = f"group {group} holds {address} (driver {driver})"
+                reason = f"group {group} holds {other.address} (driver {driver})"
                 return Skipped(function.address, f"{reason}: bind all of it to vfio-pci")
         reading = members(readings, SubsystemRoot("vfio"))
         for name in (group, f"noiommu-{group}"):
             if (syspath := reading.members.get(name)) is None:
                 continue
             if (node := KernelNode.of("vfio", syspath, reading.sysfs)) is not None:
-                return nodes.match(_MatchedFunction(function, directory, sysfs), node)
+                unit = f"/sys/kernel/iommu_groups/{group}"
+                return nodes.match(_MatchedFunction(function, unit, functions.sysfs), node)
         driver = function.driver
         if driver is not None and driver.startswith("vfio"):
             reason = f"bound to {driver}, but the kernel has no node of group {group}"

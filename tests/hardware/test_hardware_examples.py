@@ -1,5 +1,7 @@
 """The hardware examples give the devices that they promise, on a host that has the hardware."""
 
+import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,9 @@ from devhost.testing import HostTree, can_make_nodes
 
 HERE: Final = Path(__file__).parent
 EXAMPLES: Final = sorted((HERE.parents[1] / "config/examples/hardware").glob("*.yaml"))
+# What the chart mounts of sysfs without `hostRoot`.
+HELPERS: Final = (HERE.parents[1] / "deploy/helm/devhost/templates/_helpers.tpl").read_text()
+MOUNTED: Final = frozenset(re.findall(r'"(/sys/\w+)"', HELPERS))
 
 pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
 
@@ -28,6 +33,17 @@ def test_a_host_with_the_hardware_offers_it(example: Path, tree: HostTree) -> No
     assert result.exit_code == 0, result.output
     shown = [line for line in result.stdout.splitlines() if line and "  warning: " not in line]
     assert shown == (HERE / f"plans/{example.stem}.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_a_pod_of_the_chart_finds_what_the_host_does(path: Path, tree: HostTree) -> None:
+    tree.hardware((HERE / f"trees/{path.stem}.tree").read_text())
+    arguments = ["plan", str(path), "--root", str(tree.root), "-o", "json"]
+    on_host = CliRunner().invoke(main, arguments)
+    for place in (tree.root / "sys").iterdir():
+        if f"/sys/{place.name}" not in MOUNTED:
+            shutil.rmtree(place)
+    assert CliRunner().invoke(main, arguments).stdout == on_host.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
