@@ -54,7 +54,8 @@ _CDI_NAME: Final = re.compile(
 _UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 DEVICE_ID_MAX: Final = 63
-_NUMBERS: Final = re.compile(r"([0-9]+)")
+# A number, or a PCI address, which is hexadecimal.
+_NUMBERS: Final = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+)")
 _ID_HASH_LENGTH: Final = 10
 
 
@@ -204,7 +205,7 @@ NaturalKey = tuple[str | tuple[int, str], ...]
 
 @functools.lru_cache(maxsize=512)  # a scan sorts the same few names several times
 def natural_key(text: str) -> NaturalKey:
-    """Return a sort key by which ``c9`` comes before ``c10``."""
+    """Return a sort key by which ``c9`` comes before ``c10``, and ``02:00.0`` before ``1f.3``."""
     parts: list[str | tuple[int, str]] = [*_NUMBERS.split(text)]  # texts and digits in turn
     for place in range(1, len(parts), 2):
         digits = str(parts[place]).lstrip("0")
