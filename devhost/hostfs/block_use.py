@@ -53,7 +53,8 @@ def use_of(number: Number, used: frozenset[Number], files: HostFiles) -> str | N
 
 def _sysfs(files: HostFiles, place: str) -> Path:
     below = Path(files.to_local(f"/sys/{place}"))
-    return below if below.is_dir() else Path("/sys", place)
+    alone = below.is_dir() or files.is_another_machine
+    return below if alone else Path("/sys", place)
 
 
 def _held(sysfs: Path) -> bool:
@@ -77,11 +78,19 @@ def _number(sysfs: Path) -> Number | None:
     return None
 
 
+def _views(path: str, own: str, files: HostFiles) -> Iterator[tuple[str, HostFiles]]:
+    """Yield a file of /proc below the root, and this process's own with the files that it names.
+
+    The latter counts too: where the host's /proc is not mounted, the bind mounts of a container
+    still show the disks that they come from.
+    """
+    yield files.to_local(path), files
+    if not files.is_another_machine:
+        yield own, HostFiles()
+
+
 def _mounted(files: HostFiles) -> Iterator[Number]:
-    # This process's own view counts too: where the host's /proc is not mounted, the bind
-    # mounts of a container still show the disks that they come from.
-    views = [(files.to_local("/proc/1/mountinfo"), files), ("/proc/self/mountinfo", HostFiles())]
-    for path, seen in views:
+    for path, seen in _views("/proc/1/mountinfo", "/proc/self/mountinfo", files):
         for mount in mounts(path):
             yield mount.number
             if mount.source.startswith("/dev/"):
@@ -89,7 +98,7 @@ def _mounted(files: HostFiles) -> Iterator[Number]:
 
 
 def _swapped(files: HostFiles) -> Iterator[Number]:
-    for path, seen in [(files.to_local("/proc/swaps"), files), ("/proc/swaps", HostFiles())]:
+    for path, seen in _views("/proc/swaps", "/proc/swaps", files):
         for name in swapped(path):
             yield from _node(name, seen)
 

@@ -30,6 +30,7 @@ _NODES: Final = (FileKind.CHAR, FileKind.BLOCK)
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
 _FUSE_SUPER_MAGIC: Final = 0x65735546
+_SYSFS_MAGIC: Final = 0x62656572
 _ROOT: Final = 0
 _SHARED: Final = stat.S_IWGRP | stat.S_IWOTH  # with an access list, the group's bits are its mask
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
@@ -89,6 +90,15 @@ class HostFiles:
     def is_host(self) -> bool:
         """Whether this process sees the host's files at their own paths."""
         return self.root == "/"
+
+    @property
+    def is_another_machine(self) -> bool:
+        """Whether the root is a copy of a machine's files: its /sys is not of this kernel.
+
+        A container has the host's /sys below its root, and in its own /sys and /proc more of it.
+        """
+        kind = None if self.is_host else _filesystem(self.to_local("/sys/dev"))
+        return kind not in (None, _SYSFS_MAGIC)
 
     def to_local(self, path: str) -> str:
         """Return the path at which this process sees a host path, without following links."""

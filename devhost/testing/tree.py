@@ -83,8 +83,7 @@ class HostTree:
     def block(self, path: str, major: int, minor: int, mode: int = 0o660) -> None:
         """Create a block device.
 
-        Majors 240 to 254 are for local use. A device number that the machine has mounted or uses
-        for swap counts as in use in the tree as well.
+        Majors 240 to 254 are for local use.
 
         Raises:
             NotPermittedError: This process may not create device nodes.

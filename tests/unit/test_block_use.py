@@ -141,3 +141,11 @@ def test_all_devices_of_a_btrfs_are_in_use(root: Path) -> None:
     (devices / "vdb/dev").write_text("240:16\n")
     (root / "sys/fs/btrfs/features").mkdir()
     assert free(root) == []
+
+
+def test_a_copy_of_another_machine_is_not_judged_by_the_mounts_of_this_one(root: Path) -> None:
+    os.mknod(root / "dev/vdc", 0o060660, (root / "dev").stat().st_dev)
+    assert free(root) == ["vda", "vdb", "vdc"]
+    (root / "sys/dev/block").rmdir()
+    (root / "sys/dev").rmdir()  # as where a container has nothing of the host's sysfs
+    assert free(root) == ["vda", "vdb"]
