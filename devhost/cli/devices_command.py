@@ -75,7 +75,8 @@ def command(
 ) -> None:
     """Show the devices of this host, or one in full.
 
-    WHAT is a node (ttyUSB0), a USB name (1-2), a PCI address or a number (0403:6001).
+    WHAT is a node or a link to it (ttyUSB0, /dev/serial/by-id/NAME), a USB name (1-2), a PCI
+    address (00:14.0) or a number (0403:6001).
 
     With --config, trust is judged as by `run` with the same flags.
     """

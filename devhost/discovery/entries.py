@@ -40,6 +40,8 @@ class EntryWriter:
             return self._pci_entry(found, owner)
         assert found.node is not None, "found by its node"  # noqa: S101
         node = found.node
+        if not node.subsystem:
+            return _resource(node.name, f"/dev/{node.file}")
         options = self._sysfs_options(node)
         place = {"id": "${place}"} if "place" in found.variables else {}
         return _resource(node.name, {"sysfs": options}, **place)
@@ -172,7 +174,7 @@ def _selector(options: Mapping[str, Any]) -> Sysfs:
     )
 
 
-def _resource(name: str, source: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def _resource(name: str, source: str | Mapping[str, Any], **more: Any) -> dict[str, Any]:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
     return {"name": f"example.com/{slug}", "sources": [source], **more}
 

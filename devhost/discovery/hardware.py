@@ -299,16 +299,20 @@ class Nodes:
 
 def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
     """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
-    driver = None
-    path = node.syspath
-    while driver is None and path.startswith("/sys/devices/"):
-        driver, path = sysfs.linked(f"{path}/driver"), posixpath.dirname(path)
     found = {
         "place": sysfs.place(node.syspath),
         "parent": _parent(node.syspath, sysfs),
-        "driver": driver,
+        "driver": nearest_driver(node.syspath, sysfs),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def nearest_driver(syspath: str, sysfs: SysfsTree) -> str | None:
+    """Return the driver of a device, or of the nearest one above it that has one. Blocks."""
+    driver = None
+    while driver is None and syspath.startswith("/sys/devices/"):
+        driver, syspath = sysfs.linked(f"{syspath}/driver"), posixpath.dirname(syspath)
+    return driver
 
 
 def _parent(syspath: str, sysfs: SysfsTree) -> str | None:

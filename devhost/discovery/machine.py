@@ -204,24 +204,36 @@ class Machine:
         return KernelNode.of(subsystem, path, sysfs)
 
     def find(self, what: str) -> list[Described]:
-        """Return what is meant: a node, a USB name, a PCI address, or a number."""
+        """Return what is meant: a node or a link to it, a USB name, a PCI address, or a number."""
         number = what.lower()
+        addresses = (number, f"0000:{number}")
         owners: Sequence[UsbDevice | PciFunction] = [
             *(one for one in self.usb_devices() if number in (one.name, one.number)),
-            *(one for one in self.pci_functions() if number in (one.address, one.number)),
+            *(
+                one
+                for one in self.pci_functions()
+                if one.address in addresses or one.number == number
+            ),
         ]
         if owners:
             return [self._described(None, one) for one in owners]
-        name = what.removeprefix("/dev/")
+        path = what if what.startswith("/") else f"/dev/{what}"
+        state = self._files.stat(path)
+        there = state if state is not None and state.number is not None else None
+        name = (there.realpath if there else path).removeprefix("/dev/")
         alike: list[Described] = []
         for reading in (self._numbers, self._net):
-            for path in reading.members.values():
-                node = self._node(path, reading.sysfs)
+            for syspath in reading.members.values():
+                node = self._node(syspath, reading.sysfs)
                 if node is not None and name in (node.file, node.name):
-                    found = self._described(node, self._owner(path, reading.sysfs))
+                    found = self._described(node, self._owner(syspath, reading.sysfs))
                     if name == node.file:
                         return [found]
                     alike.append(found)
+        if not alike and there is not None and there.realpath.startswith("/dev/"):
+            # Some drivers, such as nvidia, make nodes of which sysfs does not know.
+            node = KernelNode(posixpath.basename(name), "", "", name, there.number)
+            return [self._described(node, None)]
         return alike[:1]
 
     def _owner(self, path: str, sysfs: SysfsTree) -> UsbDevice | PciFunction | None:
@@ -270,7 +282,8 @@ class Machine:
         )
         permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
         asked = node is not None
-        return Described(shown, state, owner, variables, parents, nodes, permissions, asked)
+        known = {name: value for name, value in variables.items() if value}
+        return Described(shown, state, owner, known, parents, nodes, permissions, asked)
 
     def _interface(self, owner: UsbDevice, path: str) -> str:
         one = next((one for one in owner.interfaces() if one.syspath == path), None)

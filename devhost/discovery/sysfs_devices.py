@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.discovery import hardware, wording
-from devhost.discovery.hardware import KernelNode, MatchedDevice, Nodes, Unit, any_matches
+from devhost.discovery.hardware import (
+    KernelNode,
+    MatchedDevice,
+    Nodes,
+    Unit,
+    any_matches,
+    nearest_driver,
+)
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.pci import PciFunction
 from devhost.discovery.roots import Root
@@ -171,7 +178,8 @@ def _differences(
     if selector.name is not None and not any_matches(selector.name, name):
         yield f"name is {name!r}"
     if selector.driver is not None:
-        driver = sysfs.linked(f"{syspath}/driver")
+        is_parent = isinstance(selector, ParentSelector)
+        driver = sysfs.linked(f"{syspath}/driver") if is_parent else nearest_driver(syspath, sysfs)
         if not any_matches(selector.driver, driver):
             yield f"driver is {driver}" if driver else "it has no driver"
     for file, glob in selector.attr.items():

@@ -133,8 +133,9 @@ class UsbDevice:
             found = self.text(option) or None
             if not any_matches(globs, found):
                 yield mismatch(option, found, globs)
-        if selector.port is not None and not any_matches(selector.port, self.port):
-            yield mismatch("port", self.port, selector.port)
+        ports = selector.port
+        if ports is not None and not any(any_matches(ports, one) for one in (self.port, self.name)):
+            yield mismatch("port", self.port, ports)
         if selector.by_interface and not (self.selected(selector) or self.is_of_class(selector)):
             yield f"{NO_INTERFACE}: {self._has()}"
 

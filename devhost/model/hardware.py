@@ -188,7 +188,7 @@ class UsbSelector:
     serial: Globs | None = None
     """Globs of the serial number that the device has."""
     port: Globs | None = None
-    """Globs of where it is plugged in."""
+    """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
     class_: UsbClasses | None = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
     interface: InterfaceNumbers | None = None
@@ -320,7 +320,7 @@ class SysfsSelector:
     name: Globs | None = None
     """Globs of the kernel's name."""
     driver: Globs | None = None
-    """Globs of its driver."""
+    """Globs of its driver, or of the nearest driver above it if it has none."""
     attr: Attributes = field(default_factory=dict)
     """File of its directory: a glob of what it holds."""
     uevent: dict[str, str] = field(default_factory=dict)

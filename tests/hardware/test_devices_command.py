@@ -55,6 +55,27 @@ def test_all_that_is_known_of_a_node(tree: HostTree) -> None:
         assert f"  {line}\n" in shown
 
 
+@pytest.mark.parametrize(
+    ("what", "title", "entry"),
+    [
+        (
+            "/dev/serial/by-id/usb-FTDI_FT232R_USB_UART_AH06W0EQ-if00-port0",
+            "/dev/ttyUSB0 (",
+            "usb:",
+        ),
+        ("00:14.0", "0000:00:14.0\n", "pci:"),
+        ("nvidia0", "/dev/nvidia0 (char 195:0", "- /dev/nvidia0\n"),
+    ],
+)
+def test_a_device_is_meant_by_a_link_a_short_address_or_a_node_that_sysfs_lacks(
+    tree: HostTree, what: str, title: str, entry: str
+) -> None:
+    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    tree.char("/dev/nvidia0", 195, 0)
+    assert devices(tree, what).startswith(title)
+    assert entry in devices(tree, what, "-o", "yaml")
+
+
 def test_twins_are_told_apart_by_their_port(tree: HostTree) -> None:
     tree.hardware((HERE / "trees/ch340.tree").read_text())
     assert "port: pci-0000:00:14.0-usbv2-0:3" in devices(tree, "1-3", "-o", "yaml")

@@ -332,6 +332,31 @@ def test_each_of_several_parents_is_above(tree: HostTree) -> None:
     assert list(devices(tree, excluded % both)) == ["ttyACM0"]
 
 
+def test_the_driver_of_a_sysfs_source_is_the_nearest_above_that_devices_shows(
+    tree: HostTree,
+) -> None:
+    tree.hardware(COMPOSITE)
+    assert list(devices(tree, "{sysfs: {subsystem: tty, driver: cdc_acm}}")) == ["ttyACM0"]
+    assert devices(tree, "{sysfs: {subsystem: tty, driver: xhci_hcd}}") == {}
+    assert devices(tree, "{sysfs: {subsystem: tty, exclude: {driver: cdc_acm}}}") == {}
+
+
+def test_a_usb_port_is_also_the_kernels_name(tree: HostTree) -> None:
+    tree.hardware(COMPOSITE)
+    assert list(devices(tree, "{usb: {port: 1-1.2.3}}")) == [BOTH]
+
+
+def test_pci_functions_are_in_hexadecimal_order(tree: HostTree) -> None:
+    addresses = ("0000:01:00.0", "0000:0a:00.0", "0000:00:1f.3", "0000:00:02.0")
+    tree.hardware("\n".join(f"pci {one} 144d:a80a class=010802" for one in addresses))
+    assert list(devices(tree, "{pci: {class: nvme, node: none}}")) == sorted(addresses)
+
+
+def test_a_path_with_a_slash_at_its_end_is_that_path(tree: HostTree) -> None:
+    tree.char("/dev/ttyUSB0")
+    assert devices(tree, "/dev/ttyUSB0/") == {"ttyUSB0": ["/dev/ttyUSB0"]}
+
+
 def test_a_node_of_sysfs_knows_the_usb_device_above_it(tree: HostTree) -> None:
     tree.hardware(COMPOSITE)
     found = values(tree, "{sysfs: {subsystem: video4linux, attr: {index: '0'}}}")
