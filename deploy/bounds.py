@@ -36,7 +36,7 @@ _OTHERS: Final = (
     ("observe.http.CONNECTIONS_MAX", "HTTP connections; a new one closes the oldest"),
     ("observe.http.HEAD_BYTES_MAX", "bytes of the head of an HTTP request"),
     ("observe.http.PATIENCE_S", "for an HTTP request and its response"),
-    ("observe.log_writer.QUEUE_BYTES_MAX", "bytes of the log that wait to be written"),
+    ("observe.log_queue.LINES_MAX", "lines of the log that wait to be written"),
     ("discovery.health.CONTENT_MAX", "bytes of a file that a health check reads"),
     ("threads.ABANDONED_MAX", "calls of a resource that wait for a hanging filesystem"),
 )

@@ -1,9 +1,13 @@
 """``python -m devhost``, and the script ``devhost``."""
 
+import os
 import sys
 
 from devhost import startup_signals
 from devhost.memory import gc_frozen
+
+# Otherwise pydantic reads the metadata of every installed package to look for plugins.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if sys.argv[1:2] == ["run"]:  # the other commands keep the default actions
     startup_signals.handle_signals()

@@ -10,7 +10,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import click
 
 from devhost import __version__
-from devhost.light_imports import light_imports
 from devhost.memory import gc_frozen
 
 _COMMANDS = {
@@ -40,7 +39,7 @@ class _Lazy(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        with light_imports(), gc_frozen():
+        with gc_frozen():
             module = importlib.import_module(_MODULES.get(name, f"devhost.cli.{name}_command"))
         command: click.Command = module.command
         return command

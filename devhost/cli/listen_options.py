@@ -8,7 +8,6 @@ import click
 
 from devhost.observe import logs
 from devhost.observe.address import Address
-from devhost.observe.recorder import Recorder
 
 if TYPE_CHECKING:
     from devhost.host.endpoint import Endpoint
@@ -20,7 +19,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class NoEndpoint:
     """Replaces an `Endpoint` if HTTP is off."""
 
-    recorder = Recorder()
     urls: Mapping[str, str] = MappingProxyType({})
 
     async def serve_during(self, _host: "Host", work: Coroutine[Any, Any, None]) -> None:

@@ -87,7 +87,6 @@ def run(
         pod_resources=pod_resources,
         assume_free=assume_free,
         cdi_dir=cdi_dir,
-        recorder=endpoint.recorder,
     )
     host = Host(first, settings, source, plugins)
     try:

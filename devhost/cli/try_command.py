@@ -86,7 +86,6 @@ def run(
             state_dir=temporary / "state",
             pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",
-            recorder=endpoint.recorder,
             hold_s=0.0 if once else HOLD_S,
         )
         trial = Trial(first, settings, source, plugins)

@@ -1,7 +1,6 @@
 """A host's HTTP side: metrics and probes at one address, its status and a page at another.
 
 The status names devices, paths and pods, so it is not served to everybody who may scrape metrics.
-What only a request needs is imported by the first one: a start does without it.
 """
 
 import contextlib
@@ -12,12 +11,13 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
+from devhost.host.metrics import families
+from devhost.host.status import readiness, status
 from devhost.host.supervisor import Host
-from devhost.kubelet.servicer import RESULTS
 from devhost.observe import page
 from devhost.observe.address import Address
-from devhost.observe.counters import Counters
-from devhost.observe.http import HttpServer, Response, Route, throttled
+from devhost.observe.http import Response, Route, serving, throttled
+from devhost.observe.metrics import CONTENT_TYPE
 
 _JSON: Final = "application/json"
 _LOG: Final = logging.getLogger(__name__)
@@ -35,9 +35,6 @@ class Endpoint:
         status_listen: The address of the status; ``None`` for no status.
         devices: Whether the metrics include which pod holds which device.
 
-    Attributes:
-        recorder: Counts what the metrics show.
-
     Raises:
         ListenError: An address cannot be bound.
     """
@@ -53,7 +50,6 @@ class Endpoint:
         self._status_listen = _bound("--status-listen", status_listen)
         self._name = status_listen.host if status_listen else ""
         self._devices = devices
-        self.recorder = Counters(RESULTS)
 
     @property
     def urls(self) -> dict[str, str]:
@@ -70,17 +66,16 @@ class Endpoint:
         with contextlib.closing(work):  # it never starts if a server is cancelled first
             async with contextlib.AsyncExitStack() as stack:
                 if sock := self._listen:
-                    server = HttpServer(self.routes(host))
-                    await stack.enter_async_context(server.serving(sock))
+                    await stack.enter_async_context(serving(sock, self.routes(host)))
                     _log_address("listening", sock)
                 if sock := self._status_listen:
-                    server = HttpServer(status_routes(host), self._name)
-                    await stack.enter_async_context(server.serving(sock))
+                    await stack.enter_async_context(serving(sock, status_routes(host), self._name))
                     _log_address("listening for status", sock)
                 await work
 
     def routes(self, host: Host) -> dict[str, Route]:
         """Return the routes of metrics and probes, by path."""
+        host.shared.metrics.expose(lambda: families(host, devices=self._devices))
         return {
             "/healthz": lambda: Response(b"ok\n"),
             "/readyz": lambda: _readyz(host),
@@ -88,11 +83,9 @@ class Endpoint:
         }
 
     def _metrics(self, host: Host) -> Response:
-        from devhost.host.status import facts  # noqa: PLC0415 (see above)
-        from devhost.observe import metrics  # noqa: PLC0415 (the same)
-
-        text = metrics.text(self.recorder, facts(host, devices=self._devices))
-        return Response(text, metrics.CONTENT_TYPE)
+        metrics = host.shared.metrics
+        metrics.keep([runner.name for runner in host.runners])
+        return Response(metrics.text(), CONTENT_TYPE)
 
 
 def status_routes(host: Host) -> dict[str, Route]:
@@ -118,14 +111,10 @@ def _address(sock: socket.socket) -> Address:
 
 
 def _status(host: Host) -> Response:
-    from devhost.host.status import status  # noqa: PLC0415 (see above)
-
     return _json(status(host))
 
 
 def _readyz(host: Host) -> Response:
-    from devhost.host.status import readiness  # noqa: PLC0415 (see above)
-
     shown = readiness(host)
     code = HTTPStatus.OK if shown["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
     return _json(shown, code)

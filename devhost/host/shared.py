@@ -18,7 +18,7 @@ from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.served_names import ServedNames
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.observe.recorder import Recorder
+from devhost.observe.metrics import Metrics
 
 
 @immutable
@@ -37,7 +37,7 @@ class Shared:
         counts: How many devices each resource has, and should have.
         state_dir: What outlives this process; ``None`` where nothing does.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
-        recorder: The counters.
+        metrics: What is counted for Prometheus.
     """
 
     directory: PluginDirectory
@@ -51,7 +51,7 @@ class Shared:
     counts: DeviceCounts
     state_dir: Path | None
     leave_after: float
-    recorder: Recorder
+    metrics: Metrics
 
 
 class CodeResource(Protocol):

@@ -1,4 +1,4 @@
-"""The status of a running host: for people, probes and Prometheus. Reads, and changes nothing."""
+"""The status of a running host, for people and probes. Reads, and changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,6 @@ from devhost.host.supervisor import Host
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.state import State
 from devhost.observe import logs
-from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
 from devhost.report import ResourceReport
 
 KNOWN: Final = "known"
@@ -65,25 +64,6 @@ def readiness(host: Host) -> Json:
     return {"ready": ready, "configured": host.configured, "resources": resources}
 
 
-def facts(host: Host, *, devices: bool = False) -> HostMetrics:
-    """Return what the metrics need.
-
-    Args:
-        host: The host.
-        devices: Whether to include which pod holds which device: a series for each.
-    """
-    return HostMetrics(
-        __version__,
-        tuple(_facts(runner, host.shared) for runner in host.runners),
-        _config_facts(host.source.status) if host.source else None,
-        host.shared.directory.restarts,
-        host.shared.cdi_files.writes,
-        logs.dropped(),
-        tuple(_held(host)) if devices else None,
-        host.shared.inventory.uevent_overruns,
-    )
-
-
 def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
@@ -101,12 +81,6 @@ def _config(config: ConfigStatus) -> Json:
     }
 
 
-def _registered(runner: Runner) -> bool:
-    state = runner.status.state
-    drains = state is State.DRAINING and runner.device_list.stream_count > 0
-    return state is State.REGISTERED or drains
-
-
 def _resource(runner: Runner, shared: Shared) -> Json:
     state, holders = runner.status, shared.holders.of(runner.name)
     count = shared.counts.of(runner.name)
@@ -115,7 +89,7 @@ def _resource(runner: Runner, shared: Shared) -> Json:
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
-        "registered": _registered(runner),
+        "registered": runner.registered,
         "streams": runner.device_list.stream_count,
         "expected": count.expected,
         "missing": count.missing,
@@ -162,36 +136,6 @@ def _readiness(runner: Runner) -> Json:
         "state": state.state.value,
         "reason": state.reason,
     }
-
-
-def _facts(runner: Runner, shared: Shared) -> ResourceMetrics:
-    devices = runner.snapshot.devices.values()
-    count = shared.counts.of(runner.name)
-    healthy = sum(device.healthy for device in devices)
-    return ResourceMetrics(
-        runner.name,
-        runner.status.state,
-        _registered(runner),
-        healthy,
-        len(devices) - healthy,
-        count.expected,
-        count.missing,
-        runner.device_list.stream_count,
-        runner.device_list.lists_sent,
-    )
-
-
-def _config_facts(config: ConfigStatus) -> ConfigMetrics:
-    applied, usable = config.applied.timestamp(), not config.problems
-    return ConfigMetrics(config.hash, applied, usable, config.reloads, config.failures)
-
-
-def _held(host: Host) -> Iterator[DeviceHolder]:
-    for runner in host.runners:
-        for device_id, pods in host.shared.holders.of(runner.name).items():
-            for pod in pods:
-                namespace, _, name = pod.partition("/")
-                yield DeviceHolder(runner.name, device_id, namespace, name)
 
 
 # ── problems, as sentences ──

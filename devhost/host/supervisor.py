@@ -30,8 +30,9 @@ from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.served_names import ServedNames
+from devhost.kubelet.servicer import RESULTS
 from devhost.model.config import Config, Resource
-from devhost.observe.recorder import Recorder
+from devhost.observe.metrics import Metrics
 from devhost.plan import Action
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Subscription, Watcher
@@ -70,7 +71,6 @@ class Settings:
         cdi_dir: Where container runtimes look for CDI specs.
         leave_after: Seconds between an ID's Unhealthy and its leaving the list.
         hold_s: Seconds that a node waits for an earlier source to name it.
-        recorder: The counters.
     """
 
     plugin_dir: Path
@@ -83,7 +83,6 @@ class Settings:
     pod_resources: Path | None = None
     assume_free: bool = False
     cdi_dir: Path = CDI_DIR
-    recorder: Recorder = field(default_factory=Recorder)
 
 
 class Host:
@@ -134,7 +133,7 @@ class Host:
             counts=DeviceCounts(),
             state_dir=settings.state_dir,
             leave_after=settings.leave_after,
-            recorder=settings.recorder,
+            metrics=Metrics(RESULTS),
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None

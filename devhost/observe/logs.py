@@ -13,13 +13,15 @@ from typing import Final, NoReturn
 
 from devhost.model.names import printable
 from devhost.observe.log_limit import LogLimit
-from devhost.observe.log_writer import LogWriter
+from devhost.observe.log_queue import LogQueue
 
 _ENCODER: Final = json.JSONEncoder(default=str)
 _LEVELS: Final = {
     "watchdog": logging.WARNING,
     "asyncio": logging.WARNING,
     "grpc": logging.WARNING,
+    # It warns of each request that is not HTTP; the client gets an error anyway.
+    "uvicorn": logging.ERROR,
     # Logs a traceback for each message that cannot be parsed; the caller gets an error anyway.
     "grpc._common": logging.CRITICAL,
 }
@@ -42,7 +44,7 @@ def set_up(level: str, form: str | None) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 (documented: docs.python.org/3/howto/logging.html#optimization)
     stderr = sys.__stderr__  # None if the process was started without it
-    handler = LogWriter(stderr.fileno()) if stderr else logging.NullHandler()
+    handler = LogQueue(stderr.fileno()) if stderr else logging.NullHandler()
     text = form == "text" or (form is None and stderr is not None and stderr.isatty())
     handler.setFormatter(_Text() if text else _Json())
     handler.addFilter(LogLimit(handler))
@@ -88,22 +90,22 @@ def fail(message: str) -> NoReturn:
 
 def dropped() -> int:
     """Return the number of log lines dropped because the log was not read."""
-    return sum(writer.dropped for writer in _writers())
+    return sum(one.dropped for one in _queues())
 
 
 def dropping() -> bool:
     """Return whether log lines are being dropped now."""
-    return any(writer.dropping for writer in _writers())
+    return any(one.missing for one in _queues())
 
 
 def suppressed() -> int:
     """Return the number of log lines suppressed because a resource had too many."""
-    filters = (one for writer in _writers() for one in writer.filters)
+    filters = (one for lines in _queues() for one in lines.filters)
     return sum(one.suppressed for one in filters if isinstance(one, LogLimit))
 
 
-def _writers() -> list[LogWriter]:
-    return [one for one in logging.getLogger().handlers if isinstance(one, LogWriter)]
+def _queues() -> list[LogQueue]:
+    return [one for one in logging.getLogger().handlers if isinstance(one, LogQueue)]
 
 
 def _without_decode_traceback(record: logging.LogRecord) -> bool:

@@ -32,8 +32,8 @@ GOOD = b"version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
 
 def instead(work: str) -> str:
     """Return the program of a child that does something else in place of loading."""
-    begin, end = child._PROGRAM.rsplit("    main()\n", 1)
-    return f"{begin}    from devhost.loading import loader, child\n{work}    main()\n{end}"
+    begin, end = child._PROGRAM.rsplit("main()\n", 1)
+    return f"{begin}from devhost.loading import loader, child\n{textwrap.dedent(work)}main()\n{end}"
 
 
 def loads(work: str) -> str:
@@ -237,24 +237,6 @@ async def test_a_host_has_nothing_of_what_only_a_load_needs(
     await daemon.logged("still serving")
     check()
     assert await daemon.stop() == 0
-
-
-def test_what_a_host_imports_itself() -> None:
-    """The same, by the names of modules."""
-    program = """
-        import sys
-        from devhost.light_imports import light_imports
-        with light_imports():
-            import devhost.cli.run_command, devhost.host.supervisor, devhost.host.endpoint
-            import devhost.host.process, devhost.host.config.source
-        wanted = ("pydantic", "pydantic_core", "yaml", "re2", "rich")
-        later = ("devhost.host.status", "devhost.report", "devhost.discovery.usb")
-        print([one for one in (*wanted, *later) if one in sys.modules])
-        import devhost.host.status, devhost.observe.metrics  # by a request
-        print([one for one in (*wanted, "ssl", "http.client") if one in sys.modules])
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n" * 2
 
 
 def test_a_valid_file_is_loaded_without_pydantic() -> None:

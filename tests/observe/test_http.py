@@ -5,11 +5,12 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from typing import Final
 
 import pytest
 
 from devhost.observe import http
-from devhost.observe.http import HttpServer, Response, throttled
+from devhost.observe.http import Response, serving, throttled
 from tests.observe.asking import get, send
 
 LARGE = 50_000_000
@@ -20,25 +21,20 @@ def broken() -> Response:
     raise LookupError("a mistake")
 
 
-@pytest.fixture
-async def server() -> HttpServer:
-    return HttpServer(
-        {
-            "/": lambda: Response(b"hello"),
-            "/no": lambda: Response(b"no", status=HTTPStatus.SERVICE_UNAVAILABLE),
-            "/medium": lambda: Response(b"x" * MEDIUM),
-            "/large": lambda: Response(b"x" * LARGE),
-            "/broken": broken,
-        }
-    )
+ROUTES: Final = {
+    "/": lambda: Response(b"hello"),
+    "/no": lambda: Response(b"no", status=HTTPStatus.SERVICE_UNAVAILABLE),
+    "/medium": lambda: Response(b"x" * MEDIUM),
+    "/large": lambda: Response(b"x" * LARGE),
+    "/broken": broken,
+}
 
 
 @pytest.fixture
-async def port(server: HttpServer) -> AsyncIterator[int]:
+async def port() -> AsyncIterator[int]:
     bound = socket.create_server(("127.0.0.1", 0))
-    async with server.serving(bound):
+    async with serving(bound, ROUTES):
         yield bound.getsockname()[1]
-    assert not server._open
 
 
 async def test_what_is_answered(port: int) -> None:
@@ -56,26 +52,19 @@ async def test_head_has_no_body(port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "status"),
+    ("line", "status"),
     [
-        (b"GET /other HTTP/1.1\r\n\r\n", 404),
-        (b"GET /../ HTTP/1.1\r\n\r\n", 404),
-        (b"GET http://devhost/no HTTP/1.1\r\n\r\n", 503),
-        (b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
-        (b"POST /other HTTP/1.1\r\n\r\n", 404),
-        (b"GET /broken HTTP/1.1\r\n\r\n", 500),
-        (b"GET //[ HTTP/1.1\r\n\r\n", 400),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
-        (b"GET  / HTTP/1.1\r\n\r\n", 400),
-        (b"get / HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/9.9\r\n\r\n", 400),
-        (b"\r\n\r\n", 400),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET /other HTTP/1.1", 404),
+        (b"GET /../ HTTP/1.1", 404),
+        (b"POST / HTTP/1.1", 405),
+        (b"POST /other HTTP/1.1", 404),
+        (b"GET /broken HTTP/1.1", 500),
+        (b"GET  / HTTP/1.1", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     ],
 )
-async def test_every_request_has_its_answer(port: int, raw: bytes, status: int) -> None:
-    found = await send(port, raw)
+async def test_every_request_has_its_answer(port: int, line: bytes, status: int) -> None:
+    found = await send(port, line + b"\r\nHost: localhost\r\n\r\n")
     assert found.status == status
     if status == 405:
         assert found.headers["Allow"] == "GET, HEAD"
@@ -89,46 +78,28 @@ async def test_every_request_has_its_answer(port: int, raw: bytes, status: int) 
         (b"Host: 127.0.0.1:9111", 200),
         (b"Host: [::1]:9111", 200),
         (b"Host: Node-1.example.com:9111", 200),
-        (b"X-Host: evil.com", 200),
+        (b"Host: localhost\r\nX-Host: evil.com", 200),
         (b"Host: evil.com", 421),
         (b"HOST:\tevil.com:9111 ", 421),
         (b"Host: localhost.evil.com", 421),
         (b"Host: 127.0.0.1.evil.com", 421),
         (b"Host: localhost@evil.com", 421),
-        (b"Host: localhost\r\nHost: evil.com", 421),
-        (b"Host: evil.com\r\nHost: localhost", 421),
+        (b"Host: localhost\r\nHost: evil.com", 400),
         (b"Host: [", 400),
-        (b"Host: \xff", 400),
     ],
 )
 async def test_only_its_own_names(line: bytes, status: int) -> None:
-    server = HttpServer({"/": lambda: Response(b"hello")}, "node-1.example.com")
     bound = socket.create_server(("127.0.0.1", 0))
-    async with server.serving(bound):
+    async with serving(bound, {"/": lambda: Response(b"hello")}, "node-1.example.com"):
         port = bound.getsockname()[1]
-        for path in (b"/", b"/other"):
-            found = await send(port, b"GET %s HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % (path, line))
-            assert found.status == (404 if (status, path) == (200, b"/other") else status)
-        whole = await send(port, b"GET http://evil.com/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert whole.status == 421
-
-
-async def test_a_request_that_breaks_off(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET / HTTP/1.1\r\n")
-    writer.write_eof()
-    assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-    writer.close()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write_eof()
-    assert await reader.read() == b""
-    writer.close()
+        found = await send(port, b"GET / HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % line)
+        assert found.status == status
 
 
 async def test_an_endless_head(port: int) -> None:
     """It is cut off, however much comes; the answer may be lost with what was not read."""
     found = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
-    assert found.status in (431, 0)
+    assert found.status in (400, 0)
     assert (await get(port, "/")).status == 200
 
 
@@ -138,36 +109,33 @@ async def test_a_probe_gets_through_whoever_holds_connections(port: int) -> None
         for number in range(3 * http.CONNECTIONS_MAX):
             _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
             stack.callback(writer.close)
-            writer.write((b"GET / HT", b"GET /large HTTP/1.1\r\n\r\n")[number % 2])
+            writer.write((b"GET / HT", b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")[number % 2])
         assert (await get(port, "/")).body == b"hello"
 
 
-async def test_connections_are_bounded(server: HttpServer, port: int) -> None:
-    async with contextlib.AsyncExitStack() as stack:
+async def test_connections_are_bounded(port: int) -> None:
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
         readers = []
         for _ in range(2 * http.CONNECTIONS_MAX):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             stack.callback(writer.close)
             readers.append(reader)
-        async with asyncio.timeout(60):
-            for reader in readers[: http.CONNECTIONS_MAX]:  # they are cut off, as the oldest
-                with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-        assert len(server._open) <= http.CONNECTIONS_MAX
+        for reader in readers[: http.CONNECTIONS_MAX]:  # they are cut off, as the oldest
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
 
 
-@pytest.mark.parametrize("raw", [b"GET / HT", b"GET /large HTTP/1.1\r\n\r\n"])
-async def test_who_is_slow_is_cut_off(
-    server: HttpServer, port: int, raw: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("raw", [b"", b"GET / HT", b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"])
+async def test_who_is_slow_is_cut_off(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "PATIENCE_S", 0.1)
-    _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-    writer.write(raw)
-    async with asyncio.timeout(60):
-        while not server._open:
-            await asyncio.sleep(0.001)
-        await asyncio.wait(server._open)
-    writer.close()
+    bound = socket.create_server(("127.0.0.1", 0))
+    async with serving(bound, ROUTES), asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection(*bound.getsockname(), limit=1024)
+        writer.write(raw)
+        await asyncio.sleep(0.2)  # it does not read either
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < LARGE
+        writer.close()
 
 
 def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,25 +154,3 @@ def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         for clock[0] in times:
             spared()
     assert made == [100.0, 111.0, 200.0, 200.0]
-
-
-async def test_who_reads_late_is_no_error(
-    server: HttpServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What is left when the connection is closed is sent, and nothing is logged of it."""
-    loop = asyncio.get_running_loop()
-    bound, client = socket.create_server(("127.0.0.1", 0)), socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.setblocking(False)
-    async with server.serving(bound), asyncio.timeout(60):
-        await loop.sock_connect(client, bound.getsockname())
-        await loop.sock_sendall(client, b"GET /medium HTTP/1.1\r\n\r\n")
-        size = 0
-        while got := await loop.sock_recv(client, 1000):
-            size += len(got)
-        while server._open:
-            await asyncio.sleep(0)
-    client.close()
-    assert size > MEDIUM
-    assert caplog.records == []

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,10 +13,7 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet.servicer import RESULTS
-from devhost.model.state import State
-from devhost.observe.counters import Counters
-from devhost.observe.metric_values import ConfigMetrics, DeviceHolder, HostMetrics, ResourceMetrics
-from devhost.observe.metrics import text
+from devhost.observe.metrics import Metrics
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
@@ -53,18 +49,10 @@ OF_THE_HOST = {
 }
 HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
 
-FACTS = HostMetrics(
-    "1.2.3",
-    (ResourceMetrics(A, State.REGISTERED, True, 2, 1, 4, 2, 1, 7),),
-    ConfigMetrics("abc", 1000.5, False, 3, 4),
-    5,
-    6,
-    7,
-)
 
-
-def told(counters: Counters, facts: HostMetrics = FACTS) -> Samples:
-    return Samples(text(counters, facts).decode())
+def said_by(metrics: Metrics, *resources: str) -> Samples:
+    metrics.keep(resources)
+    return Samples(metrics.text().decode())
 
 
 def labels(samples: Samples) -> dict[str, set[str]]:
@@ -80,12 +68,6 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 # ── the metrics by themselves ──
-
-
-def test_names_and_labels() -> None:
-    assert labels(told(Counters(RESULTS))) == OF_A_RESOURCE | OF_THE_HOST
-    held = replace(FACTS, holders=(DeviceHolder(A, "0", "default", "pod"),))
-    assert labels(told(Counters(RESULTS), held)) == OF_A_RESOURCE | OF_THE_HOST | HELD
 
 
 def test_the_chart_asks_for_no_other_names() -> None:
@@ -104,30 +86,9 @@ def _words(text: str) -> set[str]:
     return set(kept.split())
 
 
-def test_what_is_so() -> None:
-    said = told(Counters(RESULTS))
-    assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
-    assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 1
-    assert said.value("devhost_devices_expected", resource_name=A) == 4
-    assert said.value("devhost_devices_missing", resource_name=A) == 2
-    assert said.value("devhost_registered", resource_name=A) == 1
-    assert said.value("devhost_streams", resource_name=A) == 1
-    assert said.value("devhost_list_updates_total", resource_name=A) == 7
-    assert said.value("devhost_resource_state", resource_name=A, state="Registered") == 1
-    assert said.value("devhost_resource_state", resource_name=A, state="Waiting") == 0
-    assert said.value("devhost_config_reloads_total", result="ok") == 3
-    assert said.value("devhost_config_reloads_total", result="error") == 4
-    assert said.value("devhost_config_last_reload_successful") == 0
-    assert said.value("devhost_config_last_reload_success_timestamp_seconds") == 1000.5
-    assert said.value("devhost_config_hash_info", hash="abc") == 1
-    assert said.value("devhost_kubelet_restarts_total") == 5
-    assert said.value("devhost_cdi_spec_writes_total") == 6
-    assert said.value("devhost_log_lines_dropped_total") == 7
-
-
 def test_what_happens() -> None:
-    counters = Counters(RESULTS)
-    before = told(counters)
+    counters = Metrics(RESULTS)
+    before = said_by(counters, A)
     for name in ("registrations", "allocations"):
         assert before.value(f"devhost_{name}_total", resource_name=A, result="ok") == 0
     counters.registration(A, ok=True)
@@ -136,7 +97,7 @@ def test_what_happens() -> None:
     counters.allocated(A, "refused", 0.003)
     counters.scanned(A, 0.2, failed=False)
     counters.scanned(A, 20.0, failed=True)
-    said = told(counters)
+    said = said_by(counters, A)
     assert said.value("devhost_registrations_total", resource_name=A, result="ok") == 1
     assert said.value("devhost_registrations_total", resource_name=A, result="error") == 2
     assert said.value("devhost_allocations_total", resource_name=A, result="refused") == 1
@@ -150,20 +111,14 @@ def test_what_happens() -> None:
 
 def test_a_resource_that_is_served_no_more_has_no_series() -> None:
     """And one that comes again begins at 0; what ended late brings nothing back."""
-    counters = Counters(RESULTS)
+    counters = Metrics(RESULTS)
     counters.allocated(A, "ok", 0.1)
-    told(counters)
-    without = replace(FACTS, resources=())
-    assert not told(counters, without).names_of(A)
+    said_by(counters, A)
+    assert not said_by(counters).names_of(A)
     counters.allocated(A, "ok", 0.1)
-    assert not told(counters, without).names_of(A)
-    said = told(counters)
+    assert not said_by(counters).names_of(A)
+    said = said_by(counters, A)
     assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
-
-
-def test_without_a_configuration_file() -> None:
-    said = labels(told(Counters(RESULTS), replace(FACTS, config=None)))
-    assert not [name for name in said if name.startswith("devhost_config")]
 
 
 # ── of a process ──

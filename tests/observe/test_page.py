@@ -7,7 +7,7 @@ import socket
 from html.parser import HTMLParser
 
 from devhost.observe import page
-from devhost.observe.http import HttpServer, Response
+from devhost.observe.http import Response, serving
 from tests.observe.asking import get
 
 
@@ -96,7 +96,7 @@ def test_light_and_dark() -> None:
 
 async def test_a_program_can_have_it() -> None:
     look, bound = page.load(), socket.create_server(("127.0.0.1", 0))
-    async with HttpServer({"/": lambda: look}).serving(bound):
+    async with serving(bound, {"/": lambda: look}):
         found = await get(bound.getsockname()[1], "/")
     assert found.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "frame-ancestors 'none'" in found.headers["Content-Security-Policy"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from devhost.observe import page
-from devhost.observe.http import HttpServer, Response
+from devhost.observe.http import Response, serving
 from tests.observe.asking import status_port_of
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
 from tests.support import browser
@@ -70,7 +70,7 @@ class Served:
     async def __aenter__(self) -> Self:
         look, bound = page.load(), socket.create_server(("127.0.0.1", 0))
         routes = {"/": lambda: look, "/status": lambda: Response(json.dumps(self.status).encode())}
-        self._serving = HttpServer(routes).serving(bound)
+        self._serving = serving(bound, routes)
         await self._serving.__aenter__()
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
         return self

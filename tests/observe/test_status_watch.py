@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from devhost.cli import status_output
-from devhost.observe.http import HttpServer, Response
+from devhost.observe.http import Response, serving
 from tests.observe.page_examples import Json, many, wrong
 from tests.support.daemon import PATIENCE
 
@@ -52,7 +52,7 @@ async def answering() -> AsyncIterator[Answering]:
     bound = socket.create_server(("127.0.0.1", 0))
     found = Answering(wrong(), bound.getsockname()[1])
     route = lambda: Response(json.dumps(found.said).encode())  # noqa: E731
-    async with HttpServer({"/status": route}).serving(bound):
+    async with serving(bound, {"/status": route}):
         yield found
 
 

@@ -25,9 +25,6 @@ from devhost.cli import main
 from devhost.loading.loader import loads
 from devhost.model.names import id_problem
 from devhost.observe import page
-from devhost.observe.counters import Counters
-from devhost.observe.metric_values import DeviceHolder, HostMetrics
-from devhost.observe.metrics import text as metrics_text
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import get
 from tests.support.daemon import Daemon, until
@@ -225,13 +222,6 @@ async def test_a_daemon(
         await until(lambda: b"unknown" in log.read_bytes(), "a rejected file")
         assert await daemon.stop() == 0
     assert "\\u202e" in check(log.read_bytes())
-
-
-def test_pods_as_kubelet_lists_them() -> None:
-    """Their names become labels."""
-    holders = [DeviceHolder("example.com/a", HIDDEN, HIDDEN, HIDDEN)]
-    shown = metrics_text(Counters(()), HostMetrics("1", (), None, 0, 0, 0, tuple(holders)))
-    assert "devhost_device_allocated" in check(shown)
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's script")

@@ -21,10 +21,8 @@ _PROGRAM: Final = """
 import gc, sys
 gc.disable()  # nothing of a load is garbage
 sys.path[:] = sys.argv[1:]
-from devhost.light_imports import light_imports
-with light_imports():
-    from devhost.loading.child import main
-    main()
+from devhost.loading.child import main
+main()
 """
 
 

@@ -88,7 +88,7 @@ class ResourceBackend:
         asyncio.get_running_loop().call_soon(self._note_allocated, ids, result, seconds)
 
     def _note_allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
-        self._shared.recorder.allocated(self.name, result, seconds)
+        self._shared.metrics.allocated(self.name, result, seconds)
         if result == "ok":
             self._attribution.allocated(ids)
 

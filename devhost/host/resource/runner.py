@@ -120,6 +120,13 @@ class Runner:
         return not self._busy and not self._due
 
     @property
+    def registered(self) -> bool:
+        """Whether kubelet has it."""
+        state = self.status.state
+        drains = state is State.DRAINING and self.device_list.stream_count > 0
+        return state is State.REGISTERED or drains
+
+    @property
     def held(self) -> AbstractSet[str]:
         """The IDs that pods hold, as far as that is known."""
         return self._shared.holders.held(self.name)
@@ -230,7 +237,7 @@ class Runner:
     def _tell(self, state: State, reason: str | None = None) -> None:
         self.resource_status.set(state, reason)
         if state in (State.REGISTERED, State.BACKING_OFF):
-            self._shared.recorder.registration(self.name, ok=state is State.REGISTERED)
+            self._shared.metrics.registration(self.name, ok=state is State.REGISTERED)
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()
         if self.resource.inject == "cdi" and state is State.REGISTERED:
@@ -273,7 +280,7 @@ class Runner:
 
     def _count(self, seconds: float) -> None:
         """Count a scan of a few names, and the devices then."""
-        self._shared.recorder.scanned(self.name, seconds, failed=False)
+        self._shared.metrics.scanned(self.name, seconds, failed=False)
         self._shared.counts.changed(self.name, self._publisher)
 
     async def _scan_all(self) -> None:

@@ -100,7 +100,7 @@ class Scans:
         self.scanner, self._member, self._again = scanner, member, again
         self._quota, self._is_cut = shared.quota, False
         self._host, self._ownership = shared.inventory, shared.ownership
-        self._recorder = shared.recorder
+        self._metrics = shared.metrics
         self._calls = calls
         self._found = Selection()  # by the scan under way
         self._incremental: Incremental | None = None
@@ -136,7 +136,7 @@ class Scans:
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("scan failed", extra={"fields": {"resource": name}})
             found = scanner.failed(f"scan failed: {error!r}")
-        self._recorder.scanned(name, clock() - began, failed=bool(found.failed))
+        self._metrics.scanned(name, clock() - began, failed=bool(found.failed))
         memory.gc_freeze_many(len(found.nodes))
         if not unanswered:
             try:
