@@ -185,7 +185,8 @@ def report(
     policy: Policy,
     node_name: str,
     requests: Mapping[str, str] | None = None,
-    explained: str | None = None,
+    *,
+    explained: bool = False,
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
@@ -195,7 +196,7 @@ def report(
         policy: What containers may get; anything else is a warning.
         node_name: The name of the node.
         requests: What to allocate, by resource name: a number, or IDs separated by commas.
-        explained: The resource of which to say what its sources have looked at; empty: of all.
+        explained: Whether to say what sources have looked at.
     """
     ownership = Ownership()
     readings: dict[Root, Reading] = {}  # of all resources
@@ -213,7 +214,7 @@ def report(
         snapshot = _injected(scanner, _checked(scanner, snapshot))
         request = (requests or {}).get(resource.name)
         found = _report(scanner, snapshot, request)
-        if explained in ("", resource.name):
+        if explained:
             owners = FileOwners(files)
             why = explain(resource, readings, snapshot, owners)
             found = replace(found, explained=tuple(why))

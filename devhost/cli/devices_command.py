@@ -127,7 +127,7 @@ def _offers(
 
     (loaded,), policy = load_valid([config], policy, profile)
     enforced = replace(policy, enforced=True)
-    return Offers(report(loaded, files, enforced, node_name, explained=""))
+    return Offers(report(loaded, files, enforced, node_name, explained=True))
 
 
 def _list(

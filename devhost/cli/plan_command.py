@@ -33,12 +33,7 @@ _against_option = click.option(
     "without reading the host.",
 )
 _explain_option = click.option(
-    "--explain",
-    is_flag=False,
-    flag_value="",
-    metavar="[NAME]",
-    shell_complete=completion.resources,
-    help="Show what each source looks at, takes and leaves out, of all resources or of one.",
+    "--explain", is_flag=True, help="Show what each source looks at, takes and leaves out."
 )
 _all_option = click.option(
     "--all", "everything", is_flag=True, help="With --explain: show every candidate."
@@ -67,7 +62,7 @@ def command(
     names: tuple[str, ...],
     allocate: tuple[str, ...],
     against: str | None,
-    explain: str | None,
+    explain: bool,
     everything: bool,
     root: str,
     node_name: str,
@@ -95,11 +90,11 @@ def command(
         _compare((against, config), names, policy, profile, node_name, output)
         return
     (loaded,), policy = load_valid([config], policy, profile)
-    wanted = {"": names, "--allocate: ": requests, "--explain: ": [explain] if explain else []}
+    wanted = {"": names, "--allocate: ": requests}
     _check_names(wanted, loaded, node_name, config)
     files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
     # All are scanned: whose a node is depends on the other resources.
-    reports = report(loaded, files, judging, node_name, requests, explain)
+    reports = report(loaded, files, judging, node_name, requests, explained=explain)
     if names:
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
     _show(reports, node_name, output, everything=everything)

@@ -52,6 +52,13 @@ def test_the_file_may_be_left_out(config: Path) -> None:
     assert "examples/two.yaml" in done.stderr
 
 
+def test_explain_takes_no_value(config: Path) -> None:
+    done = plan("--explain", config, "example.com/two")
+    assert done.exit_code == 0, done.stderr
+    assert "sources[0]:" in done.stdout
+    assert "example.com/one" not in done.stdout
+
+
 def test_values_of_the_chart_decide_what_is_allowed(tmp_path: Path) -> None:
     """At the look at the host as well, with flags in addition."""
     values = tmp_path / "values.yaml"

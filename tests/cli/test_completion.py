@@ -74,13 +74,13 @@ def test_commands_options_and_choices() -> None:
 
 def test_resource_names_are_those_of_the_file(config: Path) -> None:
     names = ["plain,iot.example.org/cola", "plain,iot.example.org/tea"]
-    assert completed("plan", str(config), "--explain", "iot") == names
+    assert completed("plan", str(config), "iot") == names
     assert completed("plan", str(config), "--allocate", "iot.example.org/t") == [
         "plain,iot.example.org/tea=1"
     ]
-    assert completed("plan", "/does/not/exist", "--explain", "") == []
+    assert completed("plan", "/does/not/exist", "") == []
     config.write_text("[")
-    assert completed("plan", str(config), "--explain", "") == []
+    assert completed("plan", str(config), "") == []
 
 
 @pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")

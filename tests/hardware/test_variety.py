@@ -474,7 +474,7 @@ def explained(tree: HostTree, source: str) -> list[str]:
     """Return what `plan --explain` says of each candidate."""
     text = f"version: v1\nresources: [{{name: example.com/a, sources: [{source}]}}]"
     config, files = loads(text).require(), HostFiles(str(tree.root))
-    (found,) = report(config, files, Policy(), "node", explained="")
+    (found,) = report(config, files, Policy(), "node", explained=True)
     (one,) = found.explained or ()
     return [
         f"{candidate.candidate}: {', '.join(candidate.nodes)}; {'; '.join(candidate.reasons)}"
