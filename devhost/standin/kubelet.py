@@ -120,14 +120,13 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     def held(self) -> dict[str, dict[str, list[str]]]:
         """Return pod to resource to the devices that its containers hold."""
-        return {
-            name: {
-                resource: sorted(held.ids)
-                for container in pod.containers.values()
-                for resource, held in container.items()
-            }
-            for name, pod in self._ledger.pods.items()
-        }
+        found: dict[str, dict[str, list[str]]] = {}
+        for name, pod in self._ledger.pods.items():
+            of_pod = found[name] = {}
+            for container in pod.containers.values():
+                for resource, held in container.items():
+                    of_pod[resource] = sorted({*of_pod.get(resource, ()), *held.ids})
+        return found
 
     def devices(self, resource: str) -> dict[str, str]:
         """Return ID to health as last listed."""

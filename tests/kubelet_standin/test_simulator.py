@@ -415,6 +415,12 @@ async def test_the_end_of_the_older_endpoint_leaves_the_newer_alone(node: Node) 
 # Pods
 
 
+async def test_held_devices_are_those_of_all_containers(node: Node) -> None:
+    await node.registered(*healthy("a", "b", "c"))
+    await node.kubelet.admit("pod", {"one": {COLA: 1}, "two": {COLA: 2}})
+    assert node.kubelet.held() == {"pod": {COLA: ["a", "b", "c"]}}
+
+
 async def test_a_container_receives_the_plugins_answer(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b"))
     plugin.answer = lambda ids: pb2.ContainerAllocateResponse(
