@@ -1,6 +1,8 @@
 """Bounds the log lines of each resource: what happens in a directory may happen all the time."""
 
+import contextlib
 import logging
+import threading
 import time
 from typing import Final
 
@@ -9,7 +11,7 @@ from devhost.token_bucket import TokenBucket
 
 _EXEMPT: Final = "devhost.kubelet.call_log"  # who was given what; requests have bounds of their own
 _KEYS_MAX: Final = 10_000
-_SAID_S: Final = 10.0  # between the beginning of a flood and how much of it was suppressed
+_SAID_S: Final = 10.0  # from the first line that is suppressed to how many were
 
 
 class LogLimit(logging.Filter):
@@ -24,7 +26,7 @@ class LogLimit(logging.Filter):
         self._handler = handler
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
         self._missing: dict[tuple[str, str], int] = {}
-        self._said: dict[tuple[str, str], float] = {}
+        self._timer: threading.Timer | None = None
         self.suppressed = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -37,22 +39,33 @@ class LogLimit(logging.Filter):
         if bucket is None:
             if len(self._buckets) >= _KEYS_MAX:  # of resources that were removed, mostly
                 self._buckets.clear()
-                self._missing.clear()
-                self._said.clear()
             bucket = self._buckets[key] = TokenBucket(LOG_LINES_BURST, LOG_LINES_PER_S)
-        now = time.monotonic()
-        if bucket.take(now):
-            if key not in self._missing:
-                self._say("too many messages of a resource: suppressing more", record)
-                self._said[key] = now
-            self._missing[key] = self._missing.get(key, 0) + 1
-            self.suppressed += 1
-            return False
-        if key in self._missing and now - self._said[key] >= _SAID_S:
-            self._say(f"suppressed {self._missing.pop(key)} messages", record)
-        return True
+        if not bucket.take(time.monotonic()):
+            return True
+        if key not in self._missing:
+            self._say("too many messages of a resource: suppressing more", key)
+        self._missing[key] = self._missing.get(key, 0) + 1
+        self.suppressed += 1
+        self._sum_up_later()
+        return False
 
-    def _say(self, text: str, of: logging.LogRecord) -> None:
-        record = logging.LogRecord(of.name, logging.WARNING, "", 0, text, None, None)
-        record.fields = {"resource": getattr(of, "fields", {})["resource"]}
+    def _sum_up_later(self) -> None:
+        """Say how much was suppressed, also where no more lines come."""
+        if self._timer is None:
+            timer = threading.Timer(_SAID_S, self._sum_up)
+            timer.daemon = True
+            with contextlib.suppress(RuntimeError):  # no thread: the next line tries again
+                timer.start()
+                self._timer = timer
+
+    def _sum_up(self) -> None:
+        self._timer = None
+        missing, self._missing = self._missing, {}
+        for key, count in missing.items():
+            self._say(f"suppressed {count} messages", key)
+
+    def _say(self, text: str, key: tuple[str, str]) -> None:
+        resource, logger = key
+        record = logging.LogRecord(logger, logging.WARNING, "", 0, text, None, None)
+        record.fields = {"resource": resource}
         self._handler.emit(record)

@@ -5,6 +5,7 @@ import logging
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -261,6 +262,8 @@ def test_log_lines_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.observe.log_limit.LOG_LINES_BURST", 3)
     monkeypatch.setattr("devhost.observe.log_limit.LOG_LINES_PER_S", 1.0)
     monkeypatch.setattr("devhost.observe.log_limit.time.monotonic", lambda: now[0])
+    timer = Mock()
+    monkeypatch.setattr("devhost.observe.log_limit.threading.Timer", timer)
     kept = Kept()
     limit = LogLimit(kept)
     kept.addFilter(limit)
@@ -282,7 +285,10 @@ def test_log_lines_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     log("later")
     log("too early")
     assert kept.lines[-2:] == ["error", "later"]
-    now[0] += 10.0
-    log("at last")
-    assert kept.lines[-2:] == ["suppressed 8 messages", "at last"]
+    timer.return_value.start.assert_called_once()
+    timer.call_args.args[1]()  # no line comes any more
+    assert kept.lines[-2:] == ["later", "suppressed 8 messages"]
     assert limit.suppressed == 8
+    log("too early again")
+    assert kept.lines[-1] == "too many messages of a resource: suppressing more"
+    assert timer.return_value.start.call_count == 2
