@@ -40,7 +40,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts; set `every: start` if the step does no harm then"
             )
             yield "error", (*path, "preStart", index), message, True
-        total += step.timeout or 0.0
+        total += step.time_limit
     if total > PRE_START_MAX_S:
         message = (
             f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
@@ -152,7 +152,12 @@ def _arguments(
 ) -> Iterator[Finding]:
     for index, text in enumerate(texts):
         yield from check_template((*path, index), text, allowed, known)
-    if texts and not texts[0].parts:
+    if not texts:
+        return
+    program = str(texts[0]).partition(" ")[0]
+    if not texts[0].parts:
         yield "error", (*path, 0), "the command is empty", False
-    elif texts and (mistake := command_mistake([*map(str, texts)])):
+    elif "/" in program and not program.startswith(("/", "$")):
+        yield "error", (*path, 0), f"{program!r} is a relative path; write the absolute one", False
+    elif mistake := command_mistake([*map(str, texts)]):
         yield "warning", (*path, mistake[0]), mistake[1], False

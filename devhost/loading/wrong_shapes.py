@@ -58,6 +58,8 @@ def tree_problems(tree: Tree) -> Iterator[Found]:
     for duplicate in tree.duplicates:
         yield duplicate.path, duplicate.message, (duplicate.line, duplicate.column)
     for path, text, line, column in tree.non_string_keys:
+        if _ignored(path):
+            continue
         if text == "?":
             message = (
                 "keys must be strings; write \"${name}\" for a template ('{{ }}' is Helm's syntax)"
@@ -68,8 +70,12 @@ def tree_problems(tree: Tree) -> Iterator[Found]:
     yield from _nulls(tree.data, (), tree)
 
 
+def _ignored(path: Path) -> bool:
+    return bool(path) and str(path[0]).startswith("x-")
+
+
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
-    if len(path) == 1 and str(path[0]).startswith("x-"):
+    if _ignored(path):
         return
     if name := _bare_name(path, tree):
         position = tree.position(path)

@@ -20,11 +20,11 @@ from devhost.model.values import (
     Count,
     Duration,
     Mode,
+    NodeNames,
     NotEmpty,
     Positive,
     Removal,
     ResourceName,
-    Strings,
     Templates,
     TemplateText,
     TopologyChoice,
@@ -161,7 +161,7 @@ class Resource:
     """Health checks of the devices."""
     pre_start: Annotated[tuple[Step, ...], AsTuple] = ()
     """Steps before a container starts."""
-    node_names: Strings | None = None
+    node_names: NodeNames | None = None
     """Globs of node names; the resource is served only on these nodes."""
 
     @property

@@ -226,7 +226,11 @@ class Usb(UsbSelector):
     """Which nodes: subsystems such as tty; usb: the device's own node (default); none."""
     split: bool = False
     """Whether each node is a device of its own."""
-    exclude: Annotated[tuple[UsbSelector, ...], AsTuple, Before(_excluded)] = ()
+    exclude: Annotated[
+        tuple[UsbSelector, ...],
+        AsTuple,
+        Before(_excluded, str | UsbSelector | list[str | UsbSelector]),
+    ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
@@ -276,7 +280,11 @@ class Pci(PciSelector):
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
     split: bool = False
     """Whether each node is a device of its own."""
-    exclude: Annotated[tuple[PciSelector, ...], AsTuple, Before(_excluded)] = ()
+    exclude: Annotated[
+        tuple[PciSelector, ...],
+        AsTuple,
+        Before(_excluded, str | PciSelector | list[str | PciSelector]),
+    ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
@@ -339,7 +347,11 @@ class Sysfs(SysfsSelector):
 
     subsystem: Subsystem
     """A class or a bus, such as tpmrm."""
-    exclude: Annotated[tuple[SysfsSelector, ...], AsTuple, Before(_one_or_more)] = ()
+    exclude: Annotated[
+        tuple[SysfsSelector, ...],
+        AsTuple,
+        Before(_one_or_more, SysfsSelector | list[SysfsSelector]),
+    ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""

@@ -157,6 +157,11 @@ Strings = Annotated[
     AsTuple,
     Before(listed, str | list[str]),
 ]
+NodeNames = Annotated[
+    tuple[str, ...],
+    NotEmpty,
+    Before(listed, str | Annotated[list[str], Limits(min_length=1)]),
+]
 Paths = Annotated[
     tuple[HostPath, ...],
     NotEmpty,

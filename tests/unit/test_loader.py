@@ -100,6 +100,8 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    health: [{fil: {path: /x}}]", "5:15", f"{A}.health[0].fil", "did you mean 'file'?"),
         (KVM + "    health: {interval: 1s}", "5:5", f"{A}.health", "needs at least one check: readable, writable, file or exec"),
         (KVM + "    health: []", "5:5", f"{A}.health", "needs at least one check: readable, writable, file or exec"),
+        (KVM + "    health: {exec: [bin/x, '${path}']}", "5:21", f"{A}.health.exec[0]", "'bin/x' is a relative path; write the absolute one"),
+        (KVM + "    preStart: [run: [../x]]", "5:22", f"{A}.preStart[0].run[0]", "'../x' is a relative path; write the absolute one"),
         (KVM + "    health: {exec: ['${nope}']}", "5:21", f"{A}.health.exec[0]", "unknown variable ${nope}"),
         # missing values
         (source("dev:"), "5:9", f"{S}.dev", "has no value; set one or remove the key"),
@@ -156,6 +158,7 @@ DEVICES: Final = f"{A}.allocate.devices"
         (source("glob: /**" + "/a" * 100), "5:15", f"{S}.glob", "path of 102 parts; at most 100 are allowed"),
         (source("glob: /**/a/**/**/**"), "5:15", f"{S}.glob", "more than 3 '**' in the path"),
         (KVM + "    nodeNames: [a, '" + "[" * 1001 + "']", "5:20", f"{A}.nodeNames[1]", "glob of 1001 characters; at most 1000 are allowed"),
+        (KVM + "    nodeNames: []", "5:16", f"{A}.nodeNames", "needs at least one item"),
         (source("directory: {path: /x, types: [fil]}"), "5:39", f"{S}.directory.types[0]", "did you mean 'file'?"),
         (source("dev: x(?P<index>.)"), "5:14", f"{S}.dev", "the group 'index' has the name of a built-in variable; rename it"),
         (source("dev: x(?P<nodeName>.)"), "5:14", f"{S}.dev", "the group 'nodeName' has the name of a built-in variable; rename it"),
@@ -450,7 +453,8 @@ def test_numbers_that_every_yaml_reads_alike(text: str, count: int) -> None:
 
 def test_extension_keys_are_ignored() -> None:
     """Top-level keys that begin with x- may hold anything, and are a place for anchors."""
-    text = f"x-a: &a {{env: {{A: b}}}}\nx-b: ~\nx-c: [{{d: ~}}]\n{KVM}    allocate:\n      <<: *a\n"
+    notes = "x-b: ~\nx-c: [{d: ~}]\nx-d: {1: a, ~: {2: b}}\n"
+    text = f"x-a: &a {{env: {{A: b}}}}\n{notes}{KVM}    allocate:\n      <<: *a\n"
     loaded = loads(text)
     assert loaded.problems == ()
     assert list(loaded.require().resources[0].allocate.env) == ["A"]
@@ -459,6 +463,11 @@ def test_extension_keys_are_ignored() -> None:
 def test_extension_keys_are_only_for_the_top_level() -> None:
     """Below the top level a key that begins with x- is as unknown as any."""
     assert "unknown key 'x-a'" in problems(KVM + "    x-a: 1")[0]
+
+
+def test_extension_keys_that_are_used_are_judged() -> None:
+    text = f"x-a: &a {{1: b}}\n{KVM}    allocate:\n      env: {{<<: *a}}\n"
+    assert [problem.path for problem in loads(text).problems] == [ENV]
 
 
 def test_overriding_a_merged_key_is_no_duplicate() -> None:
@@ -569,6 +578,13 @@ def test_a_glob_for_a_pattern_is_a_warning(text: str, says: str) -> None:
         ("directory: {{path: /x, include: '{}'}}", f"5:40: warning: {S}.directory.include: "),
     ):
         assert problems(source(form.format(text))) == [f"f.yaml:{place}{says}"]
+
+
+@pytest.mark.parametrize("timeout", ["", ", timeout: 10s"])
+def test_steps_that_take_longer_than_kubelet_waits_are_a_warning(timeout: str) -> None:
+    steps = ", ".join([f"{{waitFor: /run/a{timeout}}}"] * 4)
+    (problem,) = problems(f"{KVM}    preStart: [{steps}]\n")
+    assert "warning: resources[0].preStart: the timeouts of the steps add up to 40s" in problem
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,13 @@ HARDWARE: Final[tuple[dict[str, Any], ...]] = (
         {"pci": {"class": "vga", "node": "drm", "exclude": {"class": "0300"}}, "as": "gpu"},
         {"sysfs": {"subsystem": "a", "uevent": {"K": "v"}, "parent": {"attr": {"a": "b"}}}},
     ),
+    _of(
+        {"usb": {"class": "hid", "exclude": "1d6b:0003"}},
+        {"pci": {"class": "vga", "node": "drm", "exclude": ["8086:*", {"class": "0300"}]}},
+        {"sysfs": {"subsystem": "a", "exclude": {"name": "b"}}},
+        minDevices=0,
+        inject="cdi",
+    ),
 )
 ODD: Final[tuple[Any, ...]] = (
     *(True, 0, 1, -1, 2**32 - 1, 10**40, 1.0, float("nan"), None, b"a", dt.date(2020, 1, 1)),
@@ -270,7 +277,7 @@ def test_the_schema_is_valid_2020_12() -> None:
     Draft202012Validator.check_schema(schema)
 
 
-@pytest.mark.parametrize("data", RICH)
+@pytest.mark.parametrize("data", [*RICH, *HARDWARE])
 def test_schema_and_shape_check_accept_the_rich_configurations(data: dict[str, Any]) -> None:
     """Configurations that use every option pass both."""
     assert _shape_problem(data) is None
