@@ -7,6 +7,7 @@ from devhost.allocation.policy import Policy
 from devhost.loading.collision_checks import (
     check_between,
     check_collisions,
+    check_constant_nodes,
     check_trust,
     entries_of,
 )
@@ -61,6 +62,7 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
         yield from check_collisions(one.resource, entries)
         yield from check_names(one.path, one.resource, entries, policy)
         yield from check_trust(one.path, one.resource, entries, policy)
+    yield from check_constant_nodes([(one.path, one.resource) for one, _ in sound])
     yield from check_between((one.resource.name, entries) for one, entries in sound)
 
 

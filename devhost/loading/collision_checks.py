@@ -1,18 +1,26 @@
 """Entries that conflict with each other, and entries that need a flag."""
 
+import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.rules import Rule, rules_of
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
+from devhost.loading.kernel_names import glob_matches
 from devhost.loading.source_checks import is_single
 from devhost.loading.yamltree import Finding, Path
+from devhost.model import pattern
 from devhost.model.config import Probe, Resource
 from devhost.model.sources import Dev, Directory, Glob
 from devhost.model.template import Template
 
 Entries = Sequence[tuple[Path, Rule]]
+
+_PATTERNS: Final = ("paths", "include", "exclude")  # options of sources
+# Of nodes with patterns: more than a file needs that somebody wrote.
+_COMPARISONS_MAX: Final = 200_000
 
 
 def entries_of(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
@@ -28,6 +36,71 @@ def entries_of(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
     paths += [(*base, "annotations", key) for key in allocate.annotations]
     paths += [(*base, "cdi", index) for index in range(len(allocate.cdi))]
     yield from zip(paths, rules_of(resource), strict=True)
+
+
+def check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]:
+    """Refuse a node that each device of a resource would get, and that is a device by itself.
+
+    Where a source finds it by a link, or by what the kernel says of it, that is not known here.
+    """
+    exclusive = [one for one in resources if one[1].replicas == 1 and one[1].overlap == "deny"]
+    sources = [(one, source.kind) for _, one in exclusive for source in one.sources]
+    nodes = [
+        (resource, (*path, "allocate", "devices", index), node.host_path.render({}))
+        for path, resource in exclusive
+        for index, node in enumerate(resource.allocate.devices or ())
+        if not node.host_path.names
+    ]
+    lists = (getattr(kind, name, ()) for _, kind in sources for name in _PATTERNS)
+    if len(nodes) * (len(sources) + sum(len(one or ()) for one in lists)) > _COMPARISONS_MAX:
+        return
+    for resource, where, path in nodes:
+        others = (one for one, kind in sources if _meet(resource, one) and _offers(kind, path))
+        if (other := next(others, None)) is None:
+            continue
+        whose, better = other.name, "exclude it there, or set `overlap: allow` to share it"
+        if other is resource:
+            whose, better = "this resource", "use `group`, or exclude it from the sources"
+        message = f"every device would get {path}, a node of {whose}: {better}"
+        yield "error", where, message, False
+
+
+def _meet(one: Resource, other: Resource) -> bool:
+    """Whether a device of one resource and another device of the other are on some node."""
+    if one is other:
+        return one.max_devices != 1 and not is_single(one)
+    names = {one.node_names, other.node_names}
+    return None in names or len(names) == 1
+
+
+def _offers(kind: object, path: str) -> bool:
+    """Whether a source finds the device node at a path, or some below it, if they are there."""
+    folder, _, name = path.rpartition("/")
+    match kind:
+        case Directory() | Glob() | Dev() if kind.types and not {"char", "block"} & {*kind.types}:
+            return False
+        case Glob():
+            if any(text.startswith(f"{path}/") for text in kind.paths):
+                return True
+            return any(glob_matches(text, path) for text in kind.paths) and not any(
+                fnmatch.fnmatchcase(path if "/" in text else name, text) for text in kind.exclude
+            )
+        case Dev():
+            if f"/dev/{kind.pattern}".startswith(f"{path}/"):
+                return True
+            found = path.startswith("/dev/") and _matches((kind.pattern,), path[len("/dev/") :])
+            return found and not _matches(kind.exclude, path[len("/dev/") :])
+        case Directory():
+            if f"{kind.path}/".startswith(f"{path}/"):
+                return True
+            inside = folder == kind.path or (kind.recursive and folder.startswith(f"{kind.path}/"))
+            included = kind.include is None or _matches(kind.include, name)
+            return inside and included and not _matches(kind.exclude, name)
+    return False
+
+
+def _matches(texts: Iterable[str], name: str) -> bool:
+    return any(pattern.fullmatch(text, name) is not None for text in texts)
 
 
 def check_collisions(resource: Resource, entries: Entries) -> Iterator[Finding]:

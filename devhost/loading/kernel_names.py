@@ -57,19 +57,22 @@ def counted_by_pattern(text: str) -> str | None:
 def counted_by_glob(text: str) -> str | None:
     """Return a numbered name whose path a glob matches."""
     prefix = re.split(r"[*?[]", text, maxsplit=1)[0]
-    parts = text.split("/")
-    for name in _COUNTED:
-        path = f"/dev/{name}"
-        if not path.startswith(prefix):
-            continue
-        if "**" in parts:
-            if fnmatch.fnmatchcase(path, text):
-                return name
-        elif len(names := path.split("/")) == len(parts) and all(
-            map(fnmatch.fnmatchcase, names, parts)
-        ):
-            return name
-    return None
+    return next(
+        (
+            name
+            for name in _COUNTED
+            if (path := f"/dev/{name}").startswith(prefix) and glob_matches(text, path)
+        ),
+        None,
+    )
+
+
+def glob_matches(text: str, path: str) -> bool:
+    """Whether a glob of whole paths matches one."""
+    parts, names = text.split("/"), path.split("/")
+    if "**" in parts:
+        return fnmatch.fnmatchcase(path, text)
+    return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
 
 
 def counted_of(subsystem: str, globs: Iterable[str]) -> str | None:

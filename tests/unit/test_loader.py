@@ -625,6 +625,45 @@ def test_the_path_of_a_link_that_is_not_in_the_container_is_a_warning(
     assert said(f"annotations: {{e.com/port: '{name}'}}") == []
 
 
+GIVEN: Final = "every device would get /dev/a0, a node of"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("sources: [/dev/a0, /dev/a1]", f"{GIVEN} this resource: use `group`"),
+        ("sources: ['/dev/a*']", f"{GIVEN} this resource"),
+        ("sources: ['/dev/**']", f"{GIVEN} this resource"),
+        ("sources: [dev: 'a[0-9]']", f"{GIVEN} this resource"),
+        ("sources: [directory: {path: /dev, types: char, include: a.}]", f"{GIVEN} this resource"),
+        ("sources: [dev: '(?P<n>a.)'], group: '${n}'", f"{GIVEN} this resource"),
+        ("sources: [static: 2]}\n  - {name: a.b/d, sources: [/dev/a0]", f"{GIVEN} a.b/d: exclude it"),
+        ("sources: ['/dev/a0/x*']", f"{GIVEN} this resource"),
+        ("sources: [dev: a0/x.]", f"{GIVEN} this resource"),
+        ("sources: [directory: {path: /dev/a0, types: char}]", f"{GIVEN} this resource"),
+        ("sources: [/dev/a0]", None),
+        ("sources: ['/dev/a*'], maxDevices: 1", None),
+        ("sources: [/dev/a0, /dev/a1], group: both", None),
+        ("sources: ['/dev/a*'], replicas: 2", None),
+        ("sources: ['/dev/a*'], overlap: allow", None),
+        ("sources: [glob: {paths: '/dev/a*', exclude: a0}]", None),
+        ("sources: [dev: {pattern: a., exclude: a0}]", None),
+        ("sources: [directory: {path: /dev, types: char, exclude: a0}]", None),
+        ("sources: [directory: /dev]", None),
+        ("sources: [dev: b.]", None),
+        ("sources: ['/dev/*/a0']", None),
+        ("sources: [static: 2]}\n  - {name: a.b/d, sources: [dev: a0], overlap: allow", None),
+        ("sources: [static: 2], nodeNames: x}\n  - {name: a.b/d, sources: [dev: a0], nodeNames: y", None),
+    ],
+)  # fmt: skip
+def test_a_device_that_each_device_would_get_is_an_error(body: str, says: str | None) -> None:
+    body = f"{{name: a.b/c, allocate: {{devices: [/dev/a0]}}, {body}}}"
+    found = problems(f"version: v1\nresources:\n  - {body}\n")
+    found = [one for one in found if "error" in one]
+    assert len(found) == (says is not None), found
+    assert (says or "") in "".join(found)
+
+
 def test_resources_that_meet_in_a_container_are_a_warning() -> None:
     """One constant name with two values in two resources is said, and is no error."""
     text = (
