@@ -15,6 +15,7 @@ from devhost.report import report
 from tests.chart.helm import Helm
 from tests.chart.pods import SYSFS
 from tests.chart.values import EVERYTHING, EXAMPLES, TOKENS, Values, example
+from tests.support.examples import ALL_EXAMPLES
 
 # Texts that YAML 1.1 or 1.2 would take for something else if they were not quoted.
 HARD = [
@@ -50,7 +51,7 @@ def loaded(raw: bytes) -> Config:
     return found.config
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ALL_EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_means_the_same_in_values(each_helm: Helm, path: Path) -> None:
     assert loaded(served(each_helm, example(path))) == loaded(path.read_bytes())
 

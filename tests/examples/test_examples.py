@@ -14,18 +14,20 @@ from typing import Any, Final
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from devhost.allocation.policy import Policy
+from devhost.cli import main
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load, loads
 from devhost.loading.schema import json_schema
 from devhost.model.config import Config
 from devhost.report import report
+from tests.support.examples import ALL_EXAMPLES, EXAMPLES, required
 from tests.support.kernel import shows
 from tests.support.realkubelet import RealKubelet
 
-EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"
 # The flags that the examples' comments name.
 ALLOWED: Final = Policy(
     allow_paths=("/dev/sd*",),
@@ -287,7 +289,14 @@ def test_is_valid(file: Path) -> None:
     assert load(str(file), ALL_ALLOWED).problems == ()
 
 
-@every_example
+@pytest.mark.parametrize("file", ALL_EXAMPLES, ids=lambda file: file.stem)
+def test_is_valid_with_what_it_requires(file: Path) -> None:
+    command = ["validate", "--enforce", "--strict", str(file), *required(file)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("file", ALL_EXAMPLES, ids=lambda file: file.stem)
 def test_is_valid_by_the_schema(file: Path) -> None:
     data = yaml.safe_load(file.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(json_schema()).validate(data)

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from devhost.cli import main
 from devhost.testing import HostTree, can_make_nodes
+from tests.support.examples import required
 
 HERE: Final = Path(__file__).parent
 EXAMPLES: Final = sorted((HERE.parents[1] / "config/examples/hardware").glob("*.yaml"))
@@ -28,7 +29,7 @@ def tree(tmp_path: Path) -> HostTree:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_a_host_with_the_hardware_offers_it(example: Path, tree: HostTree) -> None:
     tree.hardware((HERE / f"trees/{example.stem}.tree").read_text())
-    arguments = ["plan", str(example), "--root", str(tree.root), "--allow-path", "/dev/*"]
+    arguments = ["plan", str(example), "--root", str(tree.root), *required(example)]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     shown = [line for line in result.stdout.splitlines() if line and "  warning: " not in line]
