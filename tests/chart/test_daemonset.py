@@ -53,6 +53,7 @@ def test_a_pod_has_the_manners_of_a_node_daemon(helm: Helm) -> None:
         "limits": {"memory": "256Mi"},
     }
     assert container["ports"] == [{"name": "http", "containerPort": 9110, "protocol": "TCP"}]
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
     for probe, path in {"startup": "healthz", "liveness": "healthz", "readiness": "readyz"}.items():
         asked = container[f"{probe}Probe"]["httpGet"]
         assert asked == {"path": f"/{path}", "port": "http"}
@@ -302,6 +303,17 @@ def test_null_removes_from_the_values_too(each_helm: Helm) -> None:
     assert "initialDelaySeconds" not in pod["containers"][0]["livenessProbe"]
     template = each_helm.render(values).one("DaemonSet")["spec"]["template"]
     assert "a" not in template["metadata"]["labels"]
+
+
+def test_null_for_the_tests_makes_none(each_helm: Helm) -> None:
+    assert not each_helm.render({"config": TOKENS, "tests": None}).of("Pod")
+
+
+def test_a_priority_class_is_one_value(helm: Helm) -> None:
+    values = {"config": TOKENS, "priorityClassName": "a\nhostNetwork: true"}
+    pod = helm.render(values).one("DaemonSet")["spec"]["template"]["spec"]
+    assert pod["priorityClassName"] == values["priorityClassName"]
+    assert not pod.get("hostNetwork")
 
 
 def test_a_profiles_affinity_replaces_the_whole(helm: Helm) -> None:
