@@ -75,7 +75,7 @@ IDLE_CONNECTION_S: Final = 30.0
 
 # ── the size of a configuration, and of what is found ──
 
-# In loading/checks.py. With 20 tokens each they take some 180 MiB, and 40 KiB of the node's status,
+# In loading/loader.py. With 20 tokens each they take some 180 MiB, and 40 KiB of the node's status,
 # which etcd limits to 1.5 MiB.
 RESOURCES_MAX: Final = 1000
 # Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares (its
