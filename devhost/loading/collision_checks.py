@@ -19,8 +19,8 @@ from devhost.model.template import Template
 Entries = Sequence[tuple[Path, Rule]]
 
 _PATTERNS: Final = ("paths", "include", "exclude")  # options of sources
-# Of nodes with patterns: more than a file needs that somebody wrote.
-_COMPARISONS_MAX: Final = 200_000
+# Nodes times patterns: beyond, comparing them would take too long, and is left out.
+_COMPARISONS_MAX: Final = 50_000
 
 
 def entries_of(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
