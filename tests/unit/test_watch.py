@@ -1,13 +1,11 @@
 """Watching directories with the kernel's own events."""
 
 import asyncio
-import gc
 import shutil
 from pathlib import Path
 
 import pytest
 
-from devhost.watch.targets import Use
 from devhost.watch.watcher import Subscription, Watcher
 from tests.support.watching import Listener, settled, target, watches
 
@@ -73,18 +71,15 @@ async def test_a_change_far_below_is_seen_where_all_below_counts(tmp_path: Path)
 
 
 async def test_what_is_watched_again_is_kept_once(tmp_path: Path) -> None:
-    """Not the same once more at each time."""
-
-    def kept() -> int:
-        return sum(type(one) is Use and one.target.path == str(d) for one in gc.get_objects())
-
+    """The subscription and the watcher have the same objects, not equal ones."""
     d = tmp_path / "d"
     (d / "x/y").mkdir(parents=True)
     async with Watcher() as watcher:
         _, subscription = await subscribed(watcher, d, recursive=True)
-        before = kept()
         await subscription.refresh()
-        assert kept() == before > 1
+        users = (used for entries in watcher._users.values() for used in entries.values())
+        kept = {id(use) for used in users for _, use in used}
+        assert {id(use) for use in subscription._uses} == kept
 
 
 async def test_a_missing_directory_is_seen_when_it_appears(tmp_path: Path) -> None:
