@@ -307,15 +307,26 @@ async def test_an_allocation_during_the_preparation_is_not_settled(tmp_path: Pat
     assert await short(records) == {"a": "fresh", "b": "fresh"}
 
 
-async def test_a_caller_that_gives_up_leaves_whole_records(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_leaves_whole_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, update = asyncio.get_running_loop(), holder_records._update
+    begun, given_up = asyncio.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        given_up.wait()
+        return update(*arguments)
+
+    monkeypatch.setattr(holder_records, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(holder_records, "_update", slow)
     records = HolderRecords(NAME, tmp_path)
-    with locked(tmp_path):
-        marking = asyncio.ensure_future(records.mark_fresh(["a"]))
-        while "holder records" not in {thread.name for thread in threading.enumerate()}:
-            await asyncio.sleep(0)
-        marking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await marking
+    marking = asyncio.ensure_future(records.mark_fresh(["a"]))
+    await begun.wait()
+    marking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await marking
+    given_up.set()
     assert await short(records) == {"a": "fresh"}
 
 
