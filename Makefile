@@ -9,8 +9,8 @@ BENCH_ARGS ?=
 SECONDS ?= 3600
 # How long the fuzzing takes that is part of the tests.
 FUZZ_SECONDS ?= 5
-# Of generated inputs: the same ones in each test run, so that a failure is due to the change.
-SEED ?= 1
+# Of the generated inputs: drawn for each run; `make test SEED=N` repeats one.
+SEED := $(or $(SEED),$(shell shuf -i 1-999999999 -n 1))
 
 BIN := .venv/bin
 PROTO_BIN := .tools/proto-venv/bin
@@ -61,7 +61,8 @@ test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds t
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
-		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) DEVHOST_FUZZ_SEED=$(SEED) \
+		echo 'to repeat this run: make test SEED=$(SEED)' && \
+		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		$(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal $(PYTEST_ARGS)
 
 test-kubelets: setup ## Run the tests that take any kubelet on all real ones, old ones too
@@ -86,7 +87,7 @@ soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
 		$(BIN)/python -m tests.soak --seconds $(SECONDS)
 
 fuzz: setup ## Fuzz all that reads what others write, for SECONDS in all
-	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/fuzz/test_any_*.py
+	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/fuzz/test_any_*.py
 
 bench: setup ## Measure, beside a bare Go plugin and the machine's floor
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -1,4 +1,4 @@
-"""What `make` says where something is missing."""
+"""What `make` says, and what it passes on to the tests."""
 
 import os
 import subprocess
@@ -34,3 +34,20 @@ def test_an_older_python_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"devhost needs Python 3.11 or newer, and {python} is 3.9; name another" in done.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+def test_a_seed_is_heeded_in_ci_too() -> None:
+    """Hypothesis has a profile for CI that ignores it, so CI was green with inputs that pass."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import tests.conftest, hypothesis; print(hypothesis.settings.default.derandomize)",
+        ],
+        cwd=ROOT,
+        env=os.environ | {"CI": "true"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "False\n"

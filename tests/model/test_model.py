@@ -626,11 +626,9 @@ def run(monkeypatch: pytest.MonkeyPatch, binary: Path | None, examples: int, ste
         max_examples=EXAMPLES or examples,
         stateful_step_count=50 if EXAMPLES else steps,
         suppress_health_check=list(HealthCheck),
-        print_blob=True,
         # To shrink takes long, because each attempt waits for things that do not happen.
         phases=list(Phase) if EXAMPLES and not RAW else [Phase.generate],
         report_multiple_bugs=False,
-        derandomize="CI" in os.environ and not EXAMPLES,
     )
     with asyncio.Runner() as loop:
         monkeypatch.setattr(Machine, "runner", loop, raising=False)
