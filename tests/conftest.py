@@ -7,7 +7,7 @@ module is but one: see tests/observe/conftest.py.
 """
 
 import asyncio
-import shutil
+import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -34,6 +34,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("devhost")
+# Below it are sockets, whose paths are at most 107 bytes long.
+tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,13 +73,18 @@ def patient() -> Iterator[None]:
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
-    """A short path: a socket's is at most 107 bytes long."""
-    path = Path(tempfile.mkdtemp(prefix="dh"))
-    (path / "plugins").mkdir()
-    (path / "colas").mkdir()
-    yield path
-    shutil.rmtree(path)
+def short_path() -> Iterator[Path]:
+    """An empty directory for sockets, whose paths are at most 107 bytes long."""
+    with tempfile.TemporaryDirectory(prefix="dh") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def directory(short_path: Path) -> Path:
+    """A directory for sockets, with one for a kubelet and one for devices."""
+    (short_path / "plugins").mkdir()
+    (short_path / "colas").mkdir()
+    return short_path
 
 
 @pytest.fixture

@@ -6,13 +6,11 @@ import json
 import os
 import pty
 import shlex
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,11 +123,8 @@ def mount(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def plugins() -> Iterator[Path]:
-    """A plugin directory with a short path: a socket's is at most 107 bytes long."""
-    path = Path(tempfile.mkdtemp(prefix="dh"))
-    yield path
-    shutil.rmtree(path)
+def plugins(short_path: Path) -> Path:
+    return short_path
 
 
 @pytest.fixture

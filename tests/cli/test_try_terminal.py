@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
@@ -48,13 +46,6 @@ def config(tmp_path: Path) -> Path:
     return config
 
 
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A directory with a short path, for sockets."""
-    with tempfile.TemporaryDirectory(prefix="dh") as directory:
-        yield Path(directory)
-
-
 def save(path: Path, text: str) -> None:
     path.write_text(text)
 
@@ -64,8 +55,9 @@ def entries(directory: Path) -> list[Path]:
 
 
 def playing(config: Path, *flags: str, **more: str) -> AbstractAsyncContextManager[Screen]:
+    """With room for any path in a line."""
     argv = [*PROGRAM, "try", str(config), "--allow-path", f"{config.parent}/colas/*", *flags]
-    return terminal(argv, environment(**more))
+    return terminal(argv, environment(**more), columns=250)
 
 
 async def ended(screen: Screen) -> int:
@@ -78,14 +70,14 @@ async def test_play(config: Path) -> None:
     async with playing(config, "--listen", "127.0.0.1:0") as screen:
         modes = screen.modes()
         await screen.shows("example.com/cola: 2 of 2 allocatable")
-        assert screen.lines[0] == f"What kubelet sees of {config}"[:80]
+        assert screen.lines[0] == f"What kubelet sees of {config}"
         assert screen.lines[1].startswith("metrics: http://127.0.0.1:")
         assert screen.lines[-1] == ">"
         assert screen.modes() != modes
         screen.type("al\tcola 2\r")
         await screen.shows("pod-1 has cherry, classic; its container receives")
         await screen.shows("  env COLA=cherry,classic")
-        assert f"  mount {config.parent}/colas/cherry"[:80] in screen.text
+        assert f"  mount {config.parent}/colas/cherry at" in screen.text
         await screen.shows("  cherry   Healthy    pod-1")
         (config.parent / "colas" / "classic").unlink()
         await screen.shows("  classic  Unhealthy  pod-1    not found any more")
@@ -128,9 +120,9 @@ async def test_every_command_is_answered(config: Path) -> None:
 
 
 async def test_an_edit_applies_and_a_mistake_is_shown(
-    config: Path, tmp_path: Path, short: Path
+    config: Path, tmp_path: Path, short_path: Path
 ) -> None:
-    editor = short / "editor"
+    editor = short_path / "editor"
     editor.write_text(f"#!/bin/sh\necho editing; read answer; printf '%s' '{TOKENS}' >>\"$1\"\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
@@ -145,8 +137,10 @@ async def test_an_edit_applies_and_a_mistake_is_shown(
         await screen.shows("example.com/token: 3 of 3 allocatable")
 
 
-async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, short: Path) -> None:
-    editor = short / "editor"
+async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(
+    config: Path, short_path: Path
+) -> None:
+    editor = short_path / "editor"
     save(editor, "#!/bin/sh\necho as $$-; exec sleep 1000\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
@@ -170,9 +164,11 @@ async def test_ctrl_c_is_for_the_editor_and_sigterm_for_both(config: Path, short
         os.close(editing)
 
 
-async def test_an_editor_that_leaves_the_terminal_in_disorder(config: Path, short: Path) -> None:
+async def test_an_editor_that_leaves_the_terminal_in_disorder(
+    config: Path, short_path: Path
+) -> None:
     """The modes that are given back at the end are those from before it."""
-    editor = short / "editor"
+    editor = short_path / "editor"
     save(editor, "#!/bin/sh\nstty raw -echo\nexit 3\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
@@ -239,16 +235,16 @@ asyncio.run(main())
         assert screen.modes() == modes
 
 
-async def test_ctrl_backslash_ends_it_and_nothing_is_left(config: Path, short: Path) -> None:
+async def test_ctrl_backslash_ends_it_and_nothing_is_left(config: Path, short_path: Path) -> None:
     """As it ends other programs, also if the loop hangs."""
-    async with playing(config, TMPDIR=str(short)) as screen:
+    async with playing(config, TMPDIR=str(short_path)) as screen:
         modes = screen.modes()
         await screen.shows("2 of 2")
-        assert entries(short)
+        assert entries(short_path)
         screen.type("\x1c")
         assert await ended(screen) == -signal.SIGQUIT
         assert screen.modes() == modes
-        assert not entries(short)
+        assert not entries(short_path)
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with jobs")

@@ -5,8 +5,7 @@ import contextlib
 import itertools
 import os
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -118,15 +117,6 @@ class Tree:
             os.mknod(self.at(path), mode, os.makedev(*number))
         except PermissionError:
             pytest.skip("device nodes cannot be made here: run as root")
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """A short path: a socket's is at most 107 bytes long."""
-    path = Path(tempfile.mkdtemp(prefix="dh"))
-    (path / "plugins").mkdir()
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

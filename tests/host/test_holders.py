@@ -234,16 +234,16 @@ async def test_a_failure_is_logged_once_and_so_is_its_end(
 
 
 async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real client against the stand-in kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.01)
-    path = tmp_path / "kubelet.sock"
+    path = short_path / "kubelet.sock"
     holders, changed = Holders(PodResources(path)), asyncio.Event()
     with pytest.raises(KubeletError, match=r"kubelet\.sock: no such socket"):
         await holders.refresh()
     holders.subscribe(changed.set)
-    async with a_node(tmp_path / "plugins", path) as node, running(holders):
+    async with a_node(short_path / "plugins", path) as node, running(holders):
         await node.registered(*healthy("a"))
         await node.kubelet.admit("one", {"main": {COLA: 1}})
         async with asyncio.timeout(60):

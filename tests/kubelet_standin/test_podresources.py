@@ -25,13 +25,13 @@ Topology = list[int] | None
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "pod-resources" / "kubelet.sock"
+def path(short_path: Path) -> Path:
+    return short_path / "pod-resources" / "kubelet.sock"
 
 
 @pytest.fixture
-async def node(tmp_path: Path, path: Path) -> AsyncIterator[Node]:
-    async with a_node(tmp_path / "plugins", path) as node:
+async def node(short_path: Path, path: Path) -> AsyncIterator[Node]:
+    async with a_node(short_path / "plugins", path) as node:
         yield node
 
 
@@ -217,9 +217,9 @@ async def test_two_containers_and_two_pods_may_hold_one_device(
     await server.stop(None)
 
 
-async def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
-    odd = tmp_path / "50% ü?#" / "kubelet.sock"
-    kubelet = SimulatedKubelet(tmp_path / "plugins", odd)
+async def test_a_path_may_have_any_characters(short_path: Path) -> None:
+    odd = short_path / "50% ü?#" / "kubelet.sock"
+    kubelet = SimulatedKubelet(short_path / "plugins", odd)
     await kubelet.start()
     assert await PodResources(odd).holders() == {}
     await kubelet.stop()
@@ -367,12 +367,12 @@ async def test_a_kill_ends_the_connections(node: Node, path: Path) -> None:
 
 
 async def test_a_start_that_cannot_serve_it_leaves_nothing_running(
-    tmp_path: Path, in_the_way: Path
+    short_path: Path, in_the_way: Path
 ) -> None:
-    kubelet = SimulatedKubelet(tmp_path / "plugins", in_the_way)
+    kubelet = SimulatedKubelet(short_path / "plugins", in_the_way)
     with pytest.raises(OSError, match=r"kubelet\.sock"):
         await kubelet.start()
-    assert list((tmp_path / "plugins").iterdir()) == []
+    assert list((short_path / "plugins").iterdir()) == []
     kubelet.pod_resources = None
     await kubelet.start()
     await kubelet.stop()

@@ -204,9 +204,9 @@ async def a_node(directory: Path, pod_resources: Path | None = None) -> AsyncIte
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+async def node(short_path: Path) -> AsyncIterator[Node]:
     before = asyncio.all_tasks()
-    async with a_node(tmp_path) as node:
+    async with a_node(short_path) as node:
         yield node
     left = [task for task in asyncio.all_tasks() - before if "kubelet:" in task.get_name()]
     assert left == []
@@ -826,49 +826,49 @@ async def test_a_plugin_that_is_away_lets_containers_restart_unless_prestart_is_
 # The kubelet's own life
 
 
-async def test_start_clears_sockets_and_nothing_else(tmp_path: Path) -> None:
+async def test_start_clears_sockets_and_nothing_else(short_path: Path) -> None:
     for name in ("kubelet.sock", "old.sock"):
         with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(tmp_path / name))
-    (tmp_path / "sub").mkdir()
+            dead.bind(str(short_path / name))
+    (short_path / "sub").mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / "sub" / "kept.sock"))
-    (tmp_path / "kubelet_internal_checkpoint").touch()
-    (tmp_path / "dangling").symlink_to("nowhere")
-    (tmp_path / "link").symlink_to("sub/kept.sock")
-    async with a_node(tmp_path):
-        assert names(tmp_path) == [
+        dead.bind(str(short_path / "sub" / "kept.sock"))
+    (short_path / "kubelet_internal_checkpoint").touch()
+    (short_path / "dangling").symlink_to("nowhere")
+    (short_path / "link").symlink_to("sub/kept.sock")
+    async with a_node(short_path):
+        assert names(short_path) == [
             "dangling",
             "kubelet.sock",
             "kubelet_internal_checkpoint",
             "sub",
         ]
-        assert (tmp_path / "sub" / "kept.sock").is_socket()
-    assert not (tmp_path / "kubelet.sock").exists()
+        assert (short_path / "sub" / "kept.sock").is_socket()
+    assert not (short_path / "kubelet.sock").exists()
 
 
-async def test_start_makes_the_directory(tmp_path: Path) -> None:
-    async with a_node(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b" / "kubelet.sock").is_socket()
+async def test_start_makes_the_directory(short_path: Path) -> None:
+    async with a_node(short_path / "a" / "b"):
+        assert (short_path / "a" / "b" / "kubelet.sock").is_socket()
 
 
-async def test_a_second_start_is_an_error_and_a_second_stop_is_not(tmp_path: Path) -> None:
-    kubelet = SimulatedKubelet(tmp_path)
+async def test_a_second_start_is_an_error_and_a_second_stop_is_not(short_path: Path) -> None:
+    kubelet = SimulatedKubelet(short_path)
     await kubelet.stop()
     await kubelet.start()
     with pytest.raises(RuntimeError, match="already running"):
         await kubelet.start()
     await kubelet.stop()
     await kubelet.stop()
-    assert names(tmp_path) == []
+    assert names(short_path) == []
 
 
-async def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
-    (tmp_path / "kubelet.sock").touch()
-    kubelet = SimulatedKubelet(tmp_path)
+async def test_a_start_that_fails_leaves_nothing_running(short_path: Path) -> None:
+    (short_path / "kubelet.sock").touch()
+    kubelet = SimulatedKubelet(short_path)
     with pytest.raises(FileExistsError):
         await kubelet.start()
-    assert names(tmp_path) == ["kubelet.sock"]
+    assert names(short_path) == ["kubelet.sock"]
 
 
 async def test_stop_ends_the_plugins_streams(node: Node) -> None:

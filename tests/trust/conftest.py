@@ -8,6 +8,6 @@ from tests.trust.attack import Victim
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Victim:
+def node(short_path: Path) -> Victim:
     """A node's files below a root of their own."""
-    return Victim(tmp_path)
+    return Victim(short_path)

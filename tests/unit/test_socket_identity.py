@@ -91,10 +91,10 @@ def test_without_a_descriptor_the_number_has_to_do(
         assert kubelet.identity() == identity
 
 
-def test_the_directory_was_renamed(tmp_path: Path) -> None:
+def test_the_directory_was_renamed(short_path: Path) -> None:
     """Not the socket alone."""
-    with contextlib.closing(KubeletSocket(tmp_path / "plugins")) as kubelet:
-        assert kubelet.problem() == f"{tmp_path / 'plugins'} is not there"
+    with contextlib.closing(KubeletSocket(short_path / "plugins")) as kubelet:
+        assert kubelet.problem() == f"{short_path / 'plugins'} is not there"
 
 
 def test_why_there_is_no_kubelet(kubelet: KubeletSocket, monkeypatch: pytest.MonkeyPatch) -> None:
