@@ -93,8 +93,7 @@ async def test_a_full_directory_does_not_end_the_process(
         )
         await serves_on(standin, place)
         if count > ENTRIES_MAX or directories * count > ENTRIES_TOTAL_MAX:
-            line = await daemon.logged("source failed")
-            assert "entries" in line["reason"]
+            await daemon.logged("entries", msg="source failed")  # not in time, perhaps, before that
         await serves_on(standin, place)
         daemon.signal(1)
         await serves_on(standin, place)
