@@ -82,3 +82,14 @@ RESOURCES_MAX: Final = 1000
 # tokens, and at least one device of each resource, times `replicas`) is checked in
 # loading/source_checks.py; what is found, in host/quota.py.
 DEVICE_IDS_MAX: Final = 20_000
+# Entries of a resource's `allocate` (devhost/loading/collision_checks.py). A scan puts all of them
+# together for each new device, which for 20,000 devices and 100 entries takes 5 s of CPU time.
+ALLOCATE_ENTRIES_MAX: Final = 200
+# Those of them whose names or container paths are made from the device, so that no two devices may
+# have the same: a scan notes each, in 170 bytes.
+ALLOCATE_NAMES_MAX: Final = 16
+# Characters of an answer to Allocate (devhost/allocation/rendering.py): kubelet refuses more.
+ANSWER_MAX: Final = 4 * 1024 * 1024
+# The CDI spec of a resource (devhost/allocation/cdi_devices.py), which lies in the node's memory;
+# devices beyond are unhealthy.
+CDI_SPEC_MAX: Final = 4 * 1024 * 1024

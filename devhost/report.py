@@ -9,7 +9,6 @@ from typing import Any, Final
 from devhost.allocation import name_policy
 from devhost.allocation.cdi import spec
 from devhost.allocation.cdi_devices import cdi_devices, named
-from devhost.allocation.declaration import combine
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import PlannedStep, planned
@@ -306,8 +305,8 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     host_paths = HostPaths(scanner.files, scanner.policy)
     needed: dict[str, None] = {}
     for device in snapshot.devices.values():
-        if device.rendered is not None and device.healthy:
-            whole = combine(scanner.rules, {device.id: device.rendered}, (device.id,))
+        if device.healthy:
+            whole = scanner.alone(device, scanner.rules)
             refusals = name_policy.refusals(scanner.policy, scanner.resource.name, whole)
             needed |= dict.fromkeys(refusals) | host_paths.needs(whole)
     return list(needed)

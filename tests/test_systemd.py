@@ -52,6 +52,7 @@ async def test_what_it_starts_serves_kubelet(directory: Path) -> None:
         "run",
         "/etc/devhost/config.yaml",
     )
+    assert {"MemoryMax", "TasksMax"} <= {key for key, _ in settings}
     variables = dict(value.split("=", 1) for key, value in settings if key == "Environment")
     known = {one.envvar for one in run_command.params}
     assert set(variables) <= known

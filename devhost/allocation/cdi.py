@@ -87,12 +87,14 @@ class CdiDevice:
         mounts: Its mounts, with links in host paths resolved: the library does not.
         envs: Environment variables. Where the pod sets one of the name too, this one wins with
             library v1.1.1; before, the container has both.
+        problem: Why the spec does not have it.
     """
 
     name: str
     nodes: Sequence[CdiNode] = ()
     mounts: Sequence[MountSpec] = ()
     envs: Mapping[str, str] = field(default_factory=dict)
+    problem: str | None = None
 
     @property
     def empty(self) -> bool:
@@ -226,6 +228,11 @@ def entry(device: CdiDevice) -> SpecEntry:
         "name": device.name,
         "containerEdits": {name: edit for name, edit in edits.items() if edit},
     }
+
+
+def size(device: CdiDevice) -> int:
+    """Return how many bytes of the file a device takes, about."""
+    return 0 if device.empty else len(json.dumps([[entry(device)]], indent=2))
 
 
 def _node(node: CdiNode) -> dict[str, object]:

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
-from devhost.allocation.declaration import Declaration, combine
+from devhost.allocation.declaration import Declaration
 from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.rules import Rules
 from devhost.errors import AllocationError
+from devhost.limits import CDI_SPEC_MAX
 from devhost.model.allocation import DeviceSpec
 from devhost.model.device import FileKind, HostDevice, Snapshot
+
+_TOO_LARGE: Final = f"the CDI spec would be larger than {CDI_SPEC_MAX >> 20} MiB"
 
 
 def cdi_devices(
@@ -24,14 +29,24 @@ def cdi_devices(
             container that has it may start again.
     """
     host_paths = HostPaths(declaration.files, declaration.policy)
+    rules = tuple(rule for rule in declaration.rules if rule.in_cdi_spec)
     found: dict[str, CdiDevice] = {}
-    for device_id, device in snapshot.devices.items():
+    size = 0
+
+    def is_new(device: HostDevice) -> bool:
+        return device.id not in before or before[device.id].problem is not None
+
+    for device in sorted(snapshot.devices.values(), key=is_new):
+        device_id = device.id
         present = device.missing_since is None and not device.replaced
-        brought = _brought(declaration, device, host_paths) if present else None
+        brought = _brought(declaration, rules, device, host_paths) if present else None
         if brought is None:
             brought = before.get(device_id)
-        if brought is not None:
-            found[device_id] = brought
+        if brought is None:
+            continue
+        if size + (more := cdi.size(brought)) > CDI_SPEC_MAX:
+            brought, more = CdiDevice(brought.name, problem=_TOO_LARGE), 0
+        found[device_id], size = brought, size + more
     return found
 
 
@@ -42,21 +57,23 @@ def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -
         for device_id, one in written.items()
         if not one.empty
     }
+    problems = {device_id: one.problem for device_id, one in written.items()}
     devices = {
-        device_id: replace(device, cdi_name=names.get(device_id))
+        device_id: replace(
+            device,
+            cdi_name=names.get(device_id),
+            reason=device.reason or problems.get(device_id),
+        )
         for device_id, device in snapshot.devices.items()
     }
     return replace(snapshot, devices=devices)
 
 
 def _brought(
-    declaration: Declaration, device: HostDevice, host_paths: HostPaths
+    declaration: Declaration, rules: Rules, device: HostDevice, host_paths: HostPaths
 ) -> CdiDevice | None:
-    if device.rendered is None:
-        return None
     try:
-        rendered, ids = {device.id: device.rendered}, (device.id,)
-        whole = combine(declaration.rules, rendered, ids, lambda rule: rule.in_cdi_spec)
+        whole = declaration.alone(device, rules)
         if declaration.name_refusal(whole):
             return None
         devices, mounts = host_paths.present(whole.devices), host_paths.present(whole.mounts)

@@ -1,22 +1,22 @@
-"""What each device brings into a container, by its resource's rules; pure.
+"""What containers receive by a resource's rules; pure.
 
-It is rendered when the device is found, so that what cannot be rendered makes the device
-unhealthy instead of failing a pod for good. At Allocate only ``${index}`` and ``${count}`` are
-left to fill in.
+It is put together for each device alone when the device is found, so that what cannot be rendered
+makes the device unhealthy instead of failing a pod for good. Only the error is kept, not the text:
+at Allocate the same is done for the devices of one container.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from devhost.allocation.declaration import combine
-from devhost.allocation.rules import Rule, Rules
-from devhost.allocation.variables import LATE_VARIABLES, LINK_VARIABLES, ToLocal, variables
+from devhost.allocation.rules import Rule, Rules, Target
+from devhost.allocation.variables import LINK_VARIABLES, ToLocal, variables
 from devhost.errors import AllocationError
-from devhost.model.allocation import Allocation, Rendered, RenderedEntry
-from devhost.model.device import HostDevice, Node
+from devhost.limits import ANSWER_MAX
+from devhost.model import names
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
+from devhost.model.device import HostDevice
 from devhost.model.template import MissingVariableError, Template
-
-ContainerKey = tuple[str, str | Template]
-"""A name or container path: of what kind it is, and its text."""
 
 
 def each(
@@ -44,37 +44,52 @@ def each(
     return tuple(results)
 
 
-def render(rules: Rules, device_id: str, nodes: Sequence[Node]) -> tuple[Rendered, Allocation]:
-    """Render every rule for a device; return that, and what a container receives for it alone.
+def combine(
+    rules: Rules,
+    constants: Mapping[str, str],
+    devices: Iterable[HostDevice],
+    advertised_ids: Iterable[str],
+) -> Allocation:
+    """Put together what one container receives, without looking at the host.
+
+    Args:
+        rules: The rules that count.
+        constants: The variables that are the same for all devices.
+        devices: The distinct devices.
+        advertised_ids: The IDs that the kubelet asked for.
 
     Raises:
-        AllocationError: A variable has no value, a result is illegal, or no container can have
-            the device. The reason is meant for the device's health.
+        AllocationError: A variable has no value, a result is illegal, or the devices cannot be in
+            one container together.
     """
-    values = [variables(node, device_id, nodes) for node in nodes]
-    rendered = Rendered(
-        tuple([_entries(rule, nodes, values) if rule.per_device else () for rule in rules])
-    )
-    return rendered, combine(rules, {device_id: rendered}, (device_id,))
+    by_id = {device.id: device for device in devices}
+    known = {**constants, "count": str(len(by_id))}
+    container = _Container()
+    for rule in rules:
+        if not rule.per_device:
+            container.add(rule, _entries(rule, [known]))
+    for index, device_id in enumerate(names.natural(by_id)):
+        nodes, last = by_id[device_id].nodes, {**known, "index": str(index)}
+        values = [variables(node, device_id, nodes) | last for node in nodes]
+        is_node = [node.state is not None and node.state.kind.is_node for node in nodes]
+        for rule in rules:
+            if rule.per_device:
+                chosen = itertools.compress(values, is_node) if rule.nodes_only else values
+                container.add(rule, _entries(rule, chosen), device_id)
+    return container.allocation(advertised_ids)
 
 
-def _entries(
-    rule: Rule, nodes: Sequence[Node], values: Sequence[Mapping[str, str]]
-) -> tuple[RenderedEntry, ...]:
-    entries: list[RenderedEntry] = []  # equal results of one device once
-    for node, known in zip(nodes, values, strict=True):
-        if rule.nodes_only and not (node.state and node.state.kind.is_node):
-            continue
+def _entries(rule: Rule, each: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the names and values that a rule gives, by the variables of each node."""
+    for values in each:
         try:
-            key = _bound(rule.key, known)
-            entry = RenderedEntry(key, key if rule.same else _bound(rule.value, known))
+            key = rule.key.render(values)
+            entry = key, key if rule.same else rule.value.render(values)
         except MissingVariableError as error:
             if not rule.optional:
                 raise AllocationError(_no_value(rule, error)) from None
         else:
-            if entry not in entries:
-                entries.append(entry)
-    return tuple(entries)
+            yield entry
 
 
 def _no_value(rule: Rule, error: MissingVariableError) -> str:
@@ -84,50 +99,150 @@ def _no_value(rule: Rule, error: MissingVariableError) -> str:
     return f"{rule.label}: {error}"
 
 
-def _bound(text: Template, known: Mapping[str, str]) -> str | Template:
-    """Fill in all but what is known at Allocate only.
+class _Container:
+    """Collects rendered entries; refuses what is illegal, or has two different values."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._texts: dict[Target, dict[str, list[str]]] = {}
+        self._joined: dict[tuple[Target, str], str] = {}
+        self._paths: dict[str, DeviceSpec | MountSpec] = {}
+        self._cdi: dict[str, None] = {}
+
+    def add(
+        self, rule: Rule, entries: Iterable[tuple[str, str]], device: str | None = None
+    ) -> None:
+        """Add what a rule gives, for one device or for the container.
+
+        Raises:
+            AllocationError: An entry is illegal, or collides with another.
+        """
+        for key, value in dict.fromkeys(entries):  # equal results of one device count once
+            self._size += len(key) + len(value)
+            if self._size > ANSWER_MAX:
+                most = f"{ANSWER_MAX >> 20} MiB"
+                raise AllocationError(f"a container would receive more than {most} of text")
+            _check(rule, key, value)
+            if rule.target == "cdi":
+                self._cdi[value] = None
+            elif rule.target in ("devices", "mounts"):
+                self._add_path(rule, key, value, device)
+            else:
+                self._add_text(rule, key, value)
+
+    def _add_text(self, rule: Rule, key: str, value: str) -> None:
+        values = self._texts.setdefault(rule.target, {}).setdefault(key, [])
+        if rule.joined and (not values or (rule.target, key) in self._joined):
+            self._joined[rule.target, key] = rule.separator
+            values.append(value)
+        elif not values:
+            values.append(value)
+        elif values != [value]:
+            raise AllocationError(
+                f"{rule.target} {key} has two values, {values[0]!r} and {value!r}{_hint(rule)}"
+            )
+
+    def _add_path(self, rule: Rule, container: str, host: str, device: str | None) -> None:
+        spec: DeviceSpec | MountSpec
+        if rule.target == "devices":
+            spec = DeviceSpec(
+                host,
+                container,
+                rule.permissions,
+                rule.optional,
+                device,
+                rule.uid,
+                rule.gid,
+                rule.mode,
+            )
+        else:
+            spec = MountSpec(host, container, rule.read_only, rule.optional, device)
+        other = self._paths.setdefault(container, spec)
+        if other is not spec and _essence(other) != _essence(spec):
+            raise AllocationError(
+                f"container path {container} is set twice: to {other.host_path} and to "
+                f"{host}{_hint(rule)}"
+            )
+
+    def allocation(self, advertised_ids: Iterable[str]) -> Allocation:
+        """Return what was collected."""
+        specs = self._paths.values()
+        return Allocation(
+            device_ids=tuple(names.natural(advertised_ids)),
+            envs=self._mapping("env"),
+            mounts=tuple([spec for spec in specs if isinstance(spec, MountSpec)]),
+            devices=tuple([spec for spec in specs if isinstance(spec, DeviceSpec)]),
+            annotations=self._mapping("annotations"),
+            cdi_devices=tuple(self._cdi),
+        )
+
+    def _mapping(self, target: Target) -> dict[str, str]:
+        return {
+            key: self._joined.get((target, key), "").join(values)
+            for key, values in self._texts.get(target, {}).items()
+        }
+
+
+def _hint(rule: Rule) -> str:
+    return "; use ${index} to tell devices apart" if rule.per_device else ""
+
+
+def _essence(spec: DeviceSpec | MountSpec) -> tuple[object, ...]:
+    mode = spec.permissions if isinstance(spec, DeviceSpec) else spec.read_only
+    return type(spec), spec.host_path, mode
+
+
+_CHECKS: Final[Mapping[Target, tuple[Callable[[str], str | None], Callable[[str], str | None]]]] = {
+    "env": (names.env_name_problem, names.text_problem),
+    "annotations": (names.annotation_key_problem, names.text_problem),
+    "devices": (names.path_problem, names.path_problem),
+    "mounts": (names.path_problem, names.path_problem),
+    "cdi": (names.cdi_name_problem, names.cdi_name_problem),
+}
+
+
+def _check(rule: Rule, key: str, value: str) -> None:
+    """Refuse what no container can hold.
 
     Raises:
-        MissingVariableError: A variable has no value.
+        AllocationError: The rendered name, path or value is illegal.
     """
-    bound = text.bind(known)
-    if bound.is_literal:
-        return bound.render({})
-    if missing := bound.names - LATE_VARIABLES:
-        raise MissingVariableError(min(missing))
-    return bound
+    check_key, check_value = _CHECKS[rule.target]
+    same = key is value and check_key is check_value
+    if problem := check_key(key) or (None if same else check_value(value)):
+        raise AllocationError(f"{rule.label}: {problem}")
+    if rule.joined and rule.separator and rule.separator in value:
+        raise AllocationError(
+            f"{rule.label}: the value {value!r} contains the separator {rule.separator!r}"
+        )
 
 
-def clashes(rules: Rules, rendered: Mapping[str, Rendered]) -> dict[str, str]:
-    """Return the devices whose names or container paths another device has taken, and why.
+Taken = dict[int, tuple[int, str]]
+"""What devices have: names and container paths with their values, as hashes, and the device."""
 
-    Only where a name or path was made from the device: a constant one is the author's word
-    that a container gets one device.
+
+def clash(taken: Taken, device_id: str, alone: Allocation) -> str | None:
+    """Enter what a device has; return why it cannot be offered beside those entered before.
 
     Args:
-        rules: The resource's rules.
-        rendered: By device ID, those that take precedence first.
+        taken: What others have.
+        device_id: The device.
+        alone: What a container receives for it by the rules that are `Rule.exclusive`. A constant
+            name or path is the author's word that a container gets one device.
     """
-    taken: dict[ContainerKey, tuple[str | Template, str]] = {}
-    reasons: dict[str, str] = {}
-    for index, rule in enumerate(rules):
-        if not rule.exclusive:
-            continue
-        for device_id, one in rendered.items():
-            for entry in one.entries[index]:
-                key = (_namespace(rule), entry.key)
-                value, other = taken.setdefault(key, (entry.value, device_id))
-                if value != entry.value:
-                    reasons[device_id] = f"{rule.target} {entry.key} is used by device {other} too"
-    return reasons
-
-
-def exclusive_keys(rules: Rules, rendered: Rendered) -> Iterator[ContainerKey]:
-    """Yield the names and container paths of a device that no other device may have too."""
-    for rule, entries in zip(rules, rendered.entries, strict=True):
-        if entries and rule.exclusive:
-            yield from ((_namespace(rule), entry.key) for entry in entries)
-
-
-def _namespace(rule: Rule) -> str:
-    return "container path" if rule.target in ("devices", "mounts") else rule.target
+    problem = None
+    named: list[tuple[str, str, str, str]] = [
+        *(("env", "env", *one) for one in alone.envs.items()),
+        *(("annotations", "annotations", *one) for one in alone.annotations.items()),
+        *(
+            ("container path", "devices", one.container_path, one.host_path)
+            for one in alone.devices
+        ),
+        *(("container path", "mounts", one.container_path, one.host_path) for one in alone.mounts),
+    ]
+    for space, what, key, value in named:
+        mine = hash(value)
+        text, other = taken.setdefault(hash((space, key)), (mine, device_id))
+        if text != mine:
+            problem = f"{what} {key} is used by device {other} too"
+    return problem

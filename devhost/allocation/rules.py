@@ -1,9 +1,9 @@
 """A resource's ``allocate`` as rules, compiled once; pure."""
 
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Final, Literal
 
-from devhost.allocation.variables import CONTAINER_VARIABLES, LATE_VARIABLES, constants
+from devhost.allocation.variables import CONTAINER_VARIABLES, LATE_VARIABLES
 from devhost.immutable import immutable
 from devhost.model.config import Resource
 from devhost.model.template import Template
@@ -31,7 +31,6 @@ class Rule:
         joined: Whether the devices' values make one value together.
         own: Whether its value is the path of the device's own node.
         exclusive: Whether what it names is made from the device, so that no other may have it.
-        late: Whether the name that it makes, not a path, is known at Allocate only.
     """
 
     target: Target
@@ -50,7 +49,6 @@ class Rule:
     per_device: bool = field(init=False)
     joined: bool = field(init=False)
     exclusive: bool = field(init=False)
-    late: bool = field(init=False)
     own: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,8 +60,6 @@ class Rule:
         exclusive = self.target != "cdi" and bool(named) and "index" not in named
         object.__setattr__(self, "exclusive", exclusive)
         object.__setattr__(self, "own", self.value == _PATH)
-        late = self.target not in ("devices", "mounts") and bool(self.key.names & LATE_VARIABLES)
-        object.__setattr__(self, "late", late)
 
     @property
     def in_cdi_spec(self) -> bool:
@@ -130,11 +126,3 @@ def rules_of(resource: Resource) -> Rules:
     ]
     rules += [Rule("cdi", name, name) for name in allocate.cdi]
     return tuple(rules)
-
-
-def bound(rules: Rules, resource: str, node_name: str) -> Rules:
-    """Fill in what is the same for every device: ``${resource}`` and ``${nodeName}``."""
-    values = constants(resource, node_name)
-    return tuple(
-        replace(rule, key=rule.key.bind(values), value=rule.value.bind(values)) for rule in rules
-    )

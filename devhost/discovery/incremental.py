@@ -6,6 +6,7 @@ an ID that is taken, a limit, a group, a directory that failed) is left to a ful
 hold both against each other.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -15,6 +16,7 @@ from devhost.discovery import identity, topology
 from devhost.discovery.roots import Root, read_names
 from devhost.discovery.scan import Scanner, ScanResult
 from devhost.discovery.selection import Selection, select
+from devhost.errors import AllocationError
 from devhost.limits import SKIPPED_MAX
 from devhost.model import names
 from devhost.model.device import HostDevice, Snapshot
@@ -51,7 +53,7 @@ class Incremental:
         self.scanner, self.snapshot = scanner, snapshot
         self._indexed = False
         self._ids: dict[str, str] = {}  # by path
-        self._keys: dict[rendering.ContainerKey, str] = {}  # who has a name or container path
+        self._keys: dict[int, str] = {}  # who has a name or container path, by its hash
         self._passing: set[str] = set()  # devices that change with time
 
     def scan(self, changed: Changed, now: float) -> ScanResult | None:
@@ -100,7 +102,8 @@ class Incremental:
         if self._is_former(found, ids):
             return None
         identified = scanner.identify(found, affected, lambda _: None, now)
-        rendered, _ = scanner.rendered(identified, affected, now)
+        scanner.render(identified, affected)
+        rendered, _ = scanner.present(identified, affected, now)
         choice = scanner.resource.topology
         devices, mixed = topology.placed(choice, rendered, affected, scanner.files)
         # One that ends now keeps its slot in this scan: the next one gives the slot away.
@@ -160,13 +163,16 @@ class Incremental:
             self._ids.pop(path, None)
         self._passing.discard(device.id)
 
-    def _keys_of(self, device: HostDevice) -> Iterator[rendering.ContainerKey]:
-        if device.rendered is not None:
-            yield from rendering.exclusive_keys(self.scanner.rules, device.rendered)
+    def _keys_of(self, device: HostDevice) -> rendering.Taken:
+        taken: rendering.Taken = {}
+        exclusive = tuple(rule for rule in self.scanner.rules if rule.exclusive)
+        with contextlib.suppress(AllocationError):
+            rendering.clash(taken, device.id, self.scanner.alone(device, exclusive))
+        return taken
 
     def _are_free(self, devices: Mapping[str, HostDevice], ids: AbstractSet[str]) -> bool:
         """Whether the devices' names and container paths are those of no other device."""
-        seen: set[rendering.ContainerKey] = set()
+        seen: set[int] = set()
         for device in devices.values():
             for key in self._keys_of(device):
                 other = self._keys.get(key, device.id)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from devhost.allocation import rendering
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import bound, rules_of
+from devhost.allocation.rules import rules_of
 from devhost.discovery import identity, topology
 from devhost.discovery.candidates import HOLD_S, Moment, OwnerOf
 from devhost.discovery.identity import NO_SOURCE, Identified
@@ -19,9 +20,11 @@ from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.limits import SKIPPED_MAX
 from devhost.model import names
-from devhost.model.allocation import Allocation, Rendered
+from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
+
+_REASON_MAX: Final = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,7 @@ class Scanner(Declaration):
         cls, resource: Resource, files: HostFiles, policy: Policy, node_name: str, *, hold_s: float
     ) -> "Scanner":
         """Compile a resource."""
-        rules = bound(rules_of(resource), resource.name, node_name)
-        return cls(resource, rules, files, policy, node_name, hold_s)
+        return cls(resource, rules_of(resource), files, policy, node_name, hold_s)
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -72,7 +74,7 @@ class Scanner(Declaration):
         self, found: Selection, identified: Identified, previous: Snapshot, now: float
     ) -> Snapshot:
         """Return the next snapshot. Looks at host paths, so it blocks."""
-        devices, unseen = self.rendered(identified, previous, now)
+        devices, unseen = self.present(identified, previous, now)
         devices, mixed = topology.placed(self.resource.topology, devices, previous, self.files)
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
@@ -90,47 +92,63 @@ class Scanner(Declaration):
     def snapshot(
         self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
     ) -> Snapshot:
-        """Do both; for a resource alone. Blocks."""
+        """Do all of it; for a resource alone. Blocks."""
         identified = self.identify(found, previous, owner_of, now)
+        self.render(identified, previous)
         return self.conclude(found, identified, previous, now)
 
-    def rendered(
+    def render(self, identified: Identified, previous: Snapshot) -> None:
+        """Find out which devices no container can have, by what they bring; pure.
+
+        What was legal before is not put together again for the same nodes.
+        """
+        exclusive = tuple(rule for rule in self.rules if rule.exclusive)
+        taken: rendering.Taken = {}
+        # Those that were offered before keep their names.
+        for device in sorted(
+            identified.devices.values(), key=lambda one: one.id not in previous.devices
+        ):
+            former = previous.devices.get(device.id)
+            legal = former is not None and former.legal and former.nodes == device.nodes
+            reason = None if legal else self._problem(device)
+            legal = reason is None
+            if legal and exclusive:
+                reason = rendering.clash(taken, device.id, self.alone(device, exclusive))
+            identified.devices[device.id] = replace(device, reason=_shortened(reason), legal=legal)
+
+    def _problem(self, device: HostDevice) -> str | None:
+        """Return why no container can have a device, by the texts that it brings."""
+        try:
+            return self.name_refusal(self.alone(device, self.rules))
+        except AllocationError as error:
+            return str(error)
+
+    def present(
         self, identified: Identified, previous: Snapshot, now: float
     ) -> tuple[dict[str, HostDevice], list[str]]:
-        """Return all devices that are known then, but for their NUMA nodes.
+        """Return all devices that are known then, but for their NUMA nodes. Blocks.
 
         Returns:
             The devices, and the host paths of optional mounts that this process cannot see.
         """
+        paths = tuple(rule for rule in self.rules if rule.target in ("devices", "mounts"))
         devices: dict[str, HostDevice] = {}
-        found: dict[str, Rendered] = {}
-        alone: dict[str, Allocation] = {}
         unseen: list[str] = []
-        for device_id, device in identified.devices.items():
-            try:
-                rendered, allocated = rendering.render(self.rules, device_id, device.nodes)
-            except AllocationError as error:
-                devices[device_id] = replace(device, reason=str(error))
-            else:
-                found[device_id], alone[device_id] = rendered, allocated
-        offered = {key: value for key, value in found.items() if key in previous.devices}
-        reasons = rendering.clashes(self.rules, offered | found)
         host_paths = HostPaths(self.files, self.policy)
-        for device_id, rendered in found.items():
-            nodes = identified.devices[device_id].nodes
-            for node in nodes:
+        for device_id, device in identified.devices.items():
+            devices[device_id] = device
+            if device.reason is not None:
+                continue
+            for node in device.nodes:
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
-            reason = (
-                next((node.problem for node in nodes if node.problem), None)
-                or reasons.get(device_id)
-                or self.name_refusal(alone[device_id])
-                or _unfit(alone[device_id], host_paths)
-            )
-            devices[device_id] = HostDevice(device_id, nodes, reason, rendered=rendered)
+            alone = self.alone(device, paths)
+            problem = next((node.problem for node in device.nodes if node.problem), None)
+            reason = _shortened(problem or _unfit(alone, host_paths))
+            devices[device_id] = replace(device, reason=reason)
             unseen += [
                 mount.host_path
-                for mount in alone[device_id].mounts
+                for mount in alone.mounts
                 if mount.optional and host_paths.is_unseen(mount)
             ]
         return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
@@ -202,6 +220,11 @@ def _cut(identified: Identified) -> Iterator[str]:
         yield f"{identified.cut} devices left out: {identity.NO_ROOM}"
 
 
+def _shortened(reason: str | None) -> str | None:
+    """Return a reason as it is kept for each device: it may cite a text of the file."""
+    return f"{reason[:_REASON_MAX]}…" if reason and len(reason) > _REASON_MAX else reason
+
+
 def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:
     """Return why a container could not be given a device alone."""
     for spec in alone.specs:
@@ -249,7 +272,8 @@ def _swapped(
 def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
     """Return what was known under an old declaration, for the next scan by a new one.
 
-    Each node gets the number of the new source that is its former one, or none.
+    Each node gets the number of the new source that is its former one, or none; what its devices
+    bring is put together again.
     """
     places = [
         next((at for at, source in enumerate(new.sources) if source == former), NO_SOURCE)
@@ -260,7 +284,7 @@ def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
         return replace(node, source=places[node.source] if node.source >= 0 else NO_SOURCE)
 
     devices = {
-        device_id: replace(device, nodes=tuple(moved(node) for node in device.nodes))
+        device_id: replace(device, nodes=tuple(moved(node) for node in device.nodes), legal=False)
         for device_id, device in found.devices.items()
     }
     return replace(found, devices=devices)

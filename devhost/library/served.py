@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.rules import bound, rules_of
+from devhost.allocation.rules import rules_of
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.library.calls import CallError
@@ -34,7 +34,7 @@ class ServedPlugin:
     def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
         """Return the scanner of the resource."""
         self._plugin.root = Path(files.root)
-        rules = bound(rules_of(self.resource), self.resource.name, node_name)
+        rules = rules_of(self.resource)
         return CodeScanner(
             self.resource, rules, files, TRUSTED, node_name, hold_s, methods=self._methods
         )

@@ -8,6 +8,7 @@ from devhost.loading.collision_checks import (
     check_between,
     check_collisions,
     check_constant_nodes,
+    check_number,
     check_trust,
     entries_of,
 )
@@ -59,6 +60,7 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
         if is_sound:
             sound.append((one, [*entries_of(one.path, one.resource)]))
     for one, entries in sound:
+        yield from check_number(one.path, entries)
         yield from check_collisions(one.resource, entries)
         yield from check_names(one.path, one.resource, entries, policy)
         yield from check_trust(one.path, one.resource, entries, policy)

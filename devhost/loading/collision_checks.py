@@ -8,6 +8,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.rules import Rule, rules_of
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
+from devhost.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
 from devhost.loading.kernel_names import glob_matches
 from devhost.loading.source_checks import is_single
 from devhost.loading.yamltree import Finding, Path
@@ -101,6 +102,17 @@ def _offers(kind: object, path: str) -> bool:
 
 def _matches(texts: Iterable[str], name: str) -> bool:
     return any(pattern.fullmatch(text, name) is not None for text in texts)
+
+
+def check_number(path: Path, entries: Entries) -> Iterator[Finding]:
+    """Refuse more entries than can be put together for each device."""
+    made = sum(rule.exclusive for _, rule in entries)
+    for count, most, what in (
+        (len(entries), ALLOCATE_ENTRIES_MAX, "entries"),
+        (made, ALLOCATE_NAMES_MAX, "names and container paths that are made from the device"),
+    ):
+        if count > most:
+            yield "error", (*path, "allocate"), f"{count} {what}, more than {most}", True
 
 
 def check_collisions(resource: Resource, entries: Entries) -> Iterator[Finding]:

@@ -18,9 +18,8 @@ def check_names(
     if reason := name_policy.resource_refusal(policy, resource.name):
         yield severity, (*path, "name"), reason, False
     for where, rule in entries:
-        key = rule.key.bind({"resource": resource.name})
-        if key.is_literal:
-            name = key.render({})
+        if rule.key.names <= {"resource"}:
+            name = rule.key.render({"resource": resource.name})
             if reason := name_policy.refusal(policy, resource.name, rule.target, name):
                 yield severity, where, reason, rule.target != "cdi"
         elif rule.target == "cdi" and not policy.allow_cdi:

@@ -1,31 +1,9 @@
-"""What a container receives, as values: first each device's part, then the whole."""
+"""What a container receives, as values."""
 
 from collections.abc import Mapping
 from dataclasses import field
 
 from devhost.immutable import immutable
-from devhost.model.template import Template
-
-
-@immutable
-class RenderedEntry:
-    """One entry of ``allocate`` as rendered for one device.
-
-    Attributes:
-        key: An environment variable's or annotation's name, or a container path; a template where
-            it has ``${index}`` or ``${count}``, which are known at Allocate only.
-        value: Its value, or the host path; a template as the key is.
-    """
-
-    key: str | Template
-    value: str | Template
-
-
-@immutable
-class Rendered:
-    """What a device brings into a container: the rendered entries of each rule, in their order."""
-
-    entries: tuple[tuple[RenderedEntry, ...], ...]
 
 
 @immutable

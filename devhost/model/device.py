@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Final
 
 from devhost.immutable import immutable
-from devhost.model.allocation import Rendered
 
 
 class FileKind(Enum):
@@ -158,7 +157,8 @@ class HostDevice:
         replaced: It exists but is no longer offered, or under another ID: it has to leave the list.
         remaining: The nodes that are left (`Node.key`) of a device that lacks one or has to go.
         swapped_at: When (on the host's clock) another device node was found in its place.
-        rendered: What it brings into a container; ``None`` where that could not be rendered.
+        legal: Whether what it brings into a container is known to be legal; a scan does not put
+            it together again for the same nodes.
         numa_nodes: The NUMA nodes that it is attached to.
         checked: The last round of its health checks.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
@@ -171,7 +171,7 @@ class HostDevice:
     replaced: bool = False
     remaining: frozenset[str] = frozenset()
     swapped_at: float | None = None
-    rendered: Rendered | None = None
+    legal: bool = False
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None

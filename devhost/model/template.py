@@ -17,6 +17,7 @@ TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
 
 # The variable that is meant by '$(a)', '${ a }', '${{a}}' or '${a:-b}'.
+_VARIABLES_MAX: Final = 1000  # a value may be as long as a path, and is put in for each
 _MEANT: Final = re.compile(r"(?:[{ ]+|\((?=[\w.]+\)))(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -78,10 +79,13 @@ class Template:
         """Parse ``text``.
 
         Raises:
-            TemplateError: It contains a ``$`` that is not part of ``${name}`` or ``$$``.
+            TemplateError: It contains a ``$`` that is not part of ``${name}`` or ``$$``, or very
+                many variables.
         """
         if "$" not in text:  # most strings
             return cls((text,) if text else ())
+        if text.count("${") > _VARIABLES_MAX:
+            raise TemplateError(f"more than {_VARIABLES_MAX} variables", text.index("${"))
         parts: list[TemplatePart] = []
         end = 0
         for match in _Grammar.pattern.finditer(text):
@@ -113,18 +117,6 @@ class Template:
         """The name of the variable that it begins with."""
         first = self.parts[0] if self.parts else None
         return first.name if isinstance(first, Variable) else None
-
-    def bind(self, values: Mapping[str, str]) -> "Template":
-        """Replace the variables in ``values`` and leave the others in place."""
-        if self.is_literal:
-            return self
-        parts: list[TemplatePart] = []
-        known = False
-        for part in self.parts:
-            value = values.get(part.name) if isinstance(part, Variable) else None
-            known = known or value is not None
-            parts.append(part if value is None else value)
-        return Template(_joined(parts)) if known else self
 
     def render(self, values: Mapping[str, str]) -> str:
         """Return the text.

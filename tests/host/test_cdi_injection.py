@@ -20,6 +20,7 @@ from devhost.host.holders import Holders
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from devhost.model.sources import Static
 from tests.support.scanning import selected
 
 NAME = "example.com/x"
@@ -83,6 +84,24 @@ async def test_nothing_is_named_that_the_file_lacks(tmp_path: Path) -> None:
     await bench.write()
     assert bench.names() == (f"devhost.{NAME}=0",)
     assert bench.written() == ["/lib"]
+
+
+async def test_a_device_beyond_the_largest_spec_is_unhealthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the spec stays there, whatever comes before it."""
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    resource = bench.scanner.resource
+    monkeypatch.setattr("devhost.allocation.cdi_devices.CDI_SPEC_MAX", 500)
+    (tmp_path / "lib").mkdir()
+    for count, beyond in ((2, ["1"]), (3, ["1", "2"])):
+        sources = (replace(resource.sources[0], static=Static(count=count)),)
+        bench.scanner = replace(bench.scanner, resource=replace(resource, sources=sources))
+        await bench.write()
+        judged = bench.injection.judged(bench.found()).devices
+        assert [one for one in judged if not judged[one].healthy] == beyond
+        assert "CDI spec would be larger than" in (judged["1"].reason or "")
+        assert bench.names() == (f"devhost.{NAME}=0",)
 
 
 async def test_what_is_away_for_a_moment_stays_in_the_file(tmp_path: Path) -> None:

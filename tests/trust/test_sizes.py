@@ -61,6 +61,22 @@ async def test_the_largest_configuration(
     assert await bounded.stop() == 0
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("entries", "value"), [(100, "${id}"), (1, "x" * 20_000 + "${id}")], ids=["many", "long"]
+)
+async def test_the_text_of_many_devices_is_not_kept(
+    bounded: Daemon, standin: SimulatedKubelet, entries: int, value: str
+) -> None:
+    """A short file may ask for hundreds of MiB of it."""
+    env = ", ".join(f"V{number}: '{value}'" for number in range(entries))
+    await bounded.start(tokens(a=MOST).replace("]}", f"], allocate: {{env: {{{env}}}}}}}"))
+    await standin.wait(A, MOST, MOST)
+    (answer,) = (await standin.admit("pod", {"c": {A: 1}})).values()
+    assert len(answer["envs"]) == entries
+    assert await bounded.stop() == 0
+
+
 async def test_an_edit_beyond_that_changes_nothing(
     bounded: Daemon, standin: SimulatedKubelet
 ) -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation.declaration import Declaration, combine
+from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
-from devhost.allocation.rendering import clashes, render
-from devhost.allocation.rules import Rules, bound, rules_of
-from devhost.allocation.variables import variables
+from devhost.allocation.rendering import Taken, clash, combine
+from devhost.allocation.rules import Rules, rules_of
+from devhost.allocation.variables import constants, variables
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.shapes import shaped
@@ -33,7 +33,7 @@ def rules(**section: Any) -> Rules:
             "allocate": {"devices": NONE, **section},
         },
     )
-    return bound(rules_of(resource), resource.name, "node-1")
+    return rules_of(resource)
 
 
 def node(path: str, kind: FileKind = FileKind.CHAR, **groups: str) -> Node:
@@ -45,18 +45,24 @@ def token(name: str) -> Node:
     return Node("", None, 0, name)
 
 
-def device(of: Rules, device_id: str, *nodes: Node) -> HostDevice:
-    own = nodes or (node(f"/dev/{device_id}"),)
-    return HostDevice(device_id, own, rendered=render(of, device_id, own)[0])
+def device(device_id: str, *nodes: Node) -> HostDevice:
+    return HostDevice(device_id, nodes or (node(f"/dev/{device_id}"),))
 
 
 def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
-    return combine(of, {one.id: one.rendered for one in devices if one.rendered}, ids)
+    return combine(of, constants("example.com/a", "node-1"), devices, ids)
+
+
+def clashes(of: Rules, *devices: HostDevice) -> dict[str, str]:
+    """Why devices cannot be offered beside those before them."""
+    own, taken = tuple(rule for rule in of if rule.exclusive), Taken()
+    found = {one.id: clash(taken, one.id, allocate(own, [one], [one.id])) for one in devices}
+    return {device_id: reason for device_id, reason in found.items() if reason}
 
 
 def given_to(of: Rules, *ids: str) -> Allocation:
     """What a container receives for devices named after their nodes."""
-    return allocate(of, [device(of, each) for each in ids], ids)
+    return allocate(of, [device(each) for each in ids], ids)
 
 
 # ── the one rule ──
@@ -94,14 +100,14 @@ def test_environment(env: Mapping[str, Any], ids: Sequence[str], envs: Mapping[s
 def test_two_devices_with_one_result_count_twice() -> None:
     """Equal results are counted once within a device, not across devices."""
     of = rules(env={"A": "${sort}"})
-    both = [device(of, each, node(f"/dev/{each}", sort="k")) for each in ("a", "b")]
+    both = [device(each, node(f"/dev/{each}", sort="k")) for each in ("a", "b")]
     assert allocate(of, both, ["a", "b"]).envs == {"A": "k,k"}
 
 
 def test_equal_results_of_one_device_count_once() -> None:
     """A device of several nodes gives its ID once and each of its paths."""
     of = rules(env={"IDS": "${id}", "PATHS": "${path}"})
-    card = device(of, "card", node("/dev/p"), node("/dev/q"))
+    card = device("card", node("/dev/p"), node("/dev/q"))
     assert allocate(of, [card], ["card"]).envs == {"IDS": "card", "PATHS": "/dev/p,/dev/q"}
 
 
@@ -148,7 +154,7 @@ def test_annotations_and_cdi_follow_the_rule() -> None:
 def test_the_answer_keeps_the_ids_that_were_asked_for() -> None:
     """Shares of one device are one device, named by all of their IDs."""
     of = rules(env={"A": "${id}", "N": "${count}"})
-    allocation = allocate(of, [device(of, "a")], ["a::10", "a::9"])
+    allocation = allocate(of, [device("a")], ["a::10", "a::9"])
     assert allocation.device_ids == ("a::9", "a::10")
     assert allocation.envs == {"A": "a", "N": "1"}
 
@@ -167,7 +173,7 @@ def test_left_out_devices_are_the_nodes_under_their_own_names(kind: FileKind) ->
     The host path stays as found: a link leads to the node also when a container starts again.
     """
     of = default_rules()
-    allocation = allocate(of, [device(of, "a", node("/dev/a", kind))], ["a"])
+    allocation = allocate(of, [device("a", node("/dev/a", kind))], ["a"])
     is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
     expected = (DeviceSpec("/dev/a", "/real/dev/a", "rw", device="a"),) if is_node else ()
     assert allocation == Allocation(device_ids=("a",), devices=expected)
@@ -176,13 +182,8 @@ def test_left_out_devices_are_the_nodes_under_their_own_names(kind: FileKind) ->
 def test_two_nodes_of_one_name_are_refused() -> None:
     """Two links that lead to one path, as they may at different moments."""
     of, state = default_rules(), FileState("/dev/x", FileKind.CHAR, (1, 3), (1, 2, 3))
-    rendered = {
-        name: render(of, name, [Node(f"/dev/by-id/{name}", state, 0, name)])[0] for name in "ab"
-    }
-    assert clashes(of, rendered) == {
-        "b": "devices /dev/x is used by device a too",
-    }
-    both = [HostDevice(name, (), rendered=one) for name, one in rendered.items()]
+    both = [device(name, Node(f"/dev/by-id/{name}", state, 0, name)) for name in "ab"]
+    assert clashes(of, *both) == {"b": "devices /dev/x is used by device a too"}
     with pytest.raises(AllocationError, match="container path /dev/x is set twice"):
         allocate(of, both, ["a", "b"])
 
@@ -190,14 +191,14 @@ def test_two_nodes_of_one_name_are_refused() -> None:
 def test_left_out_devices_of_a_group_are_all_its_nodes() -> None:
     """Every node of a device with several is handed over, its other files are not."""
     of = default_rules()
-    card = device(of, "c", node("/dev/p"), node("/etc/f", FileKind.FILE), node("/dev/q"))
+    card = device("c", node("/dev/p"), node("/etc/f", FileKind.FILE), node("/dev/q"))
     assert [spec.host_path for spec in allocate(of, [card], ["c"]).devices] == ["/dev/p", "/dev/q"]
 
 
 def test_a_token_is_no_node() -> None:
     """A device that is nothing physical hands over no node and has no path."""
     of = default_rules()
-    assert allocate(of, [device(of, "0", token("0"))], ["0"]).devices == ()
+    assert allocate(of, [device("0", token("0"))], ["0"]).devices == ()
     assert variables(token("0"), "0") == {"name": "0", "id": "0"}
 
 
@@ -234,21 +235,28 @@ def test_what_cannot_be_rendered_is_the_devices_reason(
 ) -> None:
     """A missing value, an illegal result or a separator in a value is found at the scan."""
     with pytest.raises(AllocationError) as caught:
-        render(rules(**section), device_id, [node("/dev/x")])
+        allocate(rules(**section), [device(device_id, node("/dev/x"))], [device_id])
     assert says in str(caught.value)
+
+
+def test_an_answer_of_more_text_than_kubelet_takes_is_refused() -> None:
+    of = rules(env={"A": "x" * 2_000_000 + "${id}"})
+    assert len(given_to(of, "a", "b").envs["A"]) == 4_000_003
+    with pytest.raises(AllocationError, match="a container would receive more than 4 MiB of text"):
+        given_to(of, "a", "b", "c")
 
 
 def test_a_separator_in_a_value_that_is_not_joined_is_fine() -> None:
     """A variable of its own for each device may hold any text."""
     of = rules(env={"A_${index}": "${path}"})
-    assert allocate(of, [device(of, "a", node("/dev/a,b"))], ["a"]).envs == {"A_0": "/dev/a,b"}
+    assert allocate(of, [device("a", node("/dev/a,b"))], ["a"]).envs == {"A_0": "/dev/a,b"}
 
 
 def test_an_optional_entry_without_a_value_is_left_out() -> None:
     """An optional variable is joined over the devices that have a value, or is not there."""
     of = rules(env={"A": {"value": "${serial}", "optional": True}, "B": "${id}"})
-    with_value = device(of, "a", node("/dev/a", serial="s1"))
-    without = device(of, "b")
+    with_value = device("a", node("/dev/a", serial="s1"))
+    without = device("b")
     assert allocate(of, [with_value, without], ["a", "b"]).envs == {"A": "s1", "B": "a,b"}
     assert allocate(of, [without], ["b"]).envs == {"B": "b"}
 
@@ -353,14 +361,14 @@ def test_a_device_that_could_not_be_rendered_is_refused() -> None:
 def test_clashes(section: Mapping[str, Any], groups: tuple[str, str], loser: str | None) -> None:
     """Of two devices that come to one name with two values, the one that came later loses."""
     of = rules(**section)
-    rendered = {
-        each: render(of, each, [node(f"/dev/{each}", minor=minor)])[0]
+    a, b = (
+        device(each, node(f"/dev/{each}", minor=minor))
         for each, minor in zip(("a", "b"), groups, strict=True)
-    }
-    found = clashes(of, rendered)
+    )
+    found = clashes(of, a, b)
     assert list(found) == ([loser] if loser else [])
     assert all("device a too" in reason for reason in found.values())
-    assert list(clashes(of, dict(reversed(rendered.items())))) == (["a"] if loser else [])
+    assert list(clashes(of, b, a)) == (["a"] if loser else [])
 
 
 def test_clashes_across_rules() -> None:
@@ -369,11 +377,9 @@ def test_clashes_across_rules() -> None:
         devices=[{"hostPath": "${path}", "containerPath": "/x${p}"}],
         mounts=[{"hostPath": "${path}", "containerPath": "/x${q}"}],
     )
-    rendered = {
-        "a": render(of, "a", [node("/dev/a", p="1", q="2")])[0],
-        "b": render(of, "b", [node("/dev/b", p="3", q="1")])[0],
-    }
-    assert list(clashes(of, rendered)) == ["b"]
+    a = device("a", node("/dev/a", p="1", q="2"))
+    b = device("b", node("/dev/b", p="3", q="1"))
+    assert list(clashes(of, a, b)) == ["b"]
 
 
 # ── properties ──
@@ -396,7 +402,7 @@ def test_the_answer_does_not_depend_on_the_order_of_the_question(
     orders: tuple[list[str], list[str]],
 ) -> None:
     """Devices and IDs in any order give the same answer, also in the order of its parts."""
-    devices = {each: device(FULL, each) for each in orders[0]}
+    devices = {each: device(each) for each in orders[0]}
     one = allocate(FULL, [devices[each] for each in orders[0]], orders[0])
     other = allocate(FULL, [devices[each] for each in orders[1]], orders[1])
     assert one == other
@@ -415,7 +421,7 @@ def test_index_is_the_place_in_natural_order(numbers: set[int]) -> None:
 
 def test_allocating_changes_no_device() -> None:
     """A device that was allocated gives the same answer again."""
-    one = device(FULL, "a")
+    one = device("a")
     before = replace(one)
     assert allocate(FULL, [one], ["a"]) == allocate(FULL, [one], ["a"])
     assert one == before

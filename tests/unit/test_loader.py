@@ -197,6 +197,8 @@ DEVICES: Final = f"{A}.allocate.devices"
         (KVM + "    allocate: {annotations: {cdi.k8s.io/x: a}}", "5:30", f"{A}.allocate.annotations.cdi.k8s.io/x", "'cdi.k8s.io/x': 'cdi.k8s.io/' annotations control the runtime and are not allowed"),
         (KVM + "    allocate: {annotations: {'a b': a}}", "5:30", f"{A}.allocate.annotations.a b", "not an annotation key"),
         # limits and things to come
+        (devices(*["/dev/x"] * 201), "5:5", f"{A}.allocate", "201 entries, more than 200"),
+        (devices(*["'/dev/${id}'"] * 17), "5:5", f"{A}.allocate", "17 names and container paths that are made from the device, more than 16"),
         (SLOTS + "    replicas: 15000", "5:5", f"{A}.replicas", "with this resource, the file has 30000 device IDs, more than 20000"),
         (SLOTS + "    replicas: 20001", "5:15", f"{A}.replicas", "should be at most 20000, not 20001"),
         (KVM + "    replicas: 20000\n" + TWO.split("resources:\n")[1].replace("a\n", "c\n", 1), "7:5", "resources[1].sources", "the file has 20001 device IDs"),
@@ -365,8 +367,11 @@ def test_more_resources_than_may_be_are_not_looked_at() -> None:
 
 def test_warnings_beyond_measure_hide_no_error() -> None:
     """Warnings are cut off too, but each error is still found; without one it loads."""
-    entries = [f"/d{number}" for number in range(PROBLEMS_MAX + 5)]
-    text = devices(*entries)
+    entries = ", ".join(f"/d{number}" for number in range(100))
+    text = "version: v1\nresources:\n" + "".join(
+        f"  - name: a.b/r{number}\n    sources: [dev: kvm]\n    allocate: {{devices: [{entries}]}}\n"
+        for number in range(PROBLEMS_MAX // 100 + 1)
+    )
     loaded = loads(text)
     assert loaded.config is not None
     assert [line.message for line in loaded.problems if "more than" in line.message] == [

@@ -15,7 +15,9 @@ from devhost.discovery import scan
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
+from devhost.loading.shapes import shaped
 from devhost.model import config, names
+from devhost.model.allocate import Allocate
 from devhost.model.device import Snapshot
 from tests.support.memory import IN_MEMORY
 from tests.support.scanning import survey
@@ -212,3 +214,26 @@ def test_who_names_a_limit_or_counts_tokens_has_no_other(
         (scans.x / name).touch()
     assert list(scans.at(0).devices) == ["a", "b", "c"]
     assert len(Scans(tmp_path, sources="static: 4").at(0).devices) == 4
+
+
+def test_a_changed_allocate_is_judged_again_for_unchanged_devices(tmp_path: Path) -> None:
+    """What was legal by the former one may not be by the next."""
+    scans = Scans(tmp_path, "allocate: {devices: [], env: {A: '${id}'}}")
+    (scans.x / "a,b").touch()
+    assert "separator" in (scans.at(0).devices["a,b"].reason or "")
+    for value, reason in (("x", None), ("${id}", "env A: the value 'a,b' contains")):
+        former = scans.scanner.resource
+        changed = replace(former, allocate=shaped(Allocate, {"devices": [], "env": {"A": value}}))
+        files = scans.scanner.files
+        scans.scanner = Scanner.of(changed, files, Policy(), "node", hold_s=0)
+        scans.last = scan.carried_over(scans.last, former, changed)
+        for now in (1, 2):
+            found = scans.at(now).devices["a,b"].reason
+            assert found == reason if reason is None else reason in (found or "")
+
+
+def test_a_reason_that_cites_a_long_text_is_cut(tmp_path: Path) -> None:
+    """It is kept for each device."""
+    scans = Scans(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
+    (scans.x / "a,b").touch()
+    assert len(scans.at(0).devices["a,b"].reason or "") < 1000

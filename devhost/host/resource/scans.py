@@ -184,6 +184,8 @@ class Scans:
                 expected = expected.intersection(node.key for node in found.nodes)
             self._ownership.decide(self._member, identified.offered, left, expected)
         self.left, self._found = frozenset(left), found
+        # However much text that is, the host is not to blame for the time that it takes.
+        await in_thread(f"render {name}", lambda: scanner.render(identified, previous))
         return await run(lambda: scanner.conclude(found, identified, previous, now))
 
     def _cut(self, identified: Identified, previous: Snapshot) -> None:
