@@ -93,8 +93,8 @@ class Scene:
         for name in self.shape.names:
             options = [f"path: {self.directory(name)}", f"types: {self.kind}"]
             without_extra = name == self.changed and not changed
-            if self.shape.shared or without_extra:  # one pattern each: a file may have 1,000
-                rest = f"[^{EXTRA}].*" if without_extra else ".*"
+            if self.shape.shared or without_extra:  # one glob each
+                rest = f"[!{EXTRA}]*" if without_extra else "*"
                 options.append(f'include: "{name}-{rest}"')
             lines += [
                 f"  - name: {full_name(name)}",

@@ -78,6 +78,9 @@ IDLE_CONNECTION_S: Final = 30.0
 # In loading/loader.py. With 20 tokens each they take some 180 MiB, and 40 KiB of the node's status,
 # which etcd limits to 1.5 MiB.
 RESOURCES_MAX: Final = 1000
+# A file of the state directory (devhost/host/state_files.py): those of 20,000 IDs fit in. A larger
+# one is damaged, and moved aside.
+STATE_BYTES_MAX: Final = 16 * 1024 * 1024
 # Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares (its
 # tokens, and at least one device of each resource, times `replicas`) is checked in
 # loading/source_checks.py; what is found, in host/quota.py.

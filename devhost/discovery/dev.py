@@ -1,5 +1,6 @@
 """The source ``dev``: each device node below /dev whose path there matches."""
 
+import fnmatch
 from collections.abc import Iterator
 
 from devhost.discovery.match import Match, Readings
@@ -38,7 +39,11 @@ class DevFinder:
         groups = pattern.fullmatch(self.options.pattern, name)
         if groups is None:
             return None
-        excluded = any(pattern.fullmatch(text, name) is not None for text in self.options.exclude)
+        last = name.rpartition("/")[2]
+        excluded = any(
+            fnmatch.fnmatchcase(name if "/" in glob else last, glob)
+            for glob in self.options.exclude
+        )
         reason = "excluded" if excluded else None
         return Match(f"/dev/{name}", name, groups, reason, (reading, name))
 

@@ -1,11 +1,11 @@
 """The source ``directory``: each entry is a device."""
 
-from collections.abc import Iterable, Iterator
+import fnmatch
+from collections.abc import Iterator, Sequence
 
 from devhost.discovery.match import Match, Readings
-from devhost.discovery.roots import DirectoryRoot, Reading, contents
+from devhost.discovery.roots import DirectoryRoot, contents
 from devhost.immutable import immutable
-from devhost.model import pattern
 from devhost.model.device import Skipped
 from devhost.model.sources import Directory
 
@@ -30,42 +30,22 @@ class DirectoryFinder:
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield each entry, or with ``recursive`` everything below."""
         reading = readings[self.roots[0]]
-        found = [name for name in reading.names if self._hidden or not name.startswith(".")]
-        include = self.options.include
-        if include is not None and not self.options.recursive:
-            some = {name for text in include for name in reading.between(text)}
-            yield from (self._match(reading, name) for name in found if name in some)
-            left = [name for name in found if name not in some]
-            in_part = set() if some else self._in_part(left)
-            yield from reading.skipped((one for one in left if one in in_part), _IN_PART)
-            yield from reading.skipped((one for one in left if one not in in_part), _NOT_INCLUDED)
-        else:
-            yield from (self._match(reading, name) for name in found)
+        include, left = self.options.include, []
+        for name in reading.names:
+            if name.startswith(".") and not self._hidden:
+                continue
+            last = name.rpartition("/")[2]
+            if include is None or _fits(last, include):
+                excluded = "excluded" if _fits(last, self.options.exclude) else None
+                yield Match(reading.path(name), name, excluded=excluded, at=(reading, name))
+            else:
+                left.append(name)
+        yield from reading.skipped(left, "not included")
 
     @property
     def _hidden(self) -> bool:
         """Whether names that begin with a dot count."""
-        return any(text.startswith((r"\.", "[.]")) for text in self.options.include or ())
-
-    def _in_part(self, some: Iterable[str]) -> set[str]:
-        """Return the names of which a pattern matches a part."""
-        texts = self.options.include or ()
-        return {name for name in some if any(pattern.is_in(text, name) for text in texts)}
-
-    def _match(self, reading: Reading, name: str) -> Match:
-        excluded = self._excluded(name)
-        return Match(reading.path(name), name, excluded=excluded, at=(reading, name))
-
-    def _excluded(self, name: str) -> str | None:
-        last = name.rpartition("/")[2]
-        include = self.options.include
-        if include is not None and not any(
-            pattern.fullmatch(text, last) is not None for text in include
-        ):
-            return _NOT_INCLUDED
-        if any(pattern.fullmatch(text, last) is not None for text in self.options.exclude):
-            return "excluded"
-        return None
+        return any(glob.startswith((".", "[.]")) for glob in self.options.include or ())
 
     @property
     def summary(self) -> str:
@@ -89,5 +69,5 @@ class DirectoryFinder:
         return found if found.endswith("empty") else f"{found}, none without a leading dot"
 
 
-_NOT_INCLUDED = "not included"
-_IN_PART = "not included: the pattern matches only a part of its name"
+def _fits(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)

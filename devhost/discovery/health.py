@@ -6,6 +6,7 @@ not unhealthy, and the text names the setting that would allow it.
 
 import contextlib
 import errno
+import fnmatch
 import os
 import re
 import socket
@@ -24,13 +25,12 @@ from devhost.discovery import command
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import mounts
-from devhost.model import names, pattern
+from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, FileKind, HostDevice
-from devhost.model.pattern import PatternError
 from devhost.model.template import Template
 
-CONTENT_MAX: Final = 64 * 1024
+CONTENT_MAX: Final = 4 * 1024
 _MODES: Final = {"readable": os.O_RDONLY, "writable": os.O_WRONLY}
 _POLITELY: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
@@ -89,7 +89,7 @@ def check(
         label = one if isinstance(one, str) else "file" if one.file else "exec"
         try:
             unknown += [f"{label}: {text}" for text in this.perform(one)]
-        except (_FailedError, AllocationError, PatternError) as error:
+        except (_FailedError, AllocationError) as error:
             failures.append(f"{label}: {error}")
     now = datetime.now(UTC)
     if failures:
@@ -275,7 +275,7 @@ def _is_read_only(path: str) -> bool:
 
 
 def _read(root: str, realpath: str, allow: Policy) -> bytes:
-    """Return the content of a regular file, or the beginning of one that is too long.
+    """Return the beginning of a regular file.
 
     Its path is walked with one descriptor, so that the file that is checked is the one that is
     read. It is opened only if it is not a device: opening one may have side effects.
@@ -300,7 +300,7 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
         if not stat.S_ISREG(os.fstat(at).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         with open(f"/proc/self/fd/{at}", "rb", opener=_opener) as file:
-            content: bytes | None = file.read(CONTENT_MAX + 1)
+            content: bytes | None = file.read(CONTENT_MAX)
     finally:
         os.close(at)
     if content is None:
@@ -312,15 +312,12 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | _POLITELY)
 
 
-def _compare(path: str, content: bytes, pattern_text: str) -> None:
+def _compare(path: str, content: bytes, globs: Sequence[str]) -> None:
     """Match a content. The failure does not contain it, because it may be confidential.
 
     Raises:
-        _FailedError: It is too long or does not match.
-        PatternError: The pattern is invalid.
+        _FailedError: It does not match.
     """
-    if len(content) > CONTENT_MAX:
-        raise _FailedError(f"{path}: is larger than {CONTENT_MAX // 1024} KiB")
-    text = content.decode("utf-8", "replace").removesuffix("\n")
-    if pattern.fullmatch(pattern_text, text) is None:
-        raise _FailedError(f"{path}: its content does not match {pattern_text!r}")
+    text = content.decode("utf-8", "replace").strip()
+    if not any(fnmatch.fnmatchcase(text, glob) for glob in globs):
+        raise _FailedError(f"{path}: its content does not match {' or '.join(map(repr, globs))}")

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from devhost.limits import STATE_BYTES_MAX
 from devhost.threads import PATIENCE_S
 
 LOCK_S: Final = 5.0  # another instance holds a lock for milliseconds; less than PATIENCE_S
@@ -202,6 +203,34 @@ def write_atomically(path: Path, raw: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def read_state(path: Path) -> bytes | None:
+    """Return the content of a file; ``None`` where there is none, or none that can be devhost's.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    move_large_aside(path)
+    try:
+        with path.open("rb") as stream:
+            return stream.read(STATE_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+
+
+def move_large_aside(path: Path) -> None:
+    """Rename a file that is larger than any that devhost writes, and say so.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > STATE_BYTES_MAX:
+            aside = path.with_name(f"{path.name}.damaged")
+            path.replace(aside)
+            most = f"{STATE_BYTES_MAX >> 20} MiB"
+            _LOG.warning("%s is larger than %s, moved to %s", path, most, aside)
 
 
 def replace_file(

@@ -83,25 +83,26 @@ def _offers(kind: object, path: str) -> bool:
         case Glob():
             if any(text.startswith(f"{path}/") for text in kind.paths):
                 return True
-            return any(glob_matches(text, path) for text in kind.paths) and not any(
-                fnmatch.fnmatchcase(path if "/" in text else name, text) for text in kind.exclude
-            )
+            found = any(glob_matches(text, path) for text in kind.paths)
+            return found and not _fits(path, kind.exclude)
         case Dev():
             if f"/dev/{kind.pattern}".startswith(f"{path}/"):
                 return True
-            found = path.startswith("/dev/") and _matches((kind.pattern,), path[len("/dev/") :])
-            return found and not _matches(kind.exclude, path[len("/dev/") :])
+            below = path.removeprefix("/dev/")
+            found = below != path and pattern.fullmatch(kind.pattern, below) is not None
+            return found and not _fits(below, kind.exclude)
         case Directory():
             if f"{kind.path}/".startswith(f"{path}/"):
                 return True
             inside = folder == kind.path or (kind.recursive and folder.startswith(f"{kind.path}/"))
-            included = kind.include is None or _matches(kind.include, name)
-            return inside and included and not _matches(kind.exclude, name)
+            included = kind.include is None or _fits(name, kind.include)
+            return inside and included and not _fits(name, kind.exclude)
     return False
 
 
-def _matches(texts: Iterable[str], name: str) -> bool:
-    return any(pattern.fullmatch(text, name) is not None for text in texts)
+def _fits(path: str, globs: Iterable[str]) -> bool:
+    name = path.rpartition("/")[2]
+    return any(fnmatch.fnmatchcase(path if "/" in glob else name, glob) for glob in globs)
 
 
 def check_number(path: Path, entries: Entries) -> Iterator[Finding]:

@@ -22,7 +22,11 @@ _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _REGEX: Final = re.compile(
     r"(?:\[\]|[).])(?P<repeat>[+])|(?:\[\]|[).])(?P<count>\{[0-9]+,?[0-9]*\})"
     r"|(?P<escape>\\[dwsDWS.*?+(\[{])|(?P<group>\()(?:[^()|]*\||\?)"
-    r"|(?<=[-_])(?P<any>\.)[*+]|(?P<end>\$)\Z"
+    r"|(?<=[-_])(?P<any>\.)[*+]|\A(?P<start>\^)|(?P<end>\$)\Z|(?P<or>\|)"
+)
+# The same in the text of a file, where some of it is likely to be meant so.
+_REGEX_OF_TEXT: Final = re.compile(
+    r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
 )
 # Simple replacements from a regular expression to a glob.
 _AS_GLOB: Final = (
@@ -30,7 +34,7 @@ _AS_GLOB: Final = (
     (re.compile(r"\\\."), "."),
     (re.compile(r"\.[*+]"), "*"),
     (re.compile(r"\][+]|\]\{[0-9,]+\}"), "]*"),
-    (re.compile(r"\$\Z"), ""),
+    (re.compile(r"\A\^|\$\Z"), ""),
 )
 _DOCKER: Final = re.compile(
     r"(?P<host>(?:/|\$\{)[^:]*):"
@@ -83,6 +87,17 @@ def glob_mistake(text: str) -> str | None:
     return variable_mistake(text) or _regex_mistake(text) or _braces_mistake(text)
 
 
+def content_mistake(text: str) -> str | None:
+    """Explain a glob for the content of a file that looks like a regular expression."""
+    found = _REGEX_OF_TEXT.search(_SET.sub("[]", text))
+    if found is None:
+        return None
+    parts = _as_glob(text).split("|")
+    clear = not any(_REGEX_OF_TEXT.search(_SET.sub("[]", part)) or "(" in part for part in parts)
+    hint = f"; write {parts if len(parts) > 1 else repr(parts[0])}" if clear else ""
+    return f"a glob, not a regular expression: '{found[0]}' matches only itself{hint}"
+
+
 def _regex_mistake(text: str) -> str | None:
     found, below = _REGEX.search(_SET.sub("[]", text)), text.removeprefix("/dev/")
     mark = next(filter(None, found.groups())) if found else "."
@@ -90,14 +105,18 @@ def _regex_mistake(text: str) -> str | None:
         below == text or "." not in text or counted_by_glob(text) or not counted_by_pattern(below)
     ):
         return None
-    glob = text
-    for regex, replacement in _AS_GLOB:
-        glob = regex.sub(replacement, glob)
+    glob = _as_glob(text)
     better = [] if _REGEX.search(_SET.sub("[]", glob)) else [glob]
     if below != text and not glob_problem(below):
         better.append(f"dev: {below}")
     hint = f"; write {' or '.join(better)}" if better else ""
     return f"a glob, not a regular expression: '{mark}' matches only itself{hint}"
+
+
+def _as_glob(text: str) -> str:
+    for regex, replacement in _AS_GLOB:
+        text = regex.sub(replacement, text)
+    return text
 
 
 def _braces_mistake(text: str) -> str | None:

@@ -43,10 +43,8 @@ def check_patterns(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Findi
     for path, resource in resources:
         for index, source in enumerate(resource.sources):
             match source.kind:
-                case Directory(include=include, exclude=exclude):
-                    seen.update(include or (), exclude)
-                case Dev(pattern=text, exclude=exclude):
-                    seen.update((text,), exclude)
+                case Dev(pattern=text):
+                    seen.add(text)
             if len(seen) > _PATTERNS_MAX or sum(map(len, seen)) > _PATTERN_TEXT_MAX:
                 message = (
                     f"with this source, the file has more than {_PATTERNS_MAX} patterns, or more "
@@ -80,11 +78,11 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
             if problem := directory_mistake(kind.path):
                 yield "error", (*base, "path"), problem, False
             for option, texts in (("include", kind.include or ()), ("exclude", kind.exclude)):
-                yield from _patterns(texts, (*base, option))
+                yield from check_globs(texts, (*base, option))
         case Dev():
             base = (*path, "dev")
-            yield from _patterns((kind.pattern,), (*base, "pattern"), single=True)
-            yield from _patterns(kind.exclude, (*base, "exclude"))
+            yield from _pattern(kind.pattern, (*base, "pattern"))
+            yield from check_globs(kind.exclude, (*base, "exclude"))
             if kind.pattern.startswith("/"):
                 message = "a dev pattern matches the path below /dev; remove the leading '/dev/'"
                 yield "error", (*base, "pattern"), message, False
@@ -97,13 +95,19 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 
 
 def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs with mistakes, and long ones: Python takes quadratic time for them."""
+    """Refuse globs with mistakes, and long ones."""
+    yield from check_lengths(texts, path)
     for index, text in enumerate(texts):
+        if len(text) <= _GLOB_MAX and (problem := glob_mistake(text)):
+            yield "error", (*path, index), problem, False
+
+
+def check_lengths(globs: Sequence[str], path: Path) -> Iterator[Finding]:
+    """Refuse long globs: Python takes quadratic time for them."""
+    for index, text in enumerate(globs):
         if len(text) > _GLOB_MAX:
             message = f"glob of {len(text)} characters; at most {_GLOB_MAX} are allowed"
             yield "error", (*path, index), message, False
-        elif problem := glob_mistake(text):
-            yield "error", (*path, index), problem, False
 
 
 def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
@@ -121,22 +125,20 @@ def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
             yield "error", (*path, index), message, False
 
 
-def _patterns(texts: Sequence[str], path: Path, *, single: bool = False) -> Iterator[Finding]:
-    for index, text in enumerate(texts):
-        where = path if single else (*path, index)
-        try:
-            groups = pattern.group_names(text)
-        except PatternError as error:
-            yield "error", where, str(error), False
-            continue
-        for group in groups:
-            if group in BUILT_IN_VARIABLES:
-                message = f"the group '{group}' has the name of a built-in variable; rename it"
-                yield "error", where, message, False
-        if problem := variable_mistake(text):
-            yield "error", where, problem, False
-        elif problem := glob_problem(text):
-            yield "warning", where, problem, False
+def _pattern(text: str, path: Path) -> Iterator[Finding]:
+    try:
+        groups = pattern.group_names(text)
+    except PatternError as error:
+        yield "error", path, str(error), False
+        return
+    for group in groups:
+        if group in BUILT_IN_VARIABLES:
+            message = f"the group '{group}' has the name of a built-in variable; rename it"
+            yield "error", path, message, False
+    if problem := variable_mistake(text):
+        yield "error", path, problem, False
+    elif problem := glob_problem(text):
+        yield "warning", path, problem, False
 
 
 def _static_ids(static: Static, path: Path) -> Iterator[Finding]:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
-from devhost.loading.lookalikes import command_mistake
+from devhost.loading.lookalikes import command_mistake, content_mistake
+from devhost.loading.source_checks import check_lengths
 from devhost.loading.template_checks import check_path, check_template, variables_of
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import HealthChecks, Probe, Resource, Step
-from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Static
 from devhost.model.template import Template
 
@@ -131,10 +131,11 @@ def _health(
             where = (*base, "file", "path")
             yield from check_template(where, check.file.path, allowed, known)
             yield from check_path(where, check.file.path)
-            try:
-                pattern.group_names(check.file.matches)
-            except PatternError as error:
-                yield "error", (*base, "file", "matches"), str(error), False
+            matches = (*base, "file", "matches")
+            yield from check_lengths(check.file.matches, matches)
+            for place, text in enumerate(check.file.matches):
+                if mistake := content_mistake(text):
+                    yield "warning", (*matches, place), mistake, False
 
 
 def _step(path: Path, step: Step, known: frozenset[str]) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from devhost.model.values import (
     Positive,
     Removal,
     ResourceName,
+    Strings,
     Templates,
     TemplateText,
     TopologyChoice,
@@ -37,8 +38,8 @@ class FileCheck:
 
     path: TemplateText
     """The path of the file on the host."""
-    matches: str
-    """An RE2 pattern that must match the whole content without the last newline."""
+    matches: Strings
+    """Globs, one of which must match the text of its first 4 KiB without white space around it."""
 
 
 @mapping

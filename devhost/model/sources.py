@@ -35,9 +35,9 @@ class Directory:
     types: FileTypes = ("file",)
     """The file types that count as devices; links are resolved."""
     include: Strings | None = None
-    """RE2 patterns; only names that one of them matches as a whole."""
+    """Globs; only names that match one of them."""
     exclude: Strings = ()
-    """RE2 patterns; no names that one of them matches as a whole."""
+    """Globs; no names that match one of them."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
@@ -63,7 +63,7 @@ class Dev:
     pattern: str
     """An RE2 pattern for the whole path below /dev; named groups become variables."""
     exclude: Strings = ()
-    """RE2 patterns for the whole path below /dev."""
+    """Globs of whole paths below /dev, or of names if they contain no '/'."""
     types: FileTypes = ("char", "block")
     """The file types that count as devices; links are resolved."""
     in_use: bool = False

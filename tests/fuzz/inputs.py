@@ -25,7 +25,7 @@ resources:
     sources:
       - /dev/serial/by-id/*
       - directory:
-          {path: /etc/colas, recursive: true, types: [file, char], include: a.*, exclude: [b], inUse: true}
+          {path: /etc/colas, recursive: true, types: [file, char], include: a*, exclude: [b], inUse: true}
       - glob: {paths: [/dev/disk/**/x, '/dev/v4l/*'], exclude: "*-part*", types: block}
       - dev: {pattern: 'video(?P<n>[0-9]+)', exclude: [video9], types: char}
         as: picture

@@ -108,12 +108,12 @@ CASES: Final[dict[str, Callable[[], str]]] = {
     "variables": lambda: allocate("env: {A: '" + "${id}" * (ROOM // 5) + "'}"),
     "a pattern": lambda: source("dev: " + "\\pL" * (ROOM // 3)),
     "a pattern's repetitions": lambda: source("dev: " + "(x{1000})" * (ROOM // 9)),
-    "large patterns": lambda: source(
-        "dev: {pattern: x, exclude: [" + many("'\\pL{{900}}{}'", 50_000) + "]}"
+    "large patterns": lambda: (
+        HEAD + "    sources: [" + many("dev: '\\pL{{900}}{}'", 40_000) + "]"
     ),
     "a glob": lambda: KVM + "    nodeNames: '" + "[" * ROOM + "'",
-    "long patterns": lambda: source(
-        "dev: {pattern: x, exclude: [" + many("'" + "\\pL" * 330 + "{}'", 900) + "]}"
+    "long patterns": lambda: (
+        HEAD + "    sources: [" + many("dev: '" + "\\pL" * 330 + "{}'", 900) + "]"
     ),
 }  # fmt: skip
 

@@ -39,8 +39,8 @@ DONGLE: Final = "usb-ITead_Sonoff_Zigbee_3.0_USB_Dongle_Plus_cc32-if00-port0"
 TRIALS: Final = (
     ("directory: /dev/seriall/by-id", "did you mean /dev/serial/by-id?"),
     ("directory: /acme", "/acme is empty"),
-    ("directory: {path: /dev/serial/by-id, include: [Sonoff]}", "matches only a part of its name"),
-    ("directory: {path: /dev/serial/by-id, exclude: ['.*']}", "excluded"),
+    ("directory: {path: /dev/serial/by-id, include: [Sonoff]}", "not included"),
+    ("directory: {path: /dev/serial/by-id, exclude: ['*']}", "excluded"),
     ("/dev/ttyUBS*", "none matches ttyUBS*; did you mean ttyUSB0?"),
     ("/dev/TTYUSB*", "none matches TTYUSB*; did you mean ttyUSB0?"),
     ("/dev/ttyUSBO", "none matches ttyUSBO; did you mean ttyUSB0?"),

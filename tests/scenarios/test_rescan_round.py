@@ -98,8 +98,8 @@ async def test_a_filesystem_without_events_that_another_resource_has_read(
     text = f"""
 version: v1
 resources:
-  - {{name: {first}, sources: [directory: {{path: {directory}/d0, include: ["a.*"]}}]}}
-  - {{name: {second}, sources: [directory: {{path: {directory}/d0, include: ["b.*"]}}]}}
+  - {{name: {first}, sources: [directory: {{path: {directory}/d0, include: ["a*"]}}]}}
+  - {{name: {second}, sources: [directory: {{path: {directory}/d0, include: ["b*"]}}]}}
 """
     with remote_directory(directory / "d0") as remote:
         remote.change("a1", "b1")

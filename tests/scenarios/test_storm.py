@@ -86,7 +86,7 @@ class Storm:
         """Draw a configuration: sources, limits, shares, IDs, and whether one is there at all."""
         draw = self.random.choice
         guest = f"  - {{name: {GUEST}, sources: [static: 4], replicas: {draw((1, 2))}}}\n"
-        exclude = draw(('["c1.*"]', "[c2, c3]", "[]"))
+        exclude = draw(('["c1*"]', "[c2, c3]", "[]"))
         return f"""
 version: v1
 resources:

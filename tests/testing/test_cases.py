@@ -16,7 +16,7 @@ version: v1
 resources:
   - name: example.com/licence
     sources:
-      - directory: {path: /etc/licences, include: '.*\.lic'}
+      - directory: {path: /etc/licences, include: '*.lic'}
     allocate:
       env: {LICENCES: "${name}"}
       mounts: ["${path}"]

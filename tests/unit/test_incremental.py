@@ -25,14 +25,14 @@ from tests.support.scanning import selected
 
 SOURCES = (
     "- directory: {a}",
-    "- directory: {{path: {a}, include: ['[a-c].*'], exclude: ['b.*']}}",
+    "- directory: {{path: {a}, include: ['[a-c]*'], exclude: ['b*']}}",
     "- directory: {{path: {a}, recursive: true}}",
     "- glob: {a}/*1",
     "- glob: ['{a}/a*', '{a}/*']",
     "- glob: {{paths: ['{a}/a*', '{a}/d/*', '{a}/*'], exclude: '*1', types: file}}",
     "- glob: {a}/**",
     "- directory: {a}\n  - directory: {b}",
-    "- directory: {{path: {a}, include: ['a.*']}}\n  - directory: {a}",
+    "- directory: {{path: {a}, include: ['a*']}}\n  - directory: {a}",
     "- directory: {a}\n  - static: {{ids: [a1, x]}}",
     "- directory: {{path: {a}, types: [file, symlink]}}",
 )

@@ -42,6 +42,8 @@ def source(text: str) -> str:
             "/dev/(ttyUSB|ttyACM).*",
             f"{NO_REGEX}'(' matches only itself; write dev: (ttyUSB|ttyACM).*",
         ),
+        ("^ttyUSB*", f"{NO_REGEX}'^' matches only itself; write ttyUSB*"),
+        ("/dev/ttyUSB*|x", f"{NO_REGEX}'|' matches only itself"),
         ("/dev/ttyUSB*$", f"{NO_REGEX}'$' matches only itself; write /dev/ttyUSB*"),
         ("/etc/lic-.*", f"{NO_REGEX}'.' matches only itself; write /etc/lic-*"),
         ("/dev/tty{USB,ACM}*", f"{NO_BRACES}/dev/ttyUSB*, /dev/ttyACM* instead"),
@@ -56,9 +58,10 @@ def source(text: str) -> str:
 )
 def test_what_is_no_glob(glob: str, says: str) -> None:
     """Also in `exclude`."""
-    assert problems(source(f"glob: '{glob}'")) == [
-        f"f.yaml:5:15: error: resources[0].sources[0].glob: {says}"
-    ]
+    if glob.startswith("/"):
+        assert problems(source(f"glob: '{glob}'")) == [
+            f"f.yaml:5:15: error: resources[0].sources[0].glob: {says}"
+        ]
     assert problems(source(f"glob: {{paths: /a, exclude: ['{glob}']}}")) == [
         f"f.yaml:5:37: error: resources[0].sources[0].glob.exclude[0]: {says}"
     ]
@@ -71,6 +74,26 @@ def test_node_names_are_globs_too() -> None:
         f"f.yaml:5:16: error: resources[0].nodeNames: {NO_REGEX}'+' matches only itself"
     )
     assert found.endswith("write gpu-[0-9]*")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("running|idle", "'|' matches only itself; write ['running', 'idle']"),
+        ("^up$", "'^' matches only itself; write 'up'"),
+        (".*ok.*", "'.*' matches only itself; write '*ok*'"),
+        ("[0-9]+ C", "'+' matches only itself; write '[0-9]* C'"),
+        (r"\d\d", r"'\d' matches only itself; write '[0-9][0-9]'"),
+        ("(a|b)c", "'(a|' matches only itself"),
+        ("1.5 V (nominal) a | b +", None),
+        ("*ok*", None),
+    ],
+)
+def test_a_regular_expression_for_a_content_is_a_warning(text: str, says: str | None) -> None:
+    check = f"{{path: /x, matches: '{text}'}}"
+    found = loads(f"{HEAD}    sources: [static: 1]\n    health: [file: {check}]\n", "f.yaml")
+    place = "f.yaml:5:40: warning: resources[0].health[0].file.matches: "
+    assert [*map(str, found.problems)] == ([f"{place}{NO_REGEX}{says}"] if says else [])
 
 
 @pytest.mark.parametrize(

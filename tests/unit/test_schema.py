@@ -56,7 +56,7 @@ RICH: Final[tuple[dict[str, Any], ...]] = (
                 "path": "/etc/colas",
                 "recursive": True,
                 "types": ["file", "socket"],
-                "include": ["a.*"],
+                "include": ["a*"],
                 "exclude": "b",
                 "inUse": True,
             }
@@ -82,7 +82,7 @@ RICH: Final[tuple[dict[str, Any], ...]] = (
         },
     ),
     _of(
-        {"dev": {"pattern": "tty(?P<n>.*)", "exclude": ["ttyS.*"], "types": "char", "inUse": True}},
+        {"dev": {"pattern": "tty(?P<n>.*)", "exclude": ["ttyS*"], "types": "char", "inUse": True}},
         maxDevices=4,
         overlap="allow",
         replicas=2,

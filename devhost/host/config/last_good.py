@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from devhost.host.state_files import locked, write_atomically
+from devhost.host.state_files import locked, read_state, write_atomically
 
 NAME: Final = "last-good.yaml"
 
@@ -21,10 +21,7 @@ class LastGood:
         Raises:
             OSError: It cannot be read.
         """
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return None
+        return read_state(self.path)
 
     def write(self, raw: bytes) -> None:
         """Replace the copy atomically.

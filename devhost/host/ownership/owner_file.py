@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.host import json_text
-from devhost.host.state_files import StateWriter, locked, write_atomically
+from devhost.host.state_files import StateWriter, locked, move_large_aside, write_atomically
 from devhost.immutable import immutable
 from devhost.model.device import Node
 from devhost.threads import in_own_thread
@@ -138,6 +138,7 @@ class Journal:
         if not own and not self.path.exists():
             return [], [], None
         with locked(self.path.parent):
+            move_large_aside(self.path)
             with self.path.open("a+b") as stream:
                 others, problem, torn = self._unread(stream)
                 refused = _refused(own, others, self._boot)

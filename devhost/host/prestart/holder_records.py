@@ -18,7 +18,7 @@ from typing import Final
 
 from devhost.errors import PreStartError
 from devhost.host import json_text
-from devhost.host.state_files import locked, write_atomically
+from devhost.host.state_files import locked, read_state, write_atomically
 from devhost.immutable import immutable
 from devhost.kubelet.podresources import HeldBy
 from devhost.threads import PATIENCE_S, BlockingCalls
@@ -287,9 +287,8 @@ def _catch_up(records: dict[str, HolderRecord], one: str, unsaved: _Unsaved) -> 
 
 def _load(path: Path, resource: str) -> tuple[dict[str, HolderRecord] | None, str | None]:
     """Return the file's records, ``None`` if it does not exist; and what is wrong with it."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
+    raw = read_state(path)
+    if raw is None:
         return None, None
     try:
         content = json_text.parse(raw)
