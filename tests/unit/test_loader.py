@@ -634,7 +634,7 @@ GIVEN: Final = "every device would get /dev/a0, a node of"
         ("sources: ['/dev/a*']", f"{GIVEN} this resource"),
         ("sources: ['/dev/**']", f"{GIVEN} this resource"),
         ("sources: [dev: 'a[0-9]']", f"{GIVEN} this resource"),
-        ("sources: [directory: {path: /dev, types: char, include: a.}]", f"{GIVEN} this resource"),
+        ("sources: [directory: {path: /dev, types: char, include: a?}]", f"{GIVEN} this resource"),
         ("sources: [dev: '(?P<n>a.)'], group: '${n}'", f"{GIVEN} this resource"),
         ("sources: [static: 2]}\n  - {name: a.b/d, sources: [/dev/a0]", f"{GIVEN} a.b/d: exclude it"),
         ("sources: ['/dev/a0/x*']", f"{GIVEN} this resource"),
