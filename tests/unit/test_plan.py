@@ -401,7 +401,7 @@ SECTIONS: Final = st.fixed_dictionaries(
         "removeMissingAfter": st.sampled_from(["never", "5m", "0s", "1500ms"]),
         "health": st.sampled_from([["readable"], {"checks": ["readable"], "failures": 2}]),
         "preStart": st.sampled_from([[], [STEP], [OTHER_STEP]]),
-        "nodeNames": st.sampled_from([["*"], [NODE], ["gpu-*"], []]),
+        "nodeNames": st.sampled_from([["*"], [NODE], ["gpu-*"]]),
     },
 )
 
