@@ -252,7 +252,6 @@ class HealthMonitor:
                 outcome = await self._calls.run(
                     lambda: self._check(scanner, checks, device),
                     patience=patience,
-                    long=True,
                     on_late=lambda: self._late(device.id),
                 )
             except NoAnswerError:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
 from devhost.memory import gc_freeze_started
-from devhost.threads import end_process
 
 _STARTED_AFTER_S: Final = 10.0  # by then a start is over
 _OTHER_DESCRIPTORS: Final = 64
@@ -60,14 +59,12 @@ async def until_signal(
 
 
 def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log the exception of a callback; end the process if it ran out of memory.
+    """Log the exception of a callback.
 
-    What that callback was to start would be missing from then on. An error of the operating
-    system (too few descriptors to accept a connection) is not a bug, and needs no traceback.
+    An error of the operating system (too few descriptors to accept a connection) is not a bug, and
+    needs no traceback.
     """
     error = context.get("exception")
-    if isinstance(error, MemoryError):
-        end_process()
     if isinstance(error, OSError):
         reason = {"fields": {"reason": error.strerror or str(error)}}
         _LOG.warning("%s", context["message"], extra=reason)

@@ -254,14 +254,13 @@ async def test_no_thread_can_be_had(
     """The host goes on, and the copy is kept as soon as it can be."""
     monkeypatch.setattr(state_files, "RETRY_S", 0.005)
 
-    def none(_name: str, _work: Callable[[], Any]) -> Any:
+    def none(_call: Callable[[], None]) -> None:
         raise OSError(errno.EAGAIN, "no thread can be started")
 
     copy = tmp_path / "state" / "last-good.yaml"
     async with followed(source) as task, asyncio.timeout(60):
         with monkeypatch.context() as exhausted:
-            for module in (config_source, threads):
-                exhausted.setattr(module, "in_thread", none)
+            exhausted.setattr(threads._POOL, "submit", none)
             await until(source, "cannot be read: no thread can be started")
             assert source.status.unsaved == f"{copy}: no thread can be started"
         while not copy.exists():

@@ -10,52 +10,35 @@ import pytest
 
 from devhost.threads import (
     ABANDONED_MAX,
-    REGULAR,
+    IDLE_MAX,
     BlockingCalls,
     NoAnswerError,
-    in_own_thread,
     in_thread,
 )
 
 
 async def test_the_result_comes_back() -> None:
     assert await in_thread("answer", lambda: 42) == 42
-    assert await in_own_thread("answer", lambda: 42) == 42
 
 
 async def test_a_failure_comes_back() -> None:
     def fail() -> None:
         raise LookupError("no")
 
-    for run in (in_thread, in_own_thread):
-        with pytest.raises(LookupError, match="no"):
-            await run("fail", fail)
+    with pytest.raises(LookupError, match="no"):
+        await in_thread("fail", fail)
 
 
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may begin nothing for a while: that is no reason for another thread."""
-    monkeypatch.setattr("devhost.threads.STALL_S", 60.0)
-
-
-@pytest.mark.usefixtures("unhurried")
 async def test_a_thread_is_used_again() -> None:
-    """A thousand short jobs in a row cost no more than the regular threads."""
+    """A thousand short calls in a row cost no more than the idle threads."""
     used = {await in_thread("who", threading.get_ident) for _ in range(1000)}
-    assert len(used) <= REGULAR
-
-
-@pytest.mark.usefixtures("unhurried")
-async def test_many_jobs_at_once_share_the_regular_threads() -> None:
-    before = threading.active_count()
-    counts = await asyncio.gather(*(in_thread("n", threading.active_count) for _ in range(500)))
-    assert max(counts) <= before + REGULAR
+    assert len(used) <= IDLE_MAX + 1
 
 
 async def test_what_hangs_holds_up_nobody() -> None:
     """Though every thread there is hangs, and many more jobs that hang are in front."""
     release = threading.Event()
-    hanging = [in_thread("hangs", release.wait) for _ in range(10 * REGULAR)]
+    hanging = [in_thread("hangs", release.wait) for _ in range(50)]
     try:
         assert await in_thread("answer", lambda: 42) == 42
     finally:
@@ -74,8 +57,7 @@ async def test_threads_end_when_they_are_not_needed_any_more() -> None:
     await in_thread("behind them", int)
     release.set()
     await asyncio.gather(*hanging)
-    regular = 2 * REGULAR  # for calls that are short, and for those that are not
-    while len([one for one in threading.enumerate() if one.name in ("idle", "hangs")]) > regular:
+    while len([one for one in threading.enumerate() if one.name in ("idle", "hangs")]) > IDLE_MAX:
         await asyncio.to_thread(lambda: None)
 
 
@@ -84,7 +66,7 @@ def test_another_loop_is_served_as_well() -> None:
     release = threading.Event()
 
     async def leave() -> None:
-        for _ in range(10 * REGULAR):
+        for _ in range(50):
             in_thread("hangs", release.wait)
 
     async def ask() -> int:
