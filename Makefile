@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # For example: make test PYTEST_ARGS='-k reload -x'
 PYTEST_ARGS ?=
-# For example: make bench BENCH_ARGS='start events --resources 1,100'
+# For example: make bench BENCH_ARGS='--resources 1,100 --runs 1'
 BENCH_ARGS ?=
 # Of soak and fuzz; 120 for a short look.
 SECONDS ?= 3600
@@ -89,7 +89,7 @@ soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
 fuzz: setup ## Fuzz all that reads what others write, for SECONDS in all
 	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/fuzz/test_any_*.py
 
-bench: setup ## Measure, beside a bare Go plugin and the machine's floor
+bench: setup ## Measure, beside a bare plugin in Python and one in Go
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
 # The picture for the README is of a real run; the others are to be looked at.

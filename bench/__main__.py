@@ -1,198 +1,204 @@
-"""How quick and how small is devhost, beside a bare Go plugin and the machine's floor?
+"""How quick and how small is devhost, beside a bare plugin in Python and one in Go?
 
 python -m bench --help
 """
 
-import json
+import argparse
+import asyncio
+import itertools
 import os
 import platform
-import resource
-import signal
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from bench import options as known
-from bench.figures import Figures, Record
-from bench.load import LoadError
-from bench.options import Options
-from bench.parts import alone, life, work
-from bench.scene import Scene, Shape
-from bench.stage import Stage, staged
-from bench.subjects import Devhost, Subject, bare, reference
-from bench.table import FLOOR, table
+from bench.kubelet import Kubelet
+from bench.process import rss_mib
+from bench.scene import Scene, Shape, full_name
+from tests.support import goprogram
 
-_SOFT_LIMIT = 1024  # of descriptors, as a container may have it: devhost has to raise it
-_SHARED_DEVICES = 1
-
-Part = Callable[[Stage, Record, Options], None]
-_PARTS: dict[str, Part] = {
-    "start": life.start,
-    "sizes": life.sizes,
-    "rest": life.rest,
-    "events": work.events,
-    "burst": work.burst,
-    "allocate": work.allocate,
-    "preferred": work.preferred,
-    "restart": life.restart,
-    "reload": life.reload,
-}
+ROOT = Path(__file__).resolve().parents[1]
+DEVHOST, PYTHON, GO = "devhost", "bare Python", "bare Go"
+_ENDED_S = 30.0
+# Settings of the user that would change what is measured.
+_FOREIGN = ("DEVHOST_", "GRPC_", "PYTHON", "GO")
+# Devices change faster here than kubelet is to be sent lists.
+_DEVHOST = """
+import runpy
+import devhost.limits
+devhost.limits.LISTS_BURST = devhost.limits.LOG_LINES_BURST = 1e9
+runpy.run_module("devhost", run_name="__main__", alter_sys=True)
+"""
+Figures = dict[tuple[str, str], float]
+"""By what was measured and the subject: milliseconds, or MiB."""
 
 
-class Session:
-    """Runs what was asked for, again and again, and keeps what was found."""
+@dataclass
+class Bench:
+    """One run of one shape.
 
-    def __init__(self, options: Options, scratch: Path) -> None:
-        self.options, self.scratch = options, scratch
-        self.figures = Figures()
-        first, *others = options.trees
-        self.subjects: list[Subject] = [Devhost("devhost", first)]
-        self.subjects += [Devhost(f"devhost {tree.name}", tree) for tree in others]
-        if options.bare:
-            self.subjects.append(bare())
-        if options.reference:
-            self.subjects.append(reference())
-        self._scenes: dict[Shape, Scene] = {}
+    Attributes:
+        options: What was asked for.
+        figures: What was measured.
+    """
 
-    def scene(self, shape: Shape) -> Scene:
-        if shape not in self._scenes:
-            self._scenes[shape] = Scene(self.scratch, shape)
-        return self._scenes[shape]
+    options: argparse.Namespace
+    figures: Figures = field(default_factory=dict)
 
-    def run(self, number: int) -> None:
-        """Do everything once: each shape with one subject after the other."""
-        options, parts = self.options, self.options.parts
-        self._note(number)
-        if "floor" in parts:
-            with self._noted(number, FLOOR, "floor"):
-                alone.floor(self.scratch, Record(self.figures, FLOOR, number), options)
-        asked = [_PARTS[part] for part in known.STAGED if part in parts]
-        for shape in options.shapes:
-            self._staged(number, shape, asked)
-        if "backoff" in parts:
-            self._staged(number, Shape(1, options.devices), [life.back_off])
-        if "lengths" in parts:
-            for shape in options.long_shapes:
-                if "events" not in parts or shape not in options.shapes:
-                    self._staged(number, shape, [work.events])
-        if "shared" in parts:
-            for count in options.resources:
-                shape = Shape(count, _SHARED_DEVICES, shared=True)
-                self._staged(number, shape, [life.start, life.sizes])
-        self._alone(number)
+    async def measure(self, subject: str, scene: Scene, scratch: Path) -> None:
+        """Start a subject, and measure it."""
+        scratch.mkdir()
+        plugins = scratch / "p"
+        plugins.mkdir()
+        kubelet = Kubelet(plugins)
+        await kubelet.start()
+        names = list(map(full_name, scene.shape.names))
 
-    def _staged(self, number: int, shape: Shape, parts: Sequence[Part]) -> None:
-        for subject in self.subjects if parts else ():
-            with self._noted(number, subject.name, str(shape)):
-                record = Record(self.figures, subject.name, number, shape)
-                with staged(self.scene(shape), subject, self.scratch) as stage:
-                    for part in parts:
-                        part(stage, record, self.options)
+        def complete() -> bool:
+            return all(kubelet.counts.get(one, -1) >= scene.shape.devices for one in names)
 
-    def _alone(self, number: int) -> None:
-        options, parts = self.options, self.options.parts
-        for subject in self.subjects:
-            if not subject.is_devhost:
-                continue
-            for shape in options.shapes if "validate" in parts else ():
-                with self._noted(number, subject.name, f"validate {shape}"):
-                    record = Record(self.figures, subject.name, number, shape)
-                    alone.validate(self.scene(shape), subject, record)
-            shapes = dict.fromkeys([*options.shapes, *options.long_shapes])
-            for shape in shapes if "scan" in parts else ():
-                with self._noted(number, subject.name, f"scan {shape}"):
-                    record = Record(self.figures, subject.name, number, shape)
-                    alone.scan(self.scene(shape), subject, record, options)
+        config = scratch / "config.yaml"
+        config.write_text(scene.config() if subject == DEVHOST else scene.served())
+        began = time.perf_counter()
+        async with started(command(subject, config, plugins, scene.root), scratch) as process:
+            await kubelet.until(complete)
+            self._put("start", subject, time.perf_counter() - began)
+            changed = full_name(scene.changed)
+            before = kubelet.counts[changed]
 
-    @contextmanager
-    def _noted(self, number: int, subject: str, what: str) -> Iterator[None]:
-        """Say what is done; what does not work is noted, and the rest goes on."""
-        began = time.monotonic()
-        said = f"run {number + 1} of {self.options.runs}: {what}: {subject}"
-        try:
-            yield
-        except LoadError as error:
-            self.figures.failures.append(f"{said}: {error}")
-            _say(f"{said}: FAILED: {error}")
-        else:
-            _say(f"{said}: {time.monotonic() - began:.1f} s")
-        if self.options.json:
-            self.options.json.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            async def counted(count: int) -> None:
+                await kubelet.until(lambda: kubelet.counts[changed] == count)
 
-    def _note(self, number: int) -> None:
-        pressure = Path("/proc/pressure/cpu")
-        self.figures.conditions.append(
-            {
-                "run": number,
-                "at": datetime.now(UTC).isoformat(timespec="seconds"),
-                "load": os.getloadavg(),
-                "cpu pressure": pressure.read_text().splitlines()[0] if pressure.exists() else None,
-            }
-        )
-
-    def report(self) -> str:
-        """Return all of it, for people."""
-        loads = [one["load"][0] for one in self.figures.conditions]
-        runs = f"{len(loads)} of {self.options.runs} runs begun"
-        return "\n".join(
-            [
-                ", ".join(f"{what}: {value}" for what, value in _machine().items()),
-                f"{runs}, load {min(loads):.1f} to {max(loads):.1f}\n",
-                table(self.figures, [subject.name for subject in self.subjects]),
-                *(f"\nFAILED: {failure}" for failure in self.figures.failures),
+            comes: list[float] = []
+            goes: list[float] = []
+            path = scene.device(scene.changed, "new")
+            for _ in range(self.options.events):
+                comes.append(await timed(lambda: scene.plug(path), counted(before + 1)))
+                goes.append(await timed(path.unlink, counted(before)))
+            self._put("a device comes", subject, statistics.median(comes))
+            self._put("a device goes", subject, statistics.median(goes))
+            calls = [
+                await timed(
+                    lambda: None,
+                    kubelet.allocate(changed, scene.device(scene.changed, "00000").name),
+                )
+                for _ in range(self.options.events)
             ]
+            self._put("Allocate", subject, statistics.median(calls))
+            if subject == DEVHOST:
+                fresh = config.with_suffix(".new")
+                fresh.write_text(scene.config(changed=True))
+                reload = await timed(lambda: fresh.rename(config), counted(before + 1))
+                self._put("a reload of one resource", subject, reload)
+            await kubelet.stop()
+            await kubelet.start()
+            self._put(
+                "kubelet restarts", subject, await timed(lambda: None, kubelet.until(complete))
+            )
+            self.figures["memory (MiB)", subject] = rss_mib(process.pid)
+        await kubelet.stop()
+
+    def _put(self, what: str, subject: str, seconds: float) -> None:
+        self.figures[f"{what} (ms)", subject] = seconds * 1000
+
+
+async def timed(cause: Callable[[], object], effect: Awaitable[None]) -> float:
+    """Return how many seconds it takes from a cause to its effect."""
+    began = time.perf_counter()
+    cause()
+    await effect
+    return time.perf_counter() - began
+
+
+def command(subject: str, config: Path, plugins: Path, devices: Path) -> list[str]:
+    """Return the command that serves a scene."""
+    if subject != DEVHOST:
+        program = (
+            [str(goprogram.build(ROOT / "bench", "reference", "bench-reference", ROOT / ".tools"))]
+            if subject == GO
+            else [sys.executable, "-m", "bench.bare"]
         )
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "machine": _machine(),
-            "conditions": self.figures.conditions,
-            "parts": self.options.parts,
-            "failures": self.figures.failures,
-            "figures": self.figures.as_json(),
-        }
-
-
-def main() -> int:
-    options = known.parse()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(_SOFT_LIMIT, hard), hard))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="bench", dir=options.scratch) as scratch:
-        session = Session(options, Path(scratch))
-        for subject in session.subjects:
-            if isinstance(subject, Devhost):
-                subject.compile()
-        try:
-            for number in range(options.runs):
-                session.run(number)
-        except KeyboardInterrupt:
-            session.figures.failures.append("interrupted")
-    print(session.report(), flush=True)
-    return 1 if session.figures.failures else 0
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "grpcio": version("grpcio"),
-        "protobuf": version("protobuf"),
-        "pydantic": version("pydantic"),
-        "watchdog": version("watchdog"),
+        return [*program, "--plugin-dir", str(plugins), "--resources", str(config)]
+    options = {
+        "--plugin-dir": plugins,
+        "--state-dir": config.parent / "state",
+        "--listen": "127.0.0.1:0",
+        "--allow-path": f"{devices}/*",
+        "--allow-device": f"{devices}/*",
+        "--log-format": "json",
     }
+    words = [str(word) for option in options.items() for word in option]
+    return [sys.executable, "-c", _DEVHOST, "run", str(config), *words]
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+@asynccontextmanager
+async def started(words: list[str], scratch: Path) -> "AsyncIterator[subprocess.Popen[bytes]]":
+    """Run a command; end it with the context."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+    with (scratch / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=ROOT, env=environment, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(_ENDED_S)
+
+
+def rows(runs: list[Figures], subjects: list[str]) -> Iterator[list[str]]:
+    """Yield a table: medians of the runs, and of their ratios to the bare plugin in Python."""
+    yield ["", *subjects, f"{DEVHOST} / {PYTHON}"]
+    for what in dict.fromkeys(key for key, _ in itertools.chain.from_iterable(runs)):
+        shown = [what]
+        for subject in subjects:
+            found = [run[what, subject] for run in runs if (what, subject) in run]
+            shown.append(f"{statistics.median(found):.3g}" if found else "")
+        ratios = [
+            run[what, DEVHOST] / run[what, PYTHON]
+            for run in runs
+            if {(what, DEVHOST), (what, PYTHON)} <= run.keys()
+        ]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
+        shown.append(f"{statistics.median(ratios):.2f} ({spread})" if ratios else "")
+        yield shown
+
+
+async def main() -> None:
+    """Measure, and print a table for each shape."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--resources", default="1,100", help="how many; several with commas")
+    parser.add_argument("--devices", type=int, default=10, help="of each resource")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--events", type=int, default=40, help="and calls, in each run")
+    parser.add_argument("--no-go", action="store_true", help="without the plugin in Go")
+    options = parser.parse_args()
+    subjects = [DEVHOST, PYTHON] if options.no_go else [DEVHOST, PYTHON, GO]
+    print(
+        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
+        f"grpcio {version('grpcio')}, load {os.getloadavg()[0]:.1f}"
+    )
+    for count in map(int, options.resources.split(",")):
+        shape = Shape(count, options.devices)
+        runs: list[Figures] = []
+        for run in range(options.runs):
+            with tempfile.TemporaryDirectory(prefix="bench") as scratch:
+                scene, bench = Scene(Path(scratch), shape), Bench(options)
+                for number, subject in enumerate(subjects):
+                    print(f"run {run + 1}: {shape}: {subject}", file=sys.stderr)
+                    await bench.measure(subject, scene, Path(scratch) / str(number))
+                runs.append(bench.figures)
+        print(f"\n{shape} devices, median of {options.runs} runs\n")
+        head, *body = rows(runs, subjects)
+        for row in (head, ["---"] * len(head), *body):
+            print("|", " | ".join(row), "|")
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    asyncio.run(main())

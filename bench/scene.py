@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,37 +10,19 @@ _NULL = os.makedev(1, 3)  # a node that any machine has
 _DEVICES_MAX = 20_000  # the default leaves no room for another one of 10,000
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Shape:
-    """How many resources, with how many devices each; all in one directory, or one for each."""
+    """How many resources, with how many devices each."""
 
     resources: int
     devices: int
-    shared: bool = False
 
     def __str__(self) -> str:
-        return f"{self.resources} x {self.devices}" + (" shared" if self.shared else "")
+        return f"{self.resources} x {self.devices}"
 
     @property
     def names(self) -> list[str]:
         return [f"r{number:04}" for number in range(self.resources)]
-
-    def spread(self, count: int) -> list[str]:
-        """Return so many names, or all, evenly from first to last."""
-        names = self.names
-        count = min(count, len(names))
-        return [names[(place * len(names)) // count] for place in range(count)]
-
-
-def device_kind(directory: Path) -> str:
-    """Return what can be made here: device nodes by root, else files, which are mounted."""
-    path = directory / "probe"
-    try:
-        os.mknod(path, 0o600 | 0o020000, _NULL)
-    except PermissionError:
-        return "file"
-    path.unlink()
-    return "char"
 
 
 def full_name(name: str) -> str:
@@ -49,35 +30,29 @@ def full_name(name: str) -> str:
 
 
 class Scene:
-    """Makes the devices of a shape below a directory; `remove` takes them away."""
+    """Makes the devices of a shape below a directory: nodes as root, else files."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
-        self.shape, self.kind = shape, ""
-        self.root = directory / str(shape).replace(" ", "")
-        self.root.mkdir()
-        self.kind = device_kind(self.root)
+        self.shape = shape
+        self.kind = "char" if os.geteuid() == 0 else "file"
+        self.root = directory / f"{shape.resources}x{shape.devices}"
         for name in shape.names:
-            self.directory(name).mkdir(exist_ok=True)
+            (self.root / name).mkdir(parents=True)
             for number in range(shape.devices):
-                self._create(self.device(name, f"{number:05}"))
-        self._create(self.device(self.changed, EXTRA))
-
-    def remove(self) -> None:
-        shutil.rmtree(self.root)
+                self.plug(self.device(name, f"{number:05}"))
+        self.plug(self.device(self.changed, EXTRA))
 
     @property
     def changed(self) -> str:
-        """The one resource that a reload changes, and that bursts and calls go to."""
+        """The one resource that events, calls and a reload go to."""
         return self.shape.names[self.shape.resources // 2]
-
-    def directory(self, name: str) -> Path:
-        return self.root / ("all" if self.shape.shared else name)
 
     def device(self, name: str, label: str) -> Path:
         """Return the path of a device; its name is its ID."""
-        return self.directory(name) / f"{name}-{label}"
+        return self.root / name / f"{name}-{label}"
 
-    def _create(self, path: Path) -> None:
+    def plug(self, path: Path) -> None:
+        """Make a device."""
         if self.kind == "char":
             os.mknod(path, 0o600 | 0o020000, _NULL)
         else:
@@ -91,15 +66,14 @@ class Scene:
         """
         lines = ["version: v1", "resources:"]
         for name in self.shape.names:
-            options = [f"path: {self.directory(name)}", f"types: {self.kind}"]
-            without_extra = name == self.changed and not changed
-            if self.shape.shared or without_extra:  # one glob each
-                rest = f"[!{EXTRA}]*" if without_extra else "*"
-                options.append(f'include: "{name}-{rest}"')
+            options = [f"path: {self.root / name}", f"types: {self.kind}"]
+            if name == self.changed and not changed:
+                options.append(f'exclude: "*-{EXTRA}"')
             lines += [
                 f"  - name: {full_name(name)}",
                 "    prefer: packed",
                 f"    maxDevices: {_DEVICES_MAX}",
+                "    overlap: allow",  # they are all the same node
                 "    sources:",
                 f"      - directory: {{{', '.join(options)}}}",
             ]
@@ -112,15 +86,10 @@ class Scene:
         return "\n".join(lines) + "\n"
 
     def served(self) -> str:
-        """Return the same for the reference."""
-        prefix = "{}-" if self.shape.shared else ""
+        """Return the same for the bare plugins."""
         return json.dumps(
             [
-                {
-                    "name": full_name(name),
-                    "directory": str(self.directory(name)),
-                    "prefix": prefix.format(name),
-                }
+                {"name": full_name(name), "directory": str(self.root / name), "prefix": ""}
                 for name in self.shape.names
             ]
         )

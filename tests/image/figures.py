@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from bench.process import Process
+from bench.process import rss_mib
 from bench.scene import Scene, Shape, full_name
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.image.build import Image, build
@@ -150,7 +150,7 @@ def _forget(rootfs: Path) -> None:
 
 
 def _show(resources: int, when: str, process: Path, memory: Memory) -> None:
-    rss = Process(int(process.name)).sizes().rss_mib
+    rss = rss_mib(int(process.name))
     most = ", ".join(f"{part} {size:5.1f}" for part, size in memory.most.items())
     sys.stdout.write(f"{resources:5} {when:15} rss {rss:5.1f}, most in the pod: {most}\n")
     sys.stdout.flush()
