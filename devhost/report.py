@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from devhost.allocation import name_policy
 from devhost.allocation.cdi import spec
 from devhost.allocation.cdi_devices import cdi_devices, named
 from devhost.allocation.host_paths import HostPaths
@@ -307,7 +306,7 @@ def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
     for device in snapshot.devices.values():
         if device.healthy:
             whole = scanner.alone(device, scanner.rules)
-            refusals = name_policy.refusals(scanner.policy, scanner.resource.name, whole)
+            refusals = scanner.policy.name_refusals(whole)
             needed |= dict.fromkeys(refusals) | host_paths.needs(whole)
     return list(needed)
 

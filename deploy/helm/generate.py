@@ -52,9 +52,10 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     "hostPaths": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
     # The variable that they become is split at blanks.
     "allow.paths": {"type": "array", "items": {"type": "string", "pattern": r"^[/*?\[]\S*$"}},
+    "allow.resources": {"type": "array", "items": {"type": "string", "pattern": r"^[^\s*?\[]+$"}},
     **{
         f"allow.{key}": {"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}}
-        for key in ("devices", "resources", "cdi", "annotations", "env")
+        for key in ("devices", "cdi", "annotations")
     },
     "stateDir": {"type": "string", "pattern": "^(/.+)?$"},
     "cdi.dir": _HOST_PATH,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from devhost.allocation import name_policy, preference
+from devhost.allocation import preference
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.rendering import combine
@@ -109,7 +109,7 @@ class Declaration:
         """Return why an answer may not be given, by the names in it; ``None`` where it may."""
         if not self.policy.enforced:
             return None
-        return next(name_policy.refusals(self.policy, self.resource.name, allocation), None)
+        return next(self.policy.name_refusals(allocation), None)
 
     def _check_names(self, allocation: Allocation) -> None:
         if refusal := self.name_refusal(allocation):

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from devhost.allocation.node_rules import NodeRules
-from devhost.allocation.policy import Policy
+from devhost.allocation.policy import NodeRules, Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles, Ways
@@ -196,7 +195,7 @@ class HostPaths:
                 self._node_rules = NodeRules(self._files, self._policy)
             refusal = self._node_rules.refusal(realpath, kind, number)
         else:
-            refusal = self._policy.refusal(realpath, kind, number, mount=mount)
+            refusal = self._policy.refusal(realpath, mount=mount)
         if refusal is not None:
             return refusal
         if state is None:

@@ -3,7 +3,7 @@
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -72,33 +72,6 @@ table_output_option = click.option(
 )
 
 
-def _paths(
-    _context: click.Context, _option: click.Parameter, globs: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Refuse globs that match no absolute path."""
-    if globs:
-        from devhost.allocation.policy import path_glob_problem
-
-        _refuse(map(path_glob_problem, globs))
-    return globs
-
-
-def _devices(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Refuse what is neither the name of a class nor a glob on absolute paths."""
-    if texts:
-        from devhost.allocation.policy import device_glob_problem
-
-        _refuse(map(device_glob_problem, texts))
-    return texts
-
-
-def _refuse(problems: Iterable[str | None]) -> None:
-    for problem in filter(None, problems):
-        raise click.BadParameter(problem)
-
-
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """Refuse everything but a plain file name."""
     if not name or "/" in name or name in (".", ".."):
@@ -106,48 +79,61 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
     return name
 
 
-def _globs(option: str, text: str, **attributes: Any) -> Callable[[_Command], _Command]:
+def _allow(
+    option: str, values: str, text: str, metavar: str = "GLOB"
+) -> Callable[[_Command], _Command]:
     """Return an option ``--allow-…`` that can be repeated."""
+
+    def checked(
+        _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        if given:
+            from devhost.allocation.policy import VALUE_PROBLEMS
+
+            for problem in filter(None, map(VALUE_PROBLEMS[values], given)):
+                raise click.BadParameter(problem)
+        return given
+
     return click.option(
         f"--allow-{option}",
+        f"allow_{values}",
         multiple=True,
         envvar=f"DEVHOST_ALLOW_{option.upper()}",
         show_envvar=True,
-        help=text,
-        **{"metavar": "GLOB", **attributes},
+        help=f"{text} Repeatable.",
+        metavar=metavar,
+        callback=checked,
     )
 
 
 _TRUST_OPTIONS: Final = (
-    _globs(
+    _allow(
         "path",
-        "Host paths that containers may get: mounts, block devices, other devices below /dev. "
-        "Repeatable; the variable is split at spaces (use '?' for a space in a path).",
-        callback=_paths,
+        "paths",
+        "Host paths that containers may get as mounts, and files that checks may read although not "
+        "everyone can. The variable is split at spaces (use '?' for a space in a path).",
     ),
-    _globs(
+    _allow(
         "device",
-        "Classes of devices (docs/devices.md), and paths of device nodes, also outside of /dev, "
-        "that containers may get. Repeatable.",
-        metavar="CLASS|GLOB",
-        callback=_devices,
+        "devices",
+        "Device nodes that containers may get, in addition to those of safe classes: a class "
+        "(docs/devices.md), raw USB nodes by the numbers that lsusb prints (10c4:ea60, 10c4:*), or "
+        "a glob on resolved paths of nodes, also of block devices and outside of /dev.",
+        "CLASS|VENDOR:PRODUCT|GLOB",
     ),
-    _globs(
+    _allow(
         "resource",
-        "Names that resources may have. Default: all but those that vendors' own device plugins "
-        "usually serve. Repeatable.",
+        "resources",
+        "Resources to serve although another device plugin on the node serves them too.",
+        "NAME",
     ),
-    _globs("cdi", "CDI devices that containers may get by `allocate.cdi`. Repeatable."),
-    _globs(
-        "annotation",
-        "Annotation keys that containers may get, in addition to those in the resource's own "
-        "domain. Repeatable.",
+    _allow(
+        "cdi",
+        "cdi",
+        "CDI devices that containers may get by `allocate.cdi`, and variables by which a container "
+        "runtime adds devices, such as NVIDIA_VISIBLE_DEVICES.",
     ),
-    _globs(
-        "env",
-        "Environment variables that containers may get, although they steer a loader, a proxy, a "
-        "runtime or the like. Repeatable.",
-    ),
+    _allow("annotation", "annotations", "Annotation keys that containers may get."),
     click.option(
         "--allow-exec",
         is_flag=True,
@@ -162,29 +148,11 @@ def trust_options(command: _Command) -> _Command:
     """Add the options ``--allow-…``; the command gets them as ``policy``."""
 
     @functools.wraps(command)
-    def with_policy(
-        *arguments: Any,
-        allow_path: tuple[str, ...],
-        allow_device: tuple[str, ...],
-        allow_resource: tuple[str, ...],
-        allow_cdi: tuple[str, ...],
-        allow_annotation: tuple[str, ...],
-        allow_env: tuple[str, ...],
-        allow_exec: bool,
-        **chosen: Any,
-    ) -> Any:
+    def with_policy(*arguments: Any, **chosen: Any) -> Any:
         from devhost.allocation.policy import Policy
 
-        policy = Policy(
-            allow_paths=allow_path,
-            allow_devices=allow_device,
-            allow_resources=allow_resource,
-            allow_cdi=allow_cdi,
-            allow_annotations=allow_annotation,
-            allow_env=allow_env,
-            allow_exec=allow_exec,
-        )
-        return command(*arguments, policy=policy, **chosen)
+        allowed = {key: chosen.pop(key) for key in [*chosen] if key.startswith("allow_")}
+        return command(*arguments, policy=Policy(**allowed), **chosen)
 
     decorated: Any = with_policy
     for option in reversed(_TRUST_OPTIONS):

@@ -18,8 +18,7 @@ from typing import Final, Literal
 
 from devhost.allocation import rendering
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.node_rules import NodeRules
-from devhost.allocation.policy import Policy
+from devhost.allocation.policy import NodeRules, Policy
 from devhost.allocation.variables import names_paths, real_paths
 from devhost.discovery import command
 from devhost.errors import AllocationError

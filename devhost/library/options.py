@@ -20,10 +20,8 @@ TRUSTED: Final = Policy(
     ("*",),
     allow_exec=True,
     trusted=True,
-    allow_resources=("*",),
     allow_cdi=("*",),
     allow_annotations=("*",),
-    allow_env=("*",),
 )
 
 

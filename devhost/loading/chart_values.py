@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from devhost.allocation.policy import GLOBS, Policy
+from devhost.allocation.policy import VALUE_PROBLEMS, Policy
 from devhost.errors import Severity
 from devhost.loading.spelling import did_you_mean
 from devhost.loading.wrong_shapes import shown
 from devhost.loading.yamltree import Path, Tree
 
-_KEYS: Final = (*GLOBS, "exec")
+_KEYS: Final = (*VALUE_PROBLEMS, "exec")
 # What the chart mounts in any case, if it allows paths (its templates/_helpers.tpl).
 _MOUNTED: Final = (
     *("/dev", "/proc"),
@@ -72,7 +72,7 @@ class Allowed:
 
     def _valid(self, path: Path, key: str, globs: list[str]) -> Iterator[tuple[Path, str]]:
         for index, glob in enumerate(globs):
-            problem = GLOBS[key](glob)
+            problem = VALUE_PROBLEMS[key](glob)
             if not glob or any(map(str.isspace, glob)):  # the flag's variable is split there
                 problem = f"{glob!r} is empty or contains a space; '?' matches one"
             if problem is None:

@@ -13,7 +13,6 @@ from devhost.loading.collision_checks import (
     entries_of,
 )
 from devhost.loading.hardware_checks import check_hardware
-from devhost.loading.name_checks import check_names
 from devhost.loading.source_checks import (
     check_device_ids,
     check_globs,
@@ -62,7 +61,6 @@ def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Findi
     for one, entries in sound:
         yield from check_number(one.path, entries)
         yield from check_collisions(one.resource, entries)
-        yield from check_names(one.path, one.resource, entries, policy)
         yield from check_trust(one.path, one.resource, entries, policy)
     yield from check_constant_nodes([(one.path, one.resource) for one, _ in sound])
     yield from check_between((one.resource.name, entries) for one, entries in sound)

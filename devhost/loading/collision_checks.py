@@ -180,7 +180,10 @@ def check_trust(
     for where in () if policy.allow_exec else _commands(path, resource):
         yield severity, where, "running a command needs --allow-exec", True
     for where, rule in entries:
-        if rule.nodes_only or rule.target not in ("devices", "mounts"):
+        if rule.nodes_only:
+            continue
+        if rule.target not in ("devices", "mounts"):
+            yield from _named(where, resource, rule, policy, severity)
             continue
         mount = rule.target == "mounts"
         if not rule.value.names:
@@ -192,5 +195,16 @@ def check_trust(
     for index, source in enumerate(() if policy.allows_block else resource.sources):
         kind = source.kind
         if isinstance(kind, Directory | Glob | Dev) and kind.types == ("block",):
-            message = "block devices need --allow-path 'GLOB', such as '/dev/sd[b-z]'"
+            message = "block devices need --allow-device 'GLOB', such as '/dev/sd[b-z]'"
             yield severity, (*path, "sources", index), message, False
+
+
+def _named(
+    where: Path, resource: Resource, rule: Rule, policy: Policy, severity: Severity
+) -> Iterator[Finding]:
+    if rule.key.names <= {"resource"}:
+        name = rule.key.render({"resource": resource.name})
+        if reason := policy.name_refusal(rule.target, name):
+            yield severity, where, reason, rule.target != "cdi"
+    elif rule.target == "cdi" and not policy.allow_cdi:
+        yield severity, where, "CDI devices need --allow-cdi 'GLOB'", False

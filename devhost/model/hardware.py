@@ -23,7 +23,12 @@ _REFUSED_ATTRIBUTES: Final = re.compile(
 )
 
 
-def _pair(value: object) -> str:
+def vendor_product(value: object) -> str:
+    """Return a pair of numbers in lower case.
+
+    Raises:
+        ValueError: It is not of that form.
+    """
     if not isinstance(value, str):
         raise ValueError(  # noqa: TRY004 (pydantic collects ValueErrors)
             "should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: 0403:6001, "
@@ -121,7 +126,7 @@ Globs = Annotated[
     Before(_as_list, str | list[str]),
 ]
 Pairs = Annotated[
-    tuple[Annotated[str, Before(_pair)], ...],
+    tuple[Annotated[str, Before(vendor_product)], ...],
     NotEmpty,
     Before(_as_list, str | list[str]),
 ]

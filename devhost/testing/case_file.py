@@ -35,7 +35,6 @@ class Allow(_Model):
     resources: list[str] = Field(default=[])
     cdi: list[str] = Field(default=[])
     annotations: list[str] = Field(default=[])
-    env: list[str] = Field(default=[])
     exec: bool = False
 
 

@@ -133,8 +133,7 @@ async def serving(
         node_name: The value of ``${nodeName}``.
         allow_paths: Globs of host paths that containers may get by the configuration, like
             ``--allow-path``; plugins are not restricted.
-        allow_devices: Classes and globs of device nodes that containers may get by it, like
-            ``--allow-device``.
+        allow_devices: Device nodes that containers may get by it, like ``--allow-device``.
         allow_exec: Whether the configuration may run commands, like ``--allow-exec``.
         policy: All that the flags may allow, instead of the three above. The values of the chart
             in a file allow more.

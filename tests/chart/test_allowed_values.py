@@ -10,8 +10,8 @@ from devhost.loading.loader import load_all
 from tests.chart.helm import Helm, RefusedError
 from tests.chart.values import TOKENS
 
-_FLAGS = ("PATH", "DEVICE", "RESOURCE", "CDI", "ANNOTATION", "ENV")
-_ATTRIBUTES = ("paths", "devices", "resources", "cdi", "annotations", "env")
+_FLAGS = ("PATH", "DEVICE", "RESOURCE", "CDI", "ANNOTATION")
+_ATTRIBUTES = ("paths", "devices", "resources", "cdi", "annotations")
 
 
 def _by_chart(helm: Helm, values: dict[str, Any]) -> dict[str, dict[str, str]] | None:
@@ -47,10 +47,10 @@ def _by_commands(file: Path, values: dict[str, Any]) -> dict[str, dict[str, str]
     ("values", "taken"),
     [
         ({"allow": {"paths": None, "exec": None, "cdi": []}}, True),
-        ({"allow": {"devices": ["gpu", "/dev/dri/*"], "env": ["LD_*"], "exec": True}}, True),
+        ({"allow": {"devices": ["gpu", "/dev/dri/*"], "cdi": ["NVIDIA_*"], "exec": True}}, True),
         ({"allow": None}, False),
         ({"allow": {"path": None}}, False),
-        ({"allow": {"env": [""]}}, False),
+        ({"allow": {"resources": ["a.b/*"]}}, False),
         ({"allow": {"paths": ["/dev/a b"]}}, False),
         ({"of profile": {"paths": ["/dev/sdc"]}}, True),
         ({"of profile": {"paths": [], "exec": False}}, True),

@@ -112,18 +112,16 @@ def test_what_is_allowed_stands_in_the_environment(helm: Helm) -> None:
     globs = {
         "paths": ["/dev/disk/*", "/dev/shm"],
         "devices": ["hidraw", "/dev/tpm*"],
-        "resources": ["example.com/*"],
+        "resources": ["example.com/gpu"],
         "cdi": ["vendor.com/class=*"],
         "annotations": ["example.com/*"],
-        "env": ["NVIDIA_*", "X"],
     }
     allowed = {
         "DEVHOST_ALLOW_PATH": "/dev/disk/* /dev/shm",
         "DEVHOST_ALLOW_DEVICE": "hidraw /dev/tpm*",
-        "DEVHOST_ALLOW_RESOURCE": "example.com/*",
+        "DEVHOST_ALLOW_RESOURCE": "example.com/gpu",
         "DEVHOST_ALLOW_CDI": "vendor.com/class=*",
         "DEVHOST_ALLOW_ANNOTATION": "example.com/*",
-        "DEVHOST_ALLOW_ENV": "NVIDIA_* X",
         "DEVHOST_ALLOW_EXEC": "true",
     }
     values: Values = {"allow": globs | {"exec": True}}

@@ -35,10 +35,9 @@ EVERYTHING: Values = {
     "allow": {
         "paths": ["/dev/disk/*", "/opt/tools"],
         "devices": ["hidraw", "/dev/tpm*"],
-        "resources": ["example.com/*"],
+        "resources": ["example.com/gpu"],
         "cdi": ["vendor.com/class=*"],
         "annotations": ["example.com/*"],
-        "env": ["TOOLS"],
         "exec": True,
     },
     "deviceAccess": {"privileged": True, "writable": True},

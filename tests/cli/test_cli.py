@@ -310,7 +310,7 @@ def test_a_flag_that_would_allow_it_silences_the_warning(mount: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "needed"),
     [
-        ("sources: [{dev: {pattern: sdz, types: block}}]", "--allow-path"),
+        ("sources: [{dev: {pattern: sdz, types: block}}]", "--allow-device"),
         ("sources: [static: 1]\n    allocate: {devices: [{hostPath: /opt/x}]}", "--allow-device"),
         ("sources: [static: 1]\n    preStart: [{run: [a], every: start}]", "--allow-exec"),
     ],
@@ -350,7 +350,7 @@ def test_the_variable_of_allowed_paths_is_split_at_blanks(
     """DEVHOST_ALLOW_PATH is a list, and the option's help says so."""
     monkeypatch.setenv("DEVHOST_ALLOW_PATH", "/a /opt/*")
     with command.make_context("devhost", ["c.yaml"]) as context:
-        assert context.params["allow_path"] == ("/a", "/opt/*")
+        assert context.params["allow_paths"] == ("/a", "/opt/*")
         assert "split at spaces" in " ".join(command.get_help(context).split())
 
 

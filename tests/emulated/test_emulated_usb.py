@@ -207,7 +207,7 @@ async def test_other_kinds_of_devices(node: Node, sticks: Sticks) -> None:
         f"  - {{name: {name}, sources: [{source}], removeMissingAfter: never}}\n"
         for name, (source, *_) in KINDS.items()
     ]
-    node.daemon.flags = ["--allow-device", "hidraw", "--allow-path", "/dev/sd*"]
+    node.daemon.flags = ["--allow-device", "hidraw", "--allow-device", "/dev/sd*"]
     await node.start(f"version: v1\nresources:\n{''.join(resources)}")
     sticks.plug("hub", "usb-hub", "2")
     sticks.plug("keyboard", "usb-kbd", "2.3")

@@ -29,16 +29,11 @@ from tests.support.realkubelet import RealKubelet
 
 # The flags that the examples' comments name.
 ALLOWED: Final = Policy(
-    allow_paths=("/dev/sd*",),
     enforced=True,
-    allow_devices=("tpm", "/dev/iluvatar*", "/dev/itrctl"),
+    allow_devices=("/dev/sd[b-z]*", "tpmrm", "/dev/iluvatar*", "/dev/itrctl"),
+    allow_cdi=("NVIDIA_VISIBLE_DEVICES",),
 )
-NAMES_ALLOWED: Final = Policy(
-    allow_resources=("*",), allow_env=("NVIDIA_VISIBLE_DEVICES",), enforced=True
-)
-ALL_ALLOWED: Final = replace(
-    ALLOWED, allow_exec=True, allow_resources=("*",), allow_env=("NVIDIA_VISIBLE_DEVICES",)
-)
+ALL_ALLOWED: Final = replace(ALLOWED, allow_exec=True)
 # What the kernel shows of the devices in these tests, by the beginnings of their names.
 SHOWN: Final = {
     "ttyUSB": "tty",
@@ -252,27 +247,14 @@ def test_is_valid(file: Path) -> None:
     """Without a flag no example but those that say so needs one; with it none is doubtful."""
     loaded = load(str(file))
     messages = [(problem.severity, problem.message) for problem in loaded.problems]
-    paths = ("warning", "block devices need --allow-path 'GLOB', such as '/dev/sd[b-z]'")
+    paths = ("warning", "block devices need --allow-device 'GLOB', such as '/dev/sd[b-z]'")
     commands = ("warning", "running a command needs --allow-exec")
-    gpus = (
-        "warning",
-        (
-            "another device plugin usually serves the resources of nvidia.com: "
-            "it needs --allow-resource 'nvidia.com/gpu'"
-        ),
-    )
-    visible = (
-        "warning",
-        (
-            "NVIDIA_VISIBLE_DEVICES steers a container runtime, which adds devices: "
-            "it needs --allow-env 'NVIDIA_VISIBLE_DEVICES'"
-        ),
-    )
+    name = "NVIDIA_VISIBLE_DEVICES"
+    runtime = f"by {name} a container runtime adds devices: it needs --allow-cdi '{name}'"
     needed = {
         "superdisk": [paths],
         "formatted-disk": [paths, commands],
-        "nvidia": [gpus, visible],
-        "exec": [commands],
+        "nvidia": [("warning", runtime)],
     }
     assert messages == needed.get(file.stem, [])
     assert loaded.config is not None
@@ -467,8 +449,8 @@ def test_disks_need_a_flag(tree: Tree) -> None:
     disks(tree)
     assert load(str(EXAMPLES / "superdisk.yaml"), Policy(enforced=True)).config is None
     assert plan("superdisk", tree)[SUPERDISK]["warnings"] == [
-        "/dev/sdzb is of class block (the data of a disk): it needs --allow-path '/dev/sdzb'",
-        "/dev/sdzc is of class block (the data of a disk): it needs --allow-path '/dev/sdzc'",
+        "/dev/sdzb is of class block: it needs --allow-device '/dev/sdzb'",
+        "/dev/sdzc is of class block: it needs --allow-device '/dev/sdzc'",
     ]
 
 
@@ -552,7 +534,7 @@ def test_plan_nvidia(tree: Tree) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"):
         tree.char(f"/dev/{name}")
     tree.char("/dev/nvidia-caps/nvidia-cap1")
-    shown = plan("nvidia", tree, NAMES_ALLOWED, gpu="nvidia0,nvidia2,nvidia10")[NVIDIA]
+    shown = plan("nvidia", tree, ALLOWED, gpu="nvidia0,nvidia2,nvidia10")[NVIDIA]
     assert [one["id"] for one in shown["devices"]] == ["nvidia0", "nvidia1", "nvidia2", "nvidia10"]
     assert (shown["skipped"], shown["warnings"]) == ([], [])
     assert shown["allocation"] == allocation(
@@ -563,7 +545,7 @@ def test_plan_nvidia(tree: Tree) -> None:
 async def test_live_nvidia(tree: Tree, kubelet: RealKubelet) -> None:
     for number in range(3):
         tree.char(f"/dev/nvidia{number}")
-    async with hosted("nvidia", tree, kubelet, NAMES_ALLOWED):
+    async with hosted("nvidia", tree, kubelet, ALLOWED):
         await kubelet.wait(NVIDIA, 3, 3)
         tree.remove("/dev/nvidia1")
         await kubelet.wait(NVIDIA, 3, 2)

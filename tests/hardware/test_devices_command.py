@@ -137,8 +137,8 @@ def test_trust_is_judged_as_by_run(tree: HostTree, tmp_path: Path) -> None:
     )
     refused = " ".join(devices(tree, "nvme0n1", "--config", str(config)).split())
     assert "offered as example.com/a 0000:01:00.0: " in refused
-    assert "--allow-path" in refused
-    allowed = devices(tree, "nvme0n1", "--config", str(config), "--allow-path", "/dev/nvme*")
+    assert "--allow-device '/dev/nvme0n1'" in refused
+    allowed = devices(tree, "nvme0n1", "--config", str(config), "--allow-device", "/dev/nvme*")
     assert "  offered as         example.com/a 0000:01:00.0\n" in allowed
     result = CliRunner().invoke(
         main, ["devices", "--root", str(tree.root), "--config", str(tmp_path / "none.yaml")]

@@ -191,13 +191,13 @@ resources:
 
 
 @as_root
-async def test_allowed_paths_are_handed_out(directory: Path, standin: SimulatedKubelet) -> None:
-    """--allow-path lifts the default for what its globs match, after links are resolved."""
+async def test_allowed_nodes_are_handed_out(directory: Path, standin: SimulatedKubelet) -> None:
+    """--allow-device lifts the default for what its globs match, after links are resolved."""
     dev = directory / "host" / "dev"
     dev.mkdir(parents=True)
     os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
     config = "version: v1\nresources: [{name: example.com/disk, sources: [dev: disk]}]"
-    async with hosted(directory, config, Policy(("/dev/disk",), enforced=True)):
+    async with hosted(directory, config, Policy(enforced=True, allow_devices=("/dev/disk",))):
         await standin.wait("example.com/disk", 1, 1)
 
 

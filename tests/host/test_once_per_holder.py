@@ -32,7 +32,7 @@ NAME: Final = "example.com/disk"
 POD: Final = "ns/pod-0"
 HOLDER: Final = {"run": ["format", "${path}"]}
 EACH: Final = {"run": ["check"], "every": "start"}
-ALL: Final = Policy(("*",), allow_exec=True, enforced=True)
+ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
 
 
 def resource(*steps: Mapping[str, Any]) -> Resource:

@@ -23,7 +23,7 @@ from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.threads import BlockingCalls
 from tests.support.mounts import hung
 
-ALL: Final = Policy(("*",), allow_exec=True, enforced=True)
+ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
 CONSTANTS: Final = {
     "resource": "example.com/disk",
     "nodeName": "node-1",
@@ -328,7 +328,9 @@ async def test_what_may_not_be_handed_out_keeps_its_mode(terminal: str) -> None:
     before = mode_of(terminal)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CachedFiles, "stat", lambda _, path: states[path])
-        start = start_of(node(terminal), memory, policy=Policy((terminal,), enforced=True))
+        start = start_of(
+            node(terminal), memory, policy=Policy(enforced=True, allow_devices=(terminal,))
+        )
         text = await failure(start, mode="0666")
     assert text.endswith("needs --allow-device '/dev/mem', without wildcards")
     assert mode_of(terminal) == before

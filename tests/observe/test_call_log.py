@@ -54,6 +54,7 @@ async def test_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) 
     """What a container was given: variables by name alone, paths on the host and in it."""
     place = directory / "colas"
     daemon.flags += ["--allow-path", str(place), "--pod-resources", str(directory / "pr.sock")]
+    daemon.flags += ["--allow-annotation", "example.com/used"]
     await daemon.start(FULL.format(place=place))
     await started.wait(A, 2, 2)
     await started.admit("pod", {"app": {A: 1}})
@@ -73,6 +74,7 @@ async def test_what_comes_by_cdi(daemon: Daemon, started: Kubelet, directory: Pa
     """The line has what the runtime adds for the names, too."""
     place = directory / "colas"
     daemon.flags += ["--allow-path", str(place), "--cdi-dir", str(directory / "cdi")]
+    daemon.flags += ["--allow-annotation", "example.com/used"]
     await daemon.start(FULL.format(place=place) + "    inject: cdi\n")
     await started.wait(A, 2, 2)
     await started.admit("pod", {"app": {A: 1}})

@@ -4,10 +4,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-# HID report descriptors: the usage page and usage of a collection, with nothing in it.
-FIDO = bytes.fromhex("06d0f1 0901 a101 c0")
-KEYBOARD = bytes.fromhex("0501 0906 a101 c0")
-
 
 def shows(
     root: Path,
@@ -52,9 +48,3 @@ def _belongs(root: Path, place: Path, subsystem: str) -> None:
     link = place / "subsystem"
     if not link.is_symlink():
         link.symlink_to(os.path.relpath(root / "sys/class" / subsystem, place))
-
-
-def interface(name: str, text: str) -> dict[str, str]:
-    """Return the files of a USB interface: its class, subclass and protocol."""
-    parts = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
-    return {f"{name}/{part}": f"{text[2 * at : 2 * at + 2]}\n" for at, part in enumerate(parts)}

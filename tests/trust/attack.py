@@ -42,7 +42,10 @@ def config(*resources: Resource, **top: object) -> str:
 
 def policy(*allow: str, execs: bool = False) -> Policy:
     """Return a policy that has been given the same globs for mounts and for nodes."""
-    return Policy(allow, allow_exec=execs, enforced=True, allow_devices=allow)
+    own = ("example.com/*",)
+    return Policy(
+        allow, allow_exec=execs, enforced=True, allow_devices=allow, allow_annotations=own
+    )
 
 
 @dataclass(frozen=True)

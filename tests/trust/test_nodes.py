@@ -98,7 +98,7 @@ def test_a_disk_by_another_name_is_refused(node: Victim) -> None:
         {"glob": {"paths": "/dev/**", "types": "block"}},
     ):
         for outcome in node.by_both_ways({"sources": [source]}):
-            outcome.nothing("--allow-path")
+            outcome.nothing("--allow-device")
 
 
 def test_a_character_device_with_a_disk_s_numbers_is_no_disk(node: Victim) -> None:

@@ -304,7 +304,7 @@ def test_an_index_does_not_reach_what_the_scan_has_not_seen(node: Victim) -> Non
     )
     snapshot = node.scan(scanner)
     assert all(device.healthy for device in snapshot.devices.values())
-    with pytest.raises(AllocationError, match="--allow-path '/dev/n1'"):
+    with pytest.raises(AllocationError, match="--allow-device '/dev/n1'"):
         scanner.allocate(snapshot, ("0", "1"))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.host_paths import HostPaths
 from devhost.discovery.scan import Scanner
 from devhost.loading.loader import loads
 from devhost.model.allocation import DeviceSpec, MountSpec
@@ -217,8 +218,8 @@ def refused(node: Victim, specs: Answered) -> list[str]:
     for spec in specs:
         state = node.files.stat(spec.host_path)
         if state is not None:  # a container whose device is gone does not start
-            mount = isinstance(spec, MountSpec)
-            told = policy(*ALLOW).refusal(state.realpath, state.kind, state.number, mount=mount)
+            paths = HostPaths(node.files, policy(*ALLOW))
+            told = paths.refusal(state.realpath, mount=isinstance(spec, MountSpec))
             found += [told] if told else []
     return found
 

@@ -226,7 +226,7 @@ label adds a term for every term so far.
 
 {{- /* The trust flags as variables, for `run` and `validate`. */}}
 {{- define "devhost.trustEnv" -}}
-{{- range $option, $globs := dict "PATH" .allow.paths "DEVICE" .allow.devices "RESOURCE" .allow.resources "CDI" .allow.cdi "ANNOTATION" .allow.annotations "ENV" .allow.env }}
+{{- range $option, $globs := dict "PATH" .allow.paths "DEVICE" .allow.devices "RESOURCE" .allow.resources "CDI" .allow.cdi "ANNOTATION" .allow.annotations }}
 {{- with $globs }}
 - name: DEVHOST_ALLOW_{{ $option }}
   value: {{ join " " . | quote }}
