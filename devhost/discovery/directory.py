@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from devhost.discovery.match import Match, Readings
 from devhost.discovery.roots import DirectoryRoot, contents
 from devhost.immutable import immutable
-from devhost.model.device import Skipped
 from devhost.model.sources import Directory
 
 
@@ -22,25 +21,19 @@ class DirectoryFinder:
         options = self.options
         return (DirectoryRoot(options.path, options.recursive, options.recursive and self._hidden),)
 
-    @property
-    def by_path_alone(self) -> bool:
-        """What is at a path depends on nothing else."""
-        return True
-
-    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
+    def find(self, readings: Readings) -> Iterator[Match]:
         """Yield each entry, or with ``recursive`` everything below."""
-        reading = readings[self.roots[0]]
-        include, left = self.options.include, []
+        reading, hidden = readings[self.roots[0]], self._hidden
         for name in reading.names:
-            if name.startswith(".") and not self._hidden:
-                continue
-            last = name.rpartition("/")[2]
-            if include is None or _fits(last, include):
-                excluded = "excluded" if _fits(last, self.options.exclude) else None
-                yield Match(reading.path(name), name, excluded=excluded, at=(reading, name))
-            else:
-                left.append(name)
-        yield from reading.skipped(left, "not included")
+            if hidden or not name.startswith("."):
+                path, excluded = reading.path(name), self._excluded(name.rpartition("/")[2])
+                yield Match(path, name, excluded=excluded, at=(reading, name))
+
+    def _excluded(self, name: str) -> str | None:
+        include = self.options.include
+        if include is not None and not _fits(name, include):
+            return "not included"
+        return "excluded" if _fits(name, self.options.exclude) else None
 
     @property
     def _hidden(self) -> bool:

@@ -46,10 +46,6 @@ class PatternRoot(BaseRoot):
         below = self.text[len(self.base) + 1 :]
         return WatchRoot(self.base or "/", below == "**" or "/" in below)
 
-    def has(self, name: str) -> bool:
-        """Whether a name is the one, where there are no wildcards."""
-        return f"{self.base}/{name}" == self.text
-
     def read(self, files: HostFiles, tally: Tally) -> Reading:
         """Find what matches."""
         base = self.base
@@ -83,18 +79,12 @@ class GlobFinder:
         """Return a directory for each pattern, or what matches the pattern."""
         return tuple(dict.fromkeys(map(_root, self._paths)))
 
-    @property
-    def by_path_alone(self) -> bool:
-        """Whether only the last component has wildcards: else links may be on the way."""
-        parts = [text.rpartition("/") for text in self._paths]
-        return not any(_is_wild(above) or last == "**" for above, _, last in parts)
-
     def find(self, readings: Readings) -> Iterable[Match]:
         """Return each path once, of the first pattern that matches it, in natural order."""
         found = self._each(readings)
         if len(self._paths) == 1:  # it is in order
             return found
-        return names.in_order(found, lambda match: (names.natural_key(match.name), match.name))
+        return sorted(found, key=lambda match: (names.natural_key(match.name), match.name))
 
     def _each(self, readings: Readings) -> Iterator[Match]:
         seen: set[str] = set()

@@ -238,7 +238,7 @@ class Nodes:
             places.setdefault(at, []).append(node)
         ids: dict[KernelNode, str] = {}
         for at, some in places.items():
-            ordered = names.in_order(some, lambda node: names.natural_key(node.name))
+            ordered = sorted(some, key=lambda node: names.natural_key(node.name))
             alone = len(some) == 1 and at != unit.id
             ids |= {one: at if alone else f"{at}-{count}" for count, one in enumerate(ordered)}
         return ids

@@ -108,9 +108,9 @@ def _assign(
             same = candidate.known and former is not None and former.missing_since is None
             rank = _NEW if not offered else _SAME if same else _OFFERED
             wanted.append((rank, device_id, candidate))
-    ordered = names.in_order(
+    ordered = sorted(
         wanted,
-        lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].nodes[0].source),
+        key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].nodes[0].source),
     )
     kept = sum(1 for device in previous.devices.values() if not device.replaced)
     absent = kept - len({device_id for rank, device_id, _ in wanted if rank != _NEW})

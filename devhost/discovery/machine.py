@@ -197,7 +197,7 @@ class Machine:
             if driver.startswith("vfio") and (own := reading.members.get(group)):
                 found.append(self._node(own, reading.sysfs))
         nodes = [one for one in found if one is not None]
-        return names.in_order(nodes, lambda one: names.natural_key(one.file or one.name))
+        return sorted(nodes, key=lambda one: names.natural_key(one.file or one.name))
 
     def _node(self, path: str, sysfs: SysfsTree) -> KernelNode | None:
         subsystem = sysfs.linked(f"{path}/subsystem") or ""

@@ -44,11 +44,6 @@ class Finder(Protocol):
         """The parts of the host to read."""
         ...
 
-    @property
-    def by_path_alone(self) -> bool:
-        """Whether what is at a path depends on nothing else."""
-        ...
-
     def find(self, readings: Readings) -> Iterable[Match | Skipped]:
         """Yield every match, and what is skipped without a look."""
         ...

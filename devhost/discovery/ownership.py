@@ -202,7 +202,15 @@ class Ownership:
         """
         now, before, member.left = set(offered), member.left, frozenset(left)
         self._left.change(member, gone=before - member.left, new=member.left - before)
-        self.change(member, new=now - member.offered, gone=member.offered - now)
+        new, gone = now - member.offered, member.offered - now
+        member.offered = now
+        self._offered.change(member, gone=gone, new=new)
+        if member.decided < member.begun:
+            member.decided = member.begun
+            if not member.pending:
+                self._pending.remove(member)
+        self._tell(one for key in new for one in self._offered.of(key) if one.place > member.place)
+        self._tell_left(member, gone)
         if released := member.expected - (expected - now):
             member.expected -= released
             self._expected.change(member, gone=released, new=())
@@ -214,18 +222,6 @@ class Ownership:
     def _left_in_vain(self, member: Member) -> bool:
         """Whether a resource has left a node that it would not leave now."""
         return any(self.owner(member, key) is None for key in member.left)
-
-    def change(self, member: Member, *, new: Collection[str], gone: Collection[str]) -> None:
-        """Note what of what a resource offers is new, and what it offers no longer."""
-        member.offered.update(new)
-        member.offered.difference_update(gone)
-        self._offered.change(member, gone=gone, new=new)
-        if member.decided < member.begun:
-            member.decided = member.begun
-            if not member.pending:
-                self._pending.remove(member)
-        self._tell(one for key in new for one in self._offered.of(key) if one.place > member.place)
-        self._tell_left(member, gone)
 
     def _tell_left(self, member: Member, gone: Iterable[str]) -> None:
         """Have those scanned that have left nodes to a resource."""

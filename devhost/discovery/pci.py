@@ -176,11 +176,6 @@ class PciFinder:
     def _choices(self) -> Sequence[NodeChoice]:
         return self.options.nodes
 
-    @property
-    def by_path_alone(self) -> bool:
-        """What a function is does not follow from its path."""
-        return False
-
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield the nodes of each function, or group, that matches."""
         net = members(readings, _NET) if _NET in readings else None

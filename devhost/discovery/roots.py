@@ -1,23 +1,16 @@
 """The parts of the host that sources look at: each is read once for all sources that name it."""
 
-import bisect
-import contextlib
 import errno
-import itertools
-import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Final, Protocol
 
-from devhost.discovery.baseline import Baseline
 from devhost.discovery.nearest import closest
 from devhost.hostfs.block_use import BlockUse
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally, TooManyEntriesError
 from devhost.immutable import immutable
-from devhost.model import names, pattern
-from devhost.model.device import FileState, Skipped
+from devhost.model import names
+from devhost.model.device import FileState
 
 # Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
 # Only a source that names one of them as its directory looks into it.
@@ -54,10 +47,6 @@ class Root(Protocol):
         """The host path, without a slash at its end, before the names that are read."""
         ...
 
-    def has(self, name: str) -> bool:
-        """Whether a name is one of those that are read, if something is there."""
-        ...
-
     def read(self, files: HostFiles, tally: Tally, /) -> "Reading":
         """Read it, and count what is read. Blocks.
 
@@ -83,10 +72,6 @@ class BaseRoot:
         """No subsystem, unless a root has one."""
         return frozenset()
 
-    def has(self, _name: str) -> bool:
-        """No name is read by itself."""
-        return False
-
 
 class Reading:
     """What one reading of a root has found.
@@ -102,8 +87,7 @@ class Reading:
         beside: What is there where nothing matches.
         missing: Why there is nothing to read, where that is no failure.
         failure: Why it could not be read.
-        block_use: What uses block devices; ``None`` where that is not to be found out.
-        baseline: What its directories were like before; ``None`` where that is not known.
+        block_use: What uses block devices.
     """
 
     def __init__(
@@ -117,33 +101,16 @@ class Reading:
         count: int = 0,
         missing: str | None = None,
         failure: str | None = None,
-        whole: bool = True,
         beside: Sequence[str] = (),
     ) -> None:
-        self.root, self._files, self._looks = root, files, files.cached()
+        self.root, self._looks = root, files.cached()
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)
         self.unreadable = unreadable or {}
         self.beside = beside
         self.count, self.missing, self.failure = count, missing, failure
-        self.block_use = BlockUse(files) if whole else None
-        self.baseline: Baseline | None = None
-        self._real: str | None = None
+        self.block_use = BlockUse(files)
         self._states: dict[str, FileState | None] = {}
-        self._skipped: dict[str, dict[str, Skipped]] = {}
-
-    @property
-    def real(self) -> str:
-        """Its base with links resolved. Blocks."""
-        # Not cached_property: before Python 3.12 all instances share its lock, and this may hang.
-        if self._real is None:
-            self._real = self._files.resolve(self.root.base or "/").rstrip("/")
-        return self._real
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether events report all that is created and removed there. Blocks."""
-        return self.real == self.root.base and not is_silent(self.real)
 
     def path(self, name: str) -> str:
         """Return the host path of a name."""
@@ -160,42 +127,6 @@ class Reading:
         except KeyError:
             state = self._states[name] = self._looks.stat(self.path(name))
             return state
-
-    def in_order(self, some: Iterable[str]) -> list[str]:
-        """Return some of the names in natural order."""
-        return sorted(some, key=self._places.__getitem__)
-
-    def between(self, text: str) -> Sequence[str]:
-        """Return the names that a pattern may match as a whole.
-
-        A thousand sources may have a pattern each for a thousand names: few are tried.
-        """
-        least, greatest = pattern.bounds(text)
-        encoded, in_this_order = self._encoded
-        first, end = bisect.bisect_left(encoded, least), bisect.bisect_right(encoded, greatest)
-        return in_this_order[first:end]
-
-    def skipped(self, some: Iterable[str], reason: str) -> list[Skipped]:
-        """Return some names as skipped for a reason; the values are the same for all sources."""
-        known = self._skipped.setdefault(reason, {})
-        result = []
-        for name in some:
-            one = known.get(name)
-            if one is None:
-                path = self.path(name)
-                one = known[name] = Skipped(names.printable(path), unusable(path) or reason)
-            result.append(one)
-        return result
-
-    @cached_property
-    def _places(self) -> Mapping[str, int]:
-        return {name: place for place, name in enumerate(self.names)}
-
-    @cached_property
-    def _encoded(self) -> tuple[list[bytes], list[str]]:
-        """All names as the kernel has them, in order, and the names in the same order."""
-        pairs = sorted((name.encode("utf-8", "surrogateescape"), name) for name in self.names)
-        return [encoded for encoded, _ in pairs], [name for _, name in pairs]
 
 
 @immutable
@@ -221,16 +152,6 @@ class DirectoryRoot(BaseRoot):
     def watched(self) -> WatchRoot:
         """The directory."""
         return WatchRoot(self.path, self.recursive)
-
-    def has(self, name: str) -> bool:
-        """Whether a name is one of those that are read, if something is there."""
-        parts = name.split("/")
-        if not self.recursive:
-            return len(parts) == 1
-        if not self.hidden and any(part.startswith(".") for part in parts):
-            return False
-        above = itertools.accumulate(parts[:-1], lambda one, part: f"{one}/{part}", initial="")
-        return NOT_DEVICES.isdisjoint(f"{self.base}/{one}" for one in above)
 
     def read(self, files: HostFiles, tally: Tally) -> Reading:
         """Read the directory, and those below it."""
@@ -269,23 +190,6 @@ def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
         return root.read(files, tally or Tally())
     except OSError as error:
         return Reading(root, files, failure=failure(error))
-
-
-def read_names(root: Root, files: HostFiles, some: Iterable[str]) -> Reading:
-    """Read a few names of a root; where that fails, the reading says why. Blocks."""
-    found, links = [], []
-    reading = Reading(root, files, whole=False)
-    try:
-        for name in filter(root.has, some):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                path = files.to_local(f"{reading.real}/{name}")
-                if stat.S_ISLNK(os.lstat(path).st_mode):
-                    links.append(name)
-                found.append(name)
-    except OSError as error:
-        return Reading(root, files, failure=failure(error))
-    reading.names, reading.links = names.natural(found), frozenset(links)
-    return reading
 
 
 def failure(error: OSError) -> str:

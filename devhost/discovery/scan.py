@@ -17,7 +17,6 @@ from devhost.discovery.roots import Root
 from devhost.discovery.selection import Selection, roots_of, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.immutable import immutable
 from devhost.limits import SKIPPED_MAX
 from devhost.model import names
 from devhost.model.allocation import Allocation
@@ -49,6 +48,11 @@ class Scanner(Declaration):
         """What has to be read of the host."""
         return roots_of(self.resource)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a device with equal nodes is as it was."""
+        return True
+
     def select(self, readings: Readings) -> Selection:
         """Return what the resource's sources find among what was read. Blocks."""
         return select(self.resource, readings)
@@ -71,11 +75,28 @@ class Scanner(Declaration):
         return identity.identify(self.resource, found, moment)
 
     def conclude(
-        self, found: Selection, identified: Identified, previous: Snapshot, now: float
+        self,
+        found: Selection,
+        identified: Identified,
+        previous: Snapshot,
+        now: float,
+        *,
+        thorough: bool = True,
     ) -> Snapshot:
-        """Return the next snapshot. Looks at host paths, so it blocks."""
-        devices, unseen = self.present(identified, previous, now)
-        devices, mixed = topology.placed(self.resource.topology, devices, previous, self.files)
+        """Return the next snapshot. Looks at host paths, so it blocks.
+
+        Args:
+            found: What the sources have found.
+            identified: The devices, rendered.
+            previous: What was known before.
+            now: Seconds on the host's clock.
+            thorough: Whether the host is asked again about devices that are as they were.
+        """
+        thorough = thorough or not self.self_contained
+        devices, unseen = self.present(identified, previous, now, thorough=thorough)
+        devices, mixed = topology.placed(
+            self.resource.topology, devices, previous, self.files, thorough=thorough
+        )
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
@@ -100,21 +121,26 @@ class Scanner(Declaration):
     def render(self, identified: Identified, previous: Snapshot) -> None:
         """Find out which devices no container can have, by what they bring; pure.
 
-        What was legal before is not put together again for the same nodes.
+        What was legal before is not put together again for the same nodes; a device that is as it
+        was is the same object.
         """
-        exclusive = tuple(rule for rule in self.rules if rule.exclusive)
+        clashing = rendering.clashing(self.rules)
         taken: rendering.Taken = {}
         # Those that were offered before keep their names.
         for device in sorted(
             identified.devices.values(), key=lambda one: one.id not in previous.devices
         ):
             former = previous.devices.get(device.id)
-            legal = former is not None and former.legal and former.nodes == device.nodes
-            reason = None if legal else self._problem(device)
-            legal = reason is None
-            if legal and exclusive:
-                reason = rendering.clash(taken, device.id, self.alone(device, exclusive))
-            identified.devices[device.id] = replace(device, reason=_shortened(reason), legal=legal)
+            if former is None or not former.legal or former.nodes != device.nodes:
+                reason = self._problem(device)
+                one = replace(device, reason=_shortened(reason), legal=reason is None)
+            else:
+                kept = former.sound and self.keeps
+                one = former if kept else replace(device, legal=True)
+            if one.legal and clashing:
+                reason = rendering.clash(taken, device.id, self.alone(device, clashing))
+                one = one if reason is None else replace(device, reason=reason, legal=True)
+            identified.devices[device.id] = one
 
     def _problem(self, device: HostDevice) -> str | None:
         """Return why no container can have a device, by the texts that it brings."""
@@ -124,7 +150,7 @@ class Scanner(Declaration):
             return str(error)
 
     def present(
-        self, identified: Identified, previous: Snapshot, now: float
+        self, identified: Identified, previous: Snapshot, now: float, *, thorough: bool
     ) -> tuple[dict[str, HostDevice], list[str]]:
         """Return all devices that are known then, but for their NUMA nodes. Blocks.
 
@@ -137,7 +163,8 @@ class Scanner(Declaration):
         host_paths = HostPaths(self.files, self.policy)
         for device_id, device in identified.devices.items():
             devices[device_id] = device
-            if device.reason is not None:
+            as_before = device is previous.devices.get(device_id)
+            if device.reason is not None or (as_before and not thorough):
                 continue
             for node in device.nodes:
                 if node.state is not None:
@@ -145,7 +172,8 @@ class Scanner(Declaration):
             alone = self.alone(device, paths)
             problem = next((node.problem for node in device.nodes if node.problem), None)
             reason = _shortened(problem or _unfit(alone, host_paths))
-            devices[device_id] = replace(device, reason=reason)
+            if reason is not None:
+                devices[device_id] = replace(device, reason=reason)
             unseen += [
                 mount.host_path
                 for mount in alone.mounts
@@ -170,49 +198,6 @@ class Scanner(Declaration):
             yield device.missing_since + identity.remembered(self.resource, device)
         if device.swapped_at is not None:
             yield device.swapped_at + identity.SWAP_S
-
-
-@immutable
-class ScanResult:
-    """What a scan has found, of everything or of a few names.
-
-    Attributes:
-        before: The snapshot that it changes.
-        snapshot: The snapshot then.
-        devices: The devices that were scanned, by ID.
-        gone: The IDs of those that are known no longer.
-    """
-
-    before: Snapshot
-    snapshot: Snapshot
-    devices: Mapping[str, HostDevice]
-    gone: frozenset[str]
-
-    @property
-    def offered(self) -> frozenset[str]:
-        """The nodes (`Node.key`) of the devices that were scanned."""
-        return identity.keys_of(self.devices.values())
-
-    @property
-    def released(self) -> frozenset[str]:
-        """The nodes that they had before, and have no longer."""
-        former = (self.before.devices.get(one) for one in (*self.devices, *self.gone))
-        return identity.keys_of(one for one in former if one is not None) - self.offered
-
-
-def events_suffice(scanner: Scanner, found: Selection, snapshot: Snapshot) -> bool:
-    """Whether the events of the watched directories report all that may change a snapshot.
-
-    There are none for the targets of links, the use of block devices, other host paths that
-    containers get, the CDI spec's directory, and what makes a device unhealthy.
-    """
-    return (
-        found.direct
-        and scanner.resource.inject != "cdi"
-        and snapshot.error is None
-        and scanner.self_contained
-        and not any(one.reason and one.missing_since is None for one in snapshot.devices.values())
-    )
 
 
 def _cut(identified: Identified) -> Iterator[str]:
@@ -254,7 +239,7 @@ def _swapped(
     """
     for device_id, device in devices.items():
         before = previous.devices.get(device_id)
-        if before is None:
+        if before is None or before is device:
             yield device_id, device
             continue
         known = before.numbers

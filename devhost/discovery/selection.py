@@ -29,8 +29,6 @@ DANGLING: Final = "dangling link"
 _DIRECTORY: Final = "a directory: name it in `types` to offer it"
 IN_USE: Final = "in use: "
 UNREADABLE: Final = "cannot be read: "
-# Neither what happens in a directory nor what uses a block device shows at their own entries.
-_INDIRECT: Final = (FileKind.DIRECTORY, FileKind.BLOCK)
 _TOO_LONG: Final = "its path is too long for the kernel"
 
 
@@ -46,8 +44,6 @@ class Selection:
         notes: What is not there yet.
         unmatched: Why nothing is found, where nothing is missing and no source finds anything; of
             a group, which needs a node of each, why a source finds nothing.
-        direct: Whether events report all that may change it: each candidate is what its own entry
-            of a watched directory is, not what that leads to or what is mounted.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -56,7 +52,6 @@ class Selection:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
-    direct: bool = False
 
     @property
     def keys(self) -> frozenset[str]:
@@ -108,8 +103,6 @@ def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
 def select(
     resource: Resource,
     readings: Readings,
-    *,
-    tokens: bool = True,
 ) -> Selection:
     """Return what a resource's sources find among what was read.
 
@@ -118,7 +111,6 @@ def select(
     Args:
         resource: The declaration.
         readings: Of all roots of the resource.
-        tokens: Whether what is not on the host counts too.
     """
     nodes: list[Node] = []
     skipped: list[Skipped] = []
@@ -126,12 +118,9 @@ def select(
     unreadable: dict[str, str] = {}
     notes: list[str] = []
     empty: list[Finder] = []
-    direct = True
     for index, source in enumerate(resource.sources):
         found = finder(source.kind, resource)
         some = [readings[root] for root in found.roots]
-        if not some and not tokens:
-            continue
         if reason := next((reading.failure for reading in some if reading.failure), None):
             failed[index] = reason
             continue
@@ -147,7 +136,6 @@ def select(
             notes.append(missing)
         elif not (one.nodes or one.skipped or source.optional):
             empty.append(found)
-        direct &= one.direct and found.by_path_alone and all(r.is_direct for r in some)
     if (nodes or skipped) and resource.group is None:
         empty = []
     return Selection(
@@ -157,7 +145,6 @@ def select(
         unreadable,
         tuple(notes),
         tuple(one.unmatched(readings) for one in empty),
-        direct=direct and not failed,
     )
 
 
@@ -168,7 +155,6 @@ class _Source:
         nodes: Those that are candidates.
         skipped: Those that are not.
         unreadable: As `Selection.unreadable`.
-        direct: As `Selection.direct`.
     """
 
     def __init__(self, index: int, source: Source) -> None:
@@ -179,7 +165,6 @@ class _Source:
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
-        self.direct = True
         self._in_use_units: set[str] = set()
 
     def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
@@ -188,9 +173,8 @@ class _Source:
             for name, reason in reading.unreadable.items():
                 self._unreadable(reading.path(name), reason)
         for match in found.find(readings):
-            if isinstance(match, Skipped):  # by the source, which does not say if it is a link
+            if isinstance(match, Skipped):  # by the source
                 self.skipped.append(match)
-                self.direct &= not some[0].links
             else:
                 self._judge(match)
         if self._in_use_units:  # another node of a disk, such as its controller's, is the disk
@@ -208,12 +192,7 @@ class _Source:
         if problem is not None:
             if match.path not in self.unreadable:
                 self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
-            self.direct &= not (match.at and match.at[1] in match.at[0].links)
             return
-        if state is not None and match.at is not None:
-            reading, name = match.at
-            own = state.realpath == f"{reading.real}/{name}"
-            self.direct &= own and state.kind not in _INDIRECT
         path = match.path
         if state is not None and state.realpath == path:
             path = state.realpath  # one object for both
@@ -236,11 +215,9 @@ class _Source:
     def _unreadable(self, path: str, reason: str) -> None:
         self.unreadable[path] = reason
         self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
-        self.direct = False
 
     def _judge_hardware(self, match: Match, hardware: Hardware) -> None:
         """Judge a node that the kernel has, whether or not its file is there."""
-        self.direct = False
         problem, state = None, None
         if match.at is not None:
             reading, name = match.at
@@ -270,12 +247,9 @@ class _Source:
         """
         state = reading.state(name)
         if state is None:
-            self.direct = False
             return DANGLING, None
         problem = self._wrong_type(state, is_link=name in reading.links)
-        if problem is None and (problem := self._busy(reading, state)):
-            self.direct = False
-        return problem or unusable(state.realpath), state
+        return problem or self._busy(reading, state) or unusable(state.realpath), state
 
     def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
         if self._types is None:
@@ -287,8 +261,6 @@ class _Source:
     def _busy(self, reading: Reading, state: FileState) -> str | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
-        if reading.block_use is None:
-            return IN_USE
         use = reading.block_use.of(state.number)
         return f"{IN_USE}{use}" if use else None
 

@@ -20,11 +20,6 @@ class StaticFinder:
         """Nothing is read."""
         return ()
 
-    @property
-    def by_path_alone(self) -> bool:
-        """Tokens have no names on the host."""
-        return True
-
     def find(self, _readings: Readings) -> Iterator[Match]:
         """Yield each token."""
         ids = self.options.ids

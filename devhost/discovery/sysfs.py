@@ -261,7 +261,7 @@ class EventsRoot(BaseRoot):
 
     def read(self, files: HostFiles, _tally: Tally | None = None) -> Reading:
         """Read nothing."""
-        return Reading(self, files, whole=False)
+        return Reading(self, files)
 
 
 @immutable
@@ -300,7 +300,7 @@ class SubsystemReading(Reading):
         members: Mapping[str, str],
         missing: str | None = None,
     ) -> None:
-        super().__init__(root, files, missing=missing, whole=False)
+        super().__init__(root, files, missing=missing)
         self.sysfs, self.members = sysfs, members
         self._owned: dict[str, list[tuple[str, str]]] | None = None
         self._made: dict[Callable[[SubsystemReading], object], object] = {}

@@ -68,11 +68,6 @@ class SysfsFinder:
         )
         return (*own, *((EventsRoot(above),) if above else ()))
 
-    @property
-    def by_path_alone(self) -> bool:
-        """What a device is does not follow from its path."""
-        return False
-
     def _reading(self, readings: Readings) -> SubsystemReading:
         return hardware.members(readings, SubsystemRoot(self.options.subsystem))
 

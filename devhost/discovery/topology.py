@@ -14,6 +14,8 @@ def placed(
     devices: Mapping[str, HostDevice],
     previous: Snapshot,
     files: HostFiles,
+    *,
+    thorough: bool = True,
 ) -> tuple[dict[str, HostDevice], bool]:
     """Return the devices with their NUMA nodes: all of them have some, or none has. Blocks.
 
@@ -32,7 +34,7 @@ def placed(
         elif isinstance(choice, int):
             nodes[device_id] = (choice,)
         else:
-            known = _known(device, previous)
+            known = _known(device, previous, thorough=thorough)
             nodes[device_id] = _nodes_of(device, sysfs) if known is None else known
     mixed = any(nodes.values()) and not all(nodes.values())
     if mixed:
@@ -46,12 +48,13 @@ def placed(
     return placed, mixed
 
 
-def _known(device: HostDevice, previous: Snapshot) -> tuple[int, ...] | None:
-    """Return what was found before, if the device is not there now."""
+def _known(device: HostDevice, previous: Snapshot, *, thorough: bool) -> tuple[int, ...] | None:
+    """Return what was found before, if that counts: the device is not there, or as it was."""
     before = previous.devices.get(device.id)
-    if before is None or device.missing_since is None or previous.mixed:
+    if before is None or previous.mixed:
         return None
-    return before.numa_nodes
+    kept = device is before and not thorough
+    return before.numa_nodes if kept or device.missing_since is not None else None
 
 
 def _nodes_of(device: HostDevice, sysfs: "NumaNodes") -> tuple[int, ...]:

@@ -268,11 +268,6 @@ class UsbFinder:
             *((_NUMBERS,) if own else ()),
         )
 
-    @property
-    def by_path_alone(self) -> bool:
-        """What a device is does not follow from its path."""
-        return False
-
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield the nodes of each device that matches."""
         nodes = Nodes(self.options.nodes, self.mentioned, readings, split=self.options.split)

@@ -6,14 +6,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from devhost.budget import Budget, Share
-from devhost.discovery.baseline import baseline
 from devhost.discovery.match import Readings
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
-from devhost.host.looking import around_hung
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally
 from devhost.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
-from devhost.threads import in_own_thread, in_thread
+from devhost.threads import in_thread
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Watcher
 
@@ -22,15 +20,11 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 10.0
 _PATIENCE_MAX_S: Final = 60.0
-_FEW: Final = 3  # users that scan as quickly as they can be asked
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 _LOG: Final = logging.getLogger(__name__)
 
-OnChange = Callable[[Root, str | None], None]
-"""Called when something may have changed at a root: at one name, or anywhere."""
-
-Differs = Callable[[Readings], bool]
-"""Says whether a user finds something else now, in a thread."""
+OnChange = Callable[[], None]
+"""Called when something may have changed at a root."""
 
 
 def unanswered() -> str:
@@ -52,7 +46,6 @@ class InventoryRoot:
     Attributes:
         root: What is read.
         users: Who is called when something may have changed.
-        shown: Where this process sees its base, once that is known.
     """
 
     def __init__(
@@ -62,13 +55,12 @@ class InventoryRoot:
         watcher: Watcher,
         uevents: "Callable[[], Uevents]",
         entries: Share,
-        told: "Callable[[InventoryRoot], None]",
     ) -> None:
         self.root, self._files, self._entries = root, files, entries
         self._subscription = watcher.subscribe(self._changed)
         self._interest: Interest | None = None
         if root.subsystems:
-            self._interest = uevents().subscribe(root.subsystems, lambda: told(self))
+            self._interest = uevents().subscribe(root.subsystems, self._tell)
         self.users: dict[Hashable, OnChange] = {}
         self._reading: Reading | None = None
         self._began = 0.0
@@ -76,9 +68,7 @@ class InventoryRoot:
         self._patience = ANSWER_S
         self._given_up = False  # a read has timed out
         self._watching: asyncio.Task[None] | None = None
-        self._is_watched = False
         self._in_doubt = True
-        self.shown: str | None = None
 
     @property
     def degraded(self) -> str:
@@ -130,20 +120,17 @@ class InventoryRoot:
                 if self._interest is not None:
                     self._interest.retry()
                 await self._watch()
-            directories, reads = self._directories(), clock()
+            reads = clock()
 
             def work() -> Reading:
-                before = None if directories is None else baseline(directories)
                 entries, tally = self._entries.used, Tally(self._entries.refusal)
                 reading = read(self.root, self._files, tally)
                 # Where it has failed, the devices of the former reading are still known.
                 self._entries.settle(entries if reading.failure else tally.count)
-                reading.baseline = before
                 return reading
 
             try:
-                name = f"read {self.root.base}"
-                reading = await around_hung(name, work, self._own, ANSWER_S / 2)
+                reading = await in_thread(f"read {self.root.base}", work)
             except Exception as error:  # noqa: BLE001 (logged, and tried again)
                 _LOG.exception("reading failed", extra={"fields": {"root": self.root.base}})
                 reason = f"reading failed: {error!r}"
@@ -154,20 +141,13 @@ class InventoryRoot:
         if self._given_up:
             self._given_up = False
             self._patience = longer(self._patience, clock() - began)
-            self._tell(None)
+            self._tell()
 
-    def _own(self) -> tuple[str] | None:
-        return None if self.shown is None else (self.shown or "/",)
-
-    def _tell(self, name: str | None) -> None:
+    def _tell(self) -> None:
         for changed in list(self.users.values()):
-            changed(self.root, name)
+            changed()
 
     # ── watching ──
-
-    def _directories(self) -> frozenset[str] | None:
-        """Return the directories that are watched; ``None`` where that is not known."""
-        return self._subscription.directories if self._is_watched else None
 
     async def _watch(self) -> None:
         """See that it is watched; wait for that, so that nothing is missed, but not for long.
@@ -176,20 +156,19 @@ class InventoryRoot:
         time. What came between the reading and the watch is read when the watch is there.
         """
         if self._watching is None:
-            self._in_doubt = self._is_watched = False
+            self._in_doubt = False
             self._watching = asyncio.create_task(self._arrange(), name=f"watch {self.root.base}")
             self._watching.add_done_callback(self._arranged)
         _, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
         for one in late:
             one.add_done_callback(self._watched_late)
 
-    def _arranged(self, watching: "asyncio.Task[None]") -> None:
+    def _arranged(self, _: "asyncio.Task[None]") -> None:
         self._watching = None
-        self._is_watched = not watching.cancelled() and watching.exception() is None
 
     def _watched_late(self, watching: "asyncio.Task[None]") -> None:
         if not watching.cancelled():
-            self._tell(None)
+            self._tell()
 
     async def _arrange(self) -> None:
         watched, files = self.root.watched, self._files
@@ -197,7 +176,6 @@ class InventoryRoot:
             return
         path = watched.path
         shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
-        self.shown = shown.rstrip("/")
         if is_silent(path):
             targets = frozenset[WatchTarget]()
         elif watched.recursive:
@@ -207,10 +185,8 @@ class InventoryRoot:
             targets = frozenset({WatchTarget(shown)})
         await self._subscription.watch(targets)
 
-    def _changed(self, path: str | None) -> None:
-        above = f"{self.shown}/"
-        known = path is not None and path.startswith(above)
-        self._tell(path[len(above) :] if known and path is not None else None)
+    def _changed(self, _path: str | None) -> None:
+        self._tell()
 
 
 class Inventory:
@@ -224,9 +200,6 @@ class Inventory:
         self._uevents: Uevents | None = None
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
-        self._differ: dict[Hashable, Callable[[], Differs | None]] = {}
-        self._asked: dict[Hashable, InventoryRoot] = {}
-        self._asking: asyncio.Task[None] | None = None
 
     @property
     def roots(self) -> Iterable[InventoryRoot]:
@@ -250,7 +223,6 @@ class Inventory:
         user: Hashable,
         roots: Iterable[Root],
         changed: OnChange,
-        differs: Callable[[], Differs | None] = lambda: None,
     ) -> None:
         """Call a user for changes of these roots, and no longer for others.
 
@@ -258,16 +230,14 @@ class Inventory:
             user: The user.
             roots: What it reads.
             changed: What is called.
-            differs: Returns what is to be asked first after an event of a device, if anything.
         """
-        self._differ[user] = differs
         former, wanted = self._used.get(user, ()), tuple(roots)
         for root in wanted:
             one = self._roots.get(root)
             if one is None:
                 share = self._entries.share()
                 one = self._roots[root] = InventoryRoot(
-                    root, self._files, self._watcher, self._device_events, share, self._told
+                    root, self._files, self._watcher, self._device_events, share
                 )
             one.users[user] = changed
         self._used[user] = wanted
@@ -277,7 +247,6 @@ class Inventory:
 
     def leave(self, user: Hashable) -> None:
         """Call a user no longer."""
-        self._differ.pop(user, None)
         for root in self._used.pop(user, ()):
             self._drop(user, root)
 
@@ -292,71 +261,9 @@ class Inventory:
         """Return the roots of a user."""
         return [self._roots[root] for root in self._used.get(user, ())]
 
-    def own(self, user: Hashable) -> list[str] | None:
-        """Return where this process sees the bases of a user's roots, if that is known."""
-        shown = [root.shown for root in self.of(user)]
-        return None if None in shown else [one or "/" for one in shown]
-
     async def read(self, user: Hashable, since: float) -> Readings:
         """Return readings of a user's roots that began at a time or later."""
         return await _read(self.of(user), since)
-
-    # ── events of devices ──
-
-    def _told(self, one: InventoryRoot) -> None:
-        """Call the users of a root of which the kernel has told something.
-
-        A hundred may read it, and a device that comes or goes concerns few. Where many can say
-        whether they find something else, they are asked first, by one reading.
-        """
-        asked = {user: one for user in one.users if self._differs(user)}
-        if len(asked) <= _FEW:
-            asked = {}
-        for user, changed in list(one.users.items()):
-            if user not in asked:
-                changed(one.root, None)
-        self._asked |= asked
-        if asked and self._asking is None:
-            self._asking = asyncio.create_task(self._ask(), name="device events")
-
-    def _differs(self, user: Hashable) -> Differs | None:
-        """Return what says whether a user finds something else, if it can be asked now.
-
-        Not where it reads more than the kernel's memory: others would wait for that.
-        """
-        roots = self._used.get(user, ())
-        if not roots or any(root.watched for root in roots):
-            return None
-        return self._differ[user]()
-
-    async def _ask(self) -> None:
-        try:
-            while self._asked:
-                asked, self._asked = self._asked, {}
-                try:
-                    concerned = await self._differing(asked)
-                except Exception:  # noqa: BLE001 (logged, and all are called)
-                    _LOG.exception("asking failed, scanning for all device events")
-                    concerned = asked
-                for user in concerned:
-                    if (changed := asked[user].users.get(user)) is not None:
-                        changed(asked[user].root, None)
-        finally:
-            self._asking = None
-
-    async def _differing(self, asked: Iterable[Hashable]) -> Iterable[Hashable]:
-        """Return the users that find something else."""
-        # One that can no longer be asked scans for a later reason, and sees this change too.
-        differ = {user: differs for user in asked if (differs := self._differs(user))}
-        since = asyncio.get_running_loop().time()
-        ones = dict.fromkeys(one for user in differ for one in self.of(user))
-        readings = await _read(list(ones), since)
-        work = in_own_thread(
-            "device events",
-            lambda: [user for user, differs in differ.items() if differs(readings)],
-        )
-        done, _ = await asyncio.wait({work}, timeout=ANSWER_S)
-        return work.result() if done else differ
 
 
 async def _read(ones: Sequence[InventoryRoot], since: float) -> Readings:

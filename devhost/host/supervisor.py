@@ -21,7 +21,7 @@ from devhost.host.inventory import Inventory
 from devhost.host.ownership.decisions import SerialOwnership
 from devhost.host.ownership.owners import Owners
 from devhost.host.quota import Quota
-from devhost.host.rescan import Rescan
+from devhost.host.rescan import rescan_regularly
 from devhost.host.resource.runner import Runner
 from devhost.host.shared import CodeResource, Shared
 from devhost.hostfs.files import HostFiles
@@ -109,7 +109,6 @@ class Host:
         self._config: Config | None = None
         self._applying: Iterator[plan.Change] = iter(())
         self._runners: dict[str, Runner] = {}
-        self._rescan = Rescan(self._runners.values)
         socket = settings.pod_resources
         directory = PluginDirectory(settings.plugin_dir)
         pod_resources = PodResources(socket) if socket else None
@@ -179,8 +178,7 @@ class Host:
                 self._tasks.create_task(directory.run(), name="plugin directory")
                 self._tasks.create_task(shared.holders.run(), name="holders")
                 self._tasks.create_task(shared.owners.run(), name="owners")
-                await self._rescan.begin()
-                self._tasks.create_task(self._rescan.run(), name="rescan")
+                self._tasks.create_task(rescan_regularly(self._runners.values), name="rescan")
                 offered = await shared.owners.load()
                 self.apply(self._first)
                 shared.ownership.expect(offered)

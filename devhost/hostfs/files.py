@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.hostfs.hung import HungError, touched
 from devhost.hostfs.mounts import mounts
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
@@ -108,8 +107,6 @@ class HostFiles:
         """Return what `realpath` does, or the path itself, normalized, where that fails."""
         try:
             return self.realpath(path)
-        except HungError:
-            return os.path.normpath(path)
         except OSError:
             return os.path.realpath(path) if self.is_host else os.path.normpath(path)
 
@@ -131,7 +128,7 @@ class HostFiles:
                 del done[-1:]
                 continue
             done.append(part)
-            local = touched(self.to_local("/" + "/".join(done)))
+            local = self.to_local("/" + "/".join(done))
             try:
                 target = os.readlink(local)
             except OSError:
@@ -168,7 +165,7 @@ class HostFiles:
         """
         try:
             realpath = self.realpath(path)
-            found = os.lstat(touched(self.to_local(realpath)))
+            found = os.lstat(self.to_local(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -229,7 +226,7 @@ class CachedFiles:
         try:
             where = self._where(parent)
             realpath = path if where == parent else f"{where}/{name}"  # the same object
-            found = os.lstat(touched(self._files.to_local(realpath)))
+            found = os.lstat(self._files.to_local(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -248,7 +245,7 @@ class CachedFiles:
         """
         parent, _, name = path.rpartition("/")
         try:
-            os.lstat(touched(self._files.to_local(f"{self._where(parent)}/{name}")))
+            os.lstat(self._files.to_local(f"{self._where(parent)}/{name}"))
         except OSError as error:
             if error.errno in (*_ABSENT, errno.ENAMETOOLONG):
                 return False
@@ -258,7 +255,7 @@ class CachedFiles:
     def is_link(self, path: str) -> bool:
         """Return what `HostFiles.is_link` does."""
         parent, _, name = path.rpartition("/")
-        return os.path.islink(touched(self._files.to_local(f"{self._where(parent)}/{name}")))
+        return os.path.islink(self._files.to_local(f"{self._where(parent)}/{name}"))
 
     def entries(
         self, path: str, *, below: str | None = None, tally: Tally | None = None
@@ -269,7 +266,7 @@ class CachedFiles:
         """
         add = (tally or Tally()).add
         try:
-            with os.scandir(touched(self._files.to_local(self._where(path) or "/"))) as scan:
+            with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
                 found = []
                 for one in scan:
                     add(path, one.name)
@@ -292,7 +289,7 @@ class CachedFiles:
             path = path.rpartition("/")[0]
         for one in reversed(below):
             where += one[one.rindex("/") :]
-            if os.path.islink(touched(self._files.to_local(where))):
+            if os.path.islink(self._files.to_local(where)):
                 where = self._files.realpath(one).rstrip("/")
             self._realpaths[one] = where
         return where

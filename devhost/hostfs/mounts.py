@@ -14,23 +14,7 @@ from devhost.immutable import immutable
 
 Number = tuple[int, int]
 
-_POINT: Final = 4  # the field of a mount's own path
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
-
-
-def by_directory(path: str) -> dict[str, frozenset[str]]:
-    """Return what is mounted where, by a file such as ``/proc/self/mountinfo``.
-
-    Returns:
-        By directory: its entries on which something is mounted, each with the mount's number.
-    """
-    found: dict[str, set[str]] = {}
-    for line in _lines(path):
-        fields = line.split(" ", 5)
-        if len(fields) > _POINT:
-            directory, _, name = _unescaped(fields[_POINT]).rpartition("/")
-            found.setdefault(directory or "/", set()).add(f"{name} {fields[0]}")
-    return {directory: frozenset(entries) for directory, entries in found.items()}
 
 
 @immutable

@@ -183,31 +183,22 @@ class DeviceList:
 
     def update(self, wanted: Mapping[str, AdvertisedDevice]) -> bool:
         """Set what is to be advertised; return whether the list changed."""
-        entries, leaving = self._entries, self._leaving
+        entries = self._entries
         differing = {
             advertised_id: entry
             for advertised_id, entry in wanted.items()
-            if advertised_id in leaving
+            if advertised_id in self._leaving
             or ((former := entries.get(advertised_id)) is not entry and former != entry)
         }
-        return self.change(differing, entries.keys() - wanted.keys())
-
-    def change(self, wanted: Mapping[str, AdvertisedDevice], gone: Collection[str]) -> bool:
-        """Set a part of what is to be advertised; return whether the list changed.
-
-        Args:
-            wanted: New devices, and those that may differ.
-            gone: The IDs that are no longer to be advertised; none of `wanted`.
-        """
         changed = False
-        for advertised_id in gone:
+        for advertised_id in entries.keys() - wanted.keys():
             if advertised_id in self._never_sent:
                 self._remove(advertised_id)
                 changed = True
             elif advertised_id in self._entries and advertised_id not in self._leaving:
                 numa_nodes = self._entries[advertised_id].numa_nodes
                 changed |= self._put(advertised_id, _shared(False, numa_nodes), leaving=True)
-        for advertised_id, entry in wanted.items():
+        for advertised_id, entry in differing.items():
             changed |= self._put(advertised_id, entry, leaving=False)
         staying, leaving = self._numa_counts
         if leaving and not staying and len(self._entries) > len(self._leaving):

@@ -87,6 +87,11 @@ class CodeScanner(Scanner):
         """The plugin; it reports changes itself."""
         return (PluginRoot(self.methods),)
 
+    @property
+    def keeps(self) -> bool:
+        """The plugin's device may say something else, and is handed back to it."""
+        return False
+
     # ── scan ──
 
     def select(self, readings: Readings) -> Selection:
@@ -157,10 +162,17 @@ class CodeScanner(Scanner):
         return super().identify(found, previous, _taken(found, owner_of).get, now)
 
     def conclude(
-        self, found: Selection, identified: Identified, previous: Snapshot, now: float
+        self,
+        found: Selection,
+        identified: Identified,
+        previous: Snapshot,
+        now: float,
+        *,
+        thorough: bool = True,
     ) -> Snapshot:
         """Return the next snapshot. Accesses host paths, so it blocks."""
-        snapshot, failure = super().conclude(found, identified, previous, now), found.failed.get(0)
+        snapshot = super().conclude(found, identified, previous, now, thorough=thorough)
+        failure = found.failed.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
         again_at = now + self.methods.interval
         if snapshot.again_at is not None:

@@ -182,6 +182,11 @@ class HostDevice:
         return self.reason is None
 
     @property
+    def sound(self) -> bool:
+        """Whether it is healthy, and neither gone nor just replaced."""
+        return self.reason is None and self.missing_since is None and self.swapped_at is None
+
+    @property
     def numbers(self) -> dict[str, tuple[int, int]]:
         """The major and minor numbers of its device nodes.
 

@@ -41,12 +41,6 @@ class Subscription:
         self._watches = watcher.watches.share()
         self.degraded = ""
 
-    @property
-    def directories(self) -> frozenset[str]:
-        """The directories whose entries are watched, or would be if they existed."""
-        inside = {use.path for use in self._uses if not use.entry}
-        return frozenset(inside.union(target.path for target in self._targets))
-
     async def watch(self, targets: frozenset[WatchTarget]) -> None:
         """Watch these targets instead of the former ones; return when they are watched.
 

@@ -200,7 +200,7 @@ async def test_a_path_of_an_answer_hangs(
     with hung(place / "sick"):
         await daemon.start(directories(place, "well") + sick)
         await is_well(standin, place, "one")
-        await daemon.logged("its filesystem does not answer", resource=SICK)
+        await daemon.logged(UNANSWERED, resource=SICK)
         await is_well(standin, place, "two")
     await at_rest(standin, daemon, {SICK: numbers(2), WELL: {"0", "one", "two"}})
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from devhost.hostfs.mounts import by_directory, mounts, swapped
+from devhost.hostfs.mounts import mounts, swapped
 from devhost.watch.inotify import OVERFLOW, Event, parsed
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Watcher
@@ -123,7 +123,6 @@ def test_any_list_of_mounts(content: bytes) -> None:
         file.write_bytes(content)
         for mount in mounts(str(file)):
             assert all(number >= 0 for number in mount.number)
-        assert all(by_directory(str(file)).values())
         assert all(swapped(str(file)))
 
 

@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +13,9 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.host import rescan
-from devhost.host.resource.scans import Scans
-from devhost.model.device import Snapshot
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.testing import HostTree, can_make_nodes
 from devhost.watch import uevents
-from tests.support.daemon import until
 from tests.support.hosting import Hosting
 
 HERE: Final = Path(__file__).parent
@@ -132,81 +129,6 @@ async def test_an_event_of_another_subsystem_is_no_reason_to_scan(
     unplug(tree, "1-1.4", "ttyUSB1")
     kernel.send("remove", "usb")
     await standin.wait(NAME, 2, 0)
-
-
-MANY: Final = 8
-HUB: Final = (
-    "pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd\n"
-    "  usb usb1 1d6b:0002 class=090001 bus=1 dev=1\n"
-    "    usb 1-1 2109:2813 class=090002 bus=1 dev=2\n"
-)
-
-
-def stick(number: int) -> str:
-    """Return a stick; the first two are behind a hub."""
-    name = f"1-1.{number}" if number < 2 else f"1-{number}"
-    indent = " " * (6 if number < 2 else 4)
-    lines = (
-        f"usb {name} 0403:6001 bus=1 dev={number + 3} serial=S{number}",
-        f"  if {name}:1.0 ffffff ftdi_sio",
-        f"    usb-serial ttyUSB{number} driver=ftdi_sio port_number=0",
-        f"      tty ttyUSB{number} 188:{number}",
-    )
-    return "".join(f"{indent}{line}\n" for line in lines)
-
-
-async def test_an_event_has_only_those_scan_whom_it_concerns(
-    tmp_path: Path,
-    kernel: Kernel,
-    hosting: Hosting,
-    standin: SimulatedKubelet,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    scanned: set[str] = set()
-    scan = Scans.full
-
-    async def full(scans: Scans, previous: Snapshot, since: float) -> Snapshot | None:
-        scanned.add(scans.scanner.resource.name)
-        return await scan(scans, previous, since)
-
-    async def after(action: str, expected: Mapping[int, int]) -> None:
-        """Send an event, and wait until so many sticks are there."""
-        scanned.clear()
-        kernel.send(action, "usb")
-        for number, healthy in expected.items():
-            await standin.wait(f"a.b/r{number}", 1, healthy)
-        assert scanned == {f"a.b/r{number}" for number in expected}
-        await until(lambda: all(one.idle for one in hosting.hosts[-1].runners), "at rest")
-
-    tree = HostTree(tmp_path / "host")
-    plugged = HUB + "".join(map(stick, range(MANY)))
-    tree.hardware(plugged)
-    entries = (
-        f"{{name: a.b/r{number}, sources: [usb: {{serial: S{number}, node: tty}}]}}"
-        for number in range(MANY)
-    )
-    hosting.start(f"version: v1\nresources: [{', '.join(entries)}]", root=tree.root)
-    for number in range(MANY):
-        await standin.wait(f"a.b/r{number}", 1, 1)
-    await until(lambda: all(one.idle for one in hosting.hosts[-1].runners), "at rest")
-    monkeypatch.setattr(Scans, "full", full)
-
-    tree.unplug("1-5")
-    await after("remove", {5: 0})
-    tree.hardware(plugged)
-    await after("add", {5: 1})
-    tree.unplug("1-1")  # the hub, with two sticks
-    await after("remove", {0: 0, 1: 0})
-    tree.hardware(plugged)
-    await after("add", {0: 1, 1: 1})
-    tree.remove("/dev/ttyUSB6")
-    await after("add", {6: 0})  # whatever it is: the node is not there yet
-    tree.char("/dev/ttyUSB6", 188, 6)
-    await after("bind", {6: 1})
-    tree.unplug("ttyUSB7")  # its driver is unbound
-    await after("unbind", {7: 0})
-    tree.hardware(plugged)
-    await after("bind", {7: 1})
 
 
 @pytest.fixture

@@ -28,6 +28,18 @@ async def test_what_devices_returns_is_advertised(started: Kubelet, serving: Ser
     assert answer["devices"] == []
 
 
+async def test_what_devices_says_of_the_same_nodes_may_change(
+    standin: SimulatedKubelet, serving: Serving
+) -> None:
+    plugin = Plain(["a", "b"])
+    serving.start(plugin)
+    await standin.wait(NAME, 2, 2)
+    for healthy, reason in ((1, "worn out"), (2, None)):
+        plugin.now = ["a", Device("b", reason=reason)]
+        plugin.changed()
+        await standin.wait(NAME, 2, healthy)
+
+
 async def test_no_devices_have_a_reason(standin: SimulatedKubelet, serving: Serving) -> None:
     serving.start(Plain([]))
     await standin.wait(NAME, 0, 0)

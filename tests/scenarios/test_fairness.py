@@ -34,20 +34,22 @@ async def test_many_resources_begin_to_scan_one_after_the_other(
 ) -> None:
     """A round of the event loop for each, between which calls of the kubelet come."""
     loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
-    full = Scans.full
+    scan = Scans.scan
 
     def next_round() -> None:
         nonlocal rounds
         rounds += 1
         loop.call_soon(next_round)
 
-    async def counted(self: Scans, previous: Snapshot, since: float) -> Snapshot | None:
+    async def counted(
+        self: Scans, previous: Snapshot, since: float, *, thorough: bool
+    ) -> Snapshot | None:
         begun[rounds] += 1
-        return await full(self, previous, since)
+        return await scan(self, previous, since, thorough=thorough)
 
     hosting.start(config(1))
     await all_have(standin, 1)
-    monkeypatch.setattr(Scans, "full", counted)
+    monkeypatch.setattr(Scans, "scan", counted)
     loop.call_soon(next_round)
     for runner in hosting.hosts[-1].runners:
         runner.trigger_scan()
@@ -61,14 +63,16 @@ async def test_one_that_waits_for_the_host_lets_others_be_scanned(
     standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many wait."""
-    full, sick = Scans.full, {f"example.com/r{number}" for number in range(COUNT - 1)}
+    scan, sick = Scans.scan, {f"example.com/r{number}" for number in range(COUNT - 1)}
 
-    async def hanging(self: Scans, previous: Snapshot, since: float) -> Snapshot | None:
+    async def hanging(
+        self: Scans, previous: Snapshot, since: float, *, thorough: bool
+    ) -> Snapshot | None:
         if self.scanner.resource.name in sick:
             await asyncio.Event().wait()
-        return await full(self, previous, since)
+        return await scan(self, previous, since, thorough=thorough)
 
-    monkeypatch.setattr(Scans, "full", hanging)
+    monkeypatch.setattr(Scans, "scan", hanging)
     hosting.start(config(1))
     await standin.wait(f"example.com/r{COUNT - 1}", 1, 1)
 

@@ -158,8 +158,8 @@ async def test_a_node_that_an_earlier_resource_shares_meanwhile(
     judged, go_on = threading.Event(), threading.Event()
     conclude = Scanner.conclude
 
-    def slow(self: Scanner, *arguments: Any) -> Snapshot:
-        found = conclude(self, *arguments)
+    def slow(self: Scanner, *arguments: Any, **options: Any) -> Snapshot:
+        found = conclude(self, *arguments, **options)
         if self.resource.name == B:
             judged.set()
             go_on.wait(60)
@@ -210,33 +210,6 @@ resources:
         assert list(running.runner(A).device_list.entries) == ["new-x"]
 
 
-async def test_a_mistake_in_an_incremental_scan_is_left_to_a_full_one(
-    started: Kubelet,
-    hosting: Hosting,
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It is logged, and the resource goes on with the same socket."""
-
-    def mistaken(*_arguments: object) -> None:
-        raise ZeroDivisionError("oops")
-
-    (directory / "colas" / "a").touch()
-    hosting.start(
-        f"version: v1\nresources: [{{name: {A}, sources: [directory: {directory}/colas]}}]"
-    )
-    await started.wait(A, 1, 1)
-    runner = hosting.hosts[-1].runners[0]
-    monkeypatch.setattr("devhost.discovery.incremental.Incremental.scan", mistaken)
-    (directory / "colas" / "b").touch()
-    await started.wait(A, 2, 2)
-    assert hosting.hosts[-1].runners == [runner]
-    told = [one.message for one in caplog.records if one.exc_info]
-    assert told
-    assert set(told) == {"incremental scan failed, running a full scan"}
-
-
 async def test_a_file_under_another_name_is_not_in_two_hands(
     started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
 ) -> None:
@@ -283,22 +256,3 @@ async def test_another_node_in_a_devices_place_is_no_blip(
     monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
     host.runners[0].trigger_scan()
     await started.wait(A, 1, 1)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
-async def test_a_disk_that_came_is_looked_at_again_for_who_uses_it(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """No event tells that it was mounted."""
-    root = directory / "root"
-    (root / "dev").mkdir(parents=True)
-    os.mknod(root / "dev/tty0", 0o020660, os.makedev(1, 3))
-    policy = Policy(("/dev/*",), enforced=True)
-    config = f"version: v1\nresources: [{{name: {A}, sources: [dev: '(vd|tty).']}}]"
-    hosting.start(config, root=root, policy=policy)
-    await started.wait(A, 1, 1)
-    runner = hosting.hosts[-1].runners[0]
-    assert runner.events_suffice
-    os.mknod(root / "dev/vda", 0o060660, os.makedev(240, 0))
-    await started.wait(A, 2, 2)
-    assert not runner.events_suffice

@@ -464,16 +464,18 @@ async def test_a_reload_at_the_moment_at_which_a_look_has_ended(
     may_leave: asyncio.Event,
 ) -> None:
     """What was found by the old sources is not taken for what the new ones found."""
-    full = Scans.full
+    scan = Scans.scan
 
-    async def overtaken(self: Scans, previous: Snapshot, since: float) -> Snapshot | None:
-        found = await full(self, previous, since)
+    async def overtaken(
+        self: Scans, previous: Snapshot, since: float, *, thorough: bool
+    ) -> Snapshot | None:
+        found = await scan(self, previous, since, thorough=thorough)
         if found and set(found.devices) == {"old", "0"}:
             config = loads(tokens(a=0).replace("static: 0", "static: [new]")).require()
             asyncio.get_running_loop().call_soon(running.host.apply, config)
         return found
 
-    monkeypatch.setattr(Scans, "full", overtaken)
+    monkeypatch.setattr(Scans, "scan", overtaken)
     text = tokens(a=0).replace("static: 0", "static: [old]")
     async with reloading(directory, text) as running:
         await started.wait(A, 1, 1)

@@ -1,4 +1,4 @@
-"""What no event tells is found in one round of the rescan, however many resources there are."""
+"""What no event tells is found by the rescan."""
 
 import contextlib
 import os
@@ -6,21 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host.resource.runner import Runner
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.fuse import remote_directory
 from tests.support.hosting import Hosting
 from tests.support.mounts import bound, mount, unmount
 
 COUNT = 8
-LONG_AGO = (1_000_000_000, 1_000_000_000)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
-
-
-@pytest.fixture(autouse=True)
-def fine_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No filesystem's clock counts as coarse."""
-    monkeypatch.setattr("devhost.discovery.baseline._GRAIN_NS", 0)
 
 
 def named(number: int) -> str:
@@ -35,8 +27,9 @@ def config(place: Path) -> str:
     return "\n".join(["version: v1", "resources:", *resources])
 
 
-async def one_round(hosting: Hosting) -> None:
-    await hosting.hosts[-1]._rescan.round()
+def rescan(hosting: Hosting) -> None:
+    for runner in hosting.hosts[-1].runners:
+        runner.rescan()
 
 
 @as_root
@@ -57,7 +50,7 @@ async def test_a_mount_after_an_event(
             stack.callback(unmount, place)
             (place / "a").touch()
             (place / "b").touch()
-        await one_round(hosting)
+        rescan(hosting)
         for number in range(COUNT):
             await standin.wait(named(number), 3, 2)
         (places[0] / "c").touch()  # of which there is an event: it is watched
@@ -83,34 +76,9 @@ async def test_a_filesystem_without_events(
         for names in (("a", "b"), ("a", "b", "c")):
             for one in remote:
                 one.change(*names)
-            await one_round(hosting)
+            rescan(hosting)
             for number in range(COUNT):
                 await standin.wait(named(number), len(names), len(names))
-        await hosting.close()
-
-
-@as_root
-async def test_a_filesystem_without_events_that_another_resource_has_read(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path
-) -> None:
-    """What the other finds there is not forgotten for those that have not looked yet."""
-    first, second = named(0), named(1)
-    text = f"""
-version: v1
-resources:
-  - {{name: {first}, sources: [directory: {{path: {directory}/d0, include: ["a*"]}}]}}
-  - {{name: {second}, sources: [directory: {{path: {directory}/d0, include: ["b*"]}}]}}
-"""
-    with remote_directory(directory / "d0") as remote:
-        remote.change("a1", "b1")
-        hosting.start(text)
-        await standin.wait(first, 1, 1)
-        await standin.wait(second, 1, 1)
-        remote.change("a1", "a2", "b1", "b2")
-        next(one for one in hosting.hosts[-1].runners if one.name == first).trigger_scan()
-        await standin.wait(first, 2, 2)
-        await one_round(hosting)
-        await standin.wait(second, 2, 2)
         await hosting.close()
 
 
@@ -128,28 +96,7 @@ async def test_a_mount_on_a_file(
     with contextlib.ExitStack() as stack:
         for number in range(COUNT):
             stack.enter_context(bound(Path("/dev/null"), directory / f"d{number}" / "a"))
-        await one_round(hosting)
+        rescan(hosting)
         for number in range(COUNT):
             await standin.wait(named(number), 1, 0)  # no regular file any more
         await hosting.close()
-
-
-async def test_nothing_is_scanned_where_nothing_has_changed(
-    standin: SimulatedKubelet,
-    hosting: Hosting,
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for number in range(COUNT):
-        (directory / f"d{number}").mkdir()
-        (directory / f"d{number}" / "a").touch()
-    hosting.start(config(directory))
-    for number in range(COUNT):
-        await standin.wait(named(number), 1, 1)
-    scanned: list[str] = []
-    monkeypatch.setattr(Runner, "rescan", lambda self: scanned.append(self.name))
-    await one_round(hosting)
-    assert scanned == []
-    os.utime(directory / "d3", LONG_AGO)  # of which there is no event
-    await one_round(hosting)
-    assert scanned == [named(3)]

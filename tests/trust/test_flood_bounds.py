@@ -11,7 +11,6 @@ from devhost.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX, WATCHES_MAX
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, until
-from tests.support.mounts import hung
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -142,39 +141,6 @@ async def test_what_is_private_is_skipped_alone(
     for name in names:
         await standin.wait(name, 4, 4)
     assert daemon.found("source failed") == []
-    assert await daemon.stop() == 0
-
-
-SHORT = """
-import devhost.host.rescan, devhost.host.inventory
-devhost.host.rescan.RESCAN_S = 1.0
-devhost.host.inventory.ANSWER_S = 2.0
-"""
-
-
-@pytest.mark.parametrize("source", ["directory: {bad}", "'{bad}/*'"])
-async def test_a_link_that_hangs_costs_itself(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path, source: str
-) -> None:
-    """However many there are; one that was on offer becomes unhealthy alone, and heals."""
-    daemon.prelude = SHORT
-    (place / "mount").mkdir()
-    (place / "mount" / "f").touch()
-    (place / "bad" / "link").symlink_to(place / "mount" / "f")
-    source = source.format(bad=place / "bad")
-    await daemon.start(config(place, f"{{{source}}}" if ": " in source else source))
-    await standin.wait(BAD, 4, 4)
-    with hung(place / "mount"):
-        for number in range(50):
-            (place / "bad" / f"evil-{number}").symlink_to(place / "mount" / str(number))
-        (place / "bad" / "d").touch()
-        await standin.wait(BAD, 5, 4)
-        assert standin.devices(BAD)["link"] == "Unhealthy"
-        assert daemon.figures().threads < 30
-        await serves_on(standin, place)
-    for number in range(50):
-        (place / "bad" / f"evil-{number}").unlink()
-    await standin.wait(BAD, 5, 5)
     assert await daemon.stop() == 0
 
 

@@ -264,13 +264,3 @@ def test_natural_order_is_total(texts: list[str], random: object) -> None:
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert names.natural(shuffled) == names.natural(texts)
     assert sorted(names.natural(texts)) == sorted(texts)
-
-
-@given(st.lists(st.text("a0:1", max_size=4), max_size=40))
-def test_slices_are_sorted_as_a_whole(texts: list[str]) -> None:
-    """Equal keys stay in their order, whatever slice they are in."""
-    numbered = list(enumerate(texts))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names, "_SLICE", 3)
-        found = names.in_order(numbered, lambda one: names.natural_key(one[1]))
-    assert found == sorted(numbered, key=lambda one: names.natural_key(one[1]))

@@ -1,7 +1,6 @@
 """Who offers a node when several resources find it."""
 
 import asyncio
-import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -342,33 +341,6 @@ async def test_one_that_gives_up_its_turn_holds_nobody_up(at: Entered) -> None:
     at.ownership.settled(at.a)
     at.ownership.settled(at.b)
     assert await tasks[1] == ["c"]
-
-
-nodes = st.sets(st.sampled_from("nmop"))
-moves = st.lists(st.tuples(st.sampled_from("abc"), nodes, nodes, st.booleans()))
-
-
-@given(moves)
-async def test_a_change_is_a_decision(moves: list[tuple[str, set[str], set[str], bool]]) -> None:
-    """To decide on some nodes is to decide on all, of which the others are as they were."""
-    whole, part = Entered(), Entered()
-    for name, some, touched, partly in moves:
-        one, other = getattr(whole, name), getattr(part, name)
-        if partly:
-            offered = (one.offered - touched) | (some & touched)
-            part.ownership.change(other, new=offered - other.offered, gone=other.offered - offered)
-            whole.decide(one, offered, one.left)
-        else:
-            part.decide(other, some, touched)
-            whole.decide(one, some, touched)
-        assert one.offered == other.offered
-        if not partly:
-            assert whole.told() == part.told()
-        whole.told(), part.told()
-        for member, key in itertools.product("abc", "nmop"):
-            assert whole.owner(getattr(whole, member), key) == part.owner(
-                getattr(part, member), key
-            )
 
 
 found = st.sets(st.sampled_from("nmop"))

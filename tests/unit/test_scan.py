@@ -237,3 +237,63 @@ def test_a_reason_that_cites_a_long_text_is_cut(tmp_path: Path) -> None:
     scans = Scans(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
     (scans.x / "a,b").touch()
     assert len(scans.at(0).devices["a,b"].reason or "") < 1000
+
+
+def test_a_thorough_scan_alone_asks_again_about_what_is_as_it_was(tmp_path: Path) -> None:
+    """After an event, what an unchanged device was found to be counts."""
+    scans = Scans(tmp_path, "allocate: {mounts: ['${path}']}")
+    scans.scanner = replace(scans.scanner, policy=Policy(("/x/*",), enforced=True))
+    for name in "ab":
+        (scans.x / name).touch()
+    assert scans.states(0) == {"a": True, "b": True}
+    scans.scanner = replace(scans.scanner, policy=Policy(("/x/b",), enforced=True))
+    (scans.x / "c").touch()
+    (scans.x / "b").write_text("changed")
+    states = []
+    for thorough in (False, True):
+        found = survey(scans.scanner.resource, scans.scanner.files)
+        identified = scans.scanner.identify(found, scans.last, lambda _key: None, 1)
+        scans.scanner.render(identified, scans.last)
+        snapshot = scans.scanner.conclude(found, identified, scans.last, 1, thorough=thorough)
+        states.append({key: device.healthy for key, device in snapshot.devices.items()})
+    assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["a1", "a2", "b1", "c1"]), st.sampled_from(["x", "y", None]), min_size=1
+        ),
+        max_size=5,
+    ),
+    st.sampled_from(
+        [
+            "",
+            "maxDevices: 2",
+            'allocate: {env: {"A_${id}": x}}',
+            'allocate: {env: {"A_${group}": "${id}"}}',
+            'allocate: {env: {"A_${group}": "${id}", "A_${id}": x}}',
+            'allocate: {mounts: [{hostPath: "${path}", containerPath: /x}]}',
+        ]
+    ),
+)
+def test_what_is_kept_of_unchanged_devices_makes_no_difference(
+    changes: list[dict[str, str | None]], options: str
+) -> None:
+    """Scan by scan, whatever comes, changes and goes."""
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
+        source = "dev: {pattern: 'x/(?P<group>.).*', types: file}"
+        scans = Scans(Path(root), options, f"{{{source}}}")
+        place = Path(root) / "dev" / "x"
+        place.mkdir(parents=True)
+        kept = Snapshot()
+        for now, change in enumerate(changes):
+            for name, content in change.items():
+                (place / name).unlink(missing_ok=True)
+                if content is not None:
+                    (place / name).write_text(content)
+            found = survey(scans.scanner.resource, scans.scanner.files)
+            identified = scans.scanner.identify(found, kept, lambda _key: None, now)
+            scans.scanner.render(identified, kept)
+            kept = scans.scanner.conclude(found, identified, kept, now, thorough=False)
+            assert scans.at(now) == kept

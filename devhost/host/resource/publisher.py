@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.scan import Scanner, ScanResult
+from devhost.discovery.scan import Scanner
 from devhost.host.ownership.owners import Owners, owner_of
 from devhost.host.resource.changes import log_changes
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
@@ -79,40 +79,6 @@ class Publisher:
         declared = {owner_of(scanner.resource, one) for one in devices if not one.replaced}
         self._owners.offered(scanner.resource.name, declared)
         self._owners.count(scanner.resource.name, self.snapshot)
-
-    def publish_change(self, change: ScanResult) -> bool:
-        """Do what `publish` does, for the few devices that may be different.
-
-        Where health is checked or CDI used, everything is scanned (`is_independent`), so that
-        nobody but the owners judges them.
-
-        Returns:
-            Whether that could be done; else nothing was.
-        """
-        resource, device_list = self.scanner.resource, self.device_list
-        if self.found is not change.before or device_list.omitted:
-            return False
-        if change.snapshot is change.before:
-            return True
-        judged = self._owners.judged(resource, Snapshot(change.devices))
-        wanted = entries(judged, resource.replicas)
-        if len(device_list.fitting(wanted)) < len(wanted):
-            return False
-        gone = [one for key in change.gone for one in share_ids(key, resource.replicas)]
-        device_list.change(wanted, gone)
-        devices = {**self.snapshot.devices, **judged.devices}
-        former = {key: devices[key] for key in change.gone}
-        for key in change.gone:
-            self._owners.left(owner_of(resource, devices.pop(key)))
-        known = self.snapshot.devices
-        former |= {key: known[key] for key in change.devices if key in known}
-        before = Snapshot(former, self.snapshot.skipped)
-        self.found, self.snapshot = change.snapshot, replace(change.snapshot, devices=devices)
-        # After the list is sent.
-        after = Snapshot(judged.devices, self.snapshot.skipped)
-        asyncio.get_running_loop().call_later(0, log_changes, resource.name, before, after)
-        self._owners.count(resource.name, self.snapshot)
-        return True
 
     def _judged(self, found: Snapshot) -> Snapshot:
         """Say of each device whether it can be offered."""

@@ -3,14 +3,10 @@
 import asyncio
 import functools
 import math
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.baseline import Baseline
-from devhost.discovery.incremental import Changed
-from devhost.discovery.roots import Root
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.host.cdi.injection import CdiInjection
 from devhost.host.health import HealthMonitor
@@ -47,8 +43,7 @@ class Runner:
         self._busy = True
         self._member = shared.ownership.add(name, self.trigger_scan)
         self._declare(scanner)
-        own = functools.partial(shared.inventory.own, self._member)
-        self._calls = ScanCalls(name, self.trigger_scan, own)
+        self._calls = ScanCalls(name, self.trigger_scan)
         self._scans = Scans(scanner, self._member, shared, self._calls, self.trigger_scan)
         self._scanning: asyncio.Task[Snapshot | None] | None = None
         self.health = HealthMonitor(name, self.trigger_scan)
@@ -105,16 +100,6 @@ class Runner:
         return self._shared.inventory.of(self._member)
 
     @property
-    def baselines(self) -> Mapping[Root, Baseline | None]:
-        """What its directories were like before the last scan read them."""
-        return self._scans.baselines
-
-    @property
-    def events_suffice(self) -> bool:
-        """Whether events report all that may change what was found."""
-        return self._scans.events_suffice
-
-    @property
     def idle(self) -> bool:
         """Whether no scan is running or due."""
         return not self._busy and not self._due
@@ -137,15 +122,16 @@ class Runner:
 
     # ── what may be asked of it ──
 
-    def trigger_scan(self, root: Root | None = None, name: str | None = None) -> None:
-        """Something may have changed on the host; at one name of a root, if that is known."""
+    def trigger_scan(self) -> None:
+        """Something may have changed on the host."""
         self._shared.ownership.due(self._member)
-        self._due.request(root, name)
+        self._due.request()
 
     def rescan(self) -> None:
         """Scan everything, and see that the right directories are watched."""
         for root in self.roots:
             root.doubt()
+        self._due.request(thorough=True)
         self.trigger_scan()
 
     def change(self, scanner: Scanner) -> None:
@@ -162,13 +148,7 @@ class Runner:
         self.resource_status.restore()
 
     def _use(self, scanner: Scanner) -> None:
-        # What a scan under way has read may be older than an event: only an idle one is asked.
-        self._shared.inventory.use(
-            self._member,
-            scanner.roots,
-            self.trigger_scan,
-            lambda: self._scans.differs if self.idle else None,
-        )
+        self._shared.inventory.use(self._member, scanner.roots, self.trigger_scan)
 
     def _declare(self, scanner: Scanner) -> None:
         resource, member = scanner.resource, self._member
@@ -255,37 +235,15 @@ class Runner:
         await self._until_due()
         self._busy = True
         await self._shared.ownership.begin(self._member)
-        changed = self._due.take()
+        thorough = self._due.take()
         began = (clock := asyncio.get_running_loop().time)()
-        if not changed or not await self._scan_names(changed):
-            await self._scan_all()
+        await self._scan_and_publish(thorough=thorough)
         return min(max(_BURST_S, clock() - began), _REST_MAX_S)
 
-    async def _scan_names(self, changed: Changed) -> bool:
-        """Scan a few names, if that is enough; else nothing is done."""
-        scans, publisher = self._scans, self._publisher
-        if self.draining:
-            return False
-        began = asyncio.get_running_loop().time()
-        result = await scans.names(publisher.found, changed)
-        if result is None:
-            return False
-        await self._shared.owners.keep(scans.scanner.resource, result.devices.values())
-        if scans is not self._scans or not publisher.publish_change(result):
-            return False
-        self._registration.notify()
-        loop = asyncio.get_running_loop()
-        loop.call_later(0, self._count, loop.time() - began)  # after the list is sent
-        return True
-
-    def _count(self, seconds: float) -> None:
-        """Count a scan of a few names, and the devices then."""
-        self._shared.metrics.scanned(self.name, seconds, failed=False)
-        self._shared.counts.changed(self.name, self._publisher)
-
-    async def _scan_all(self) -> None:
+    async def _scan_and_publish(self, *, thorough: bool) -> None:
         scans = self._scans
-        self._scanning = asyncio.create_task(self._scan(scans), name=f"scan {self.name}")
+        scanning = self._scan(scans, thorough=thorough)
+        self._scanning = asyncio.create_task(scanning, name=f"scan {self.name}")
         try:
             found = await self._scanning
         except asyncio.CancelledError:
@@ -304,7 +262,6 @@ class Runner:
         self._publisher.scanner = scans.scanner
         self._publish(found)
         self._registration.check_options()
-        scans.published(self._publisher.found)
         self._up_to_date.set()
 
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
@@ -342,12 +299,12 @@ class Runner:
         if not self._due:
             self.rescan()
 
-    async def _scan(self, scans: Scans) -> Snapshot | None:
+    async def _scan(self, scans: Scans, *, thorough: bool) -> Snapshot | None:
         previous = without_left(self._publisher.found, self.device_list.leaving)
         if self.draining:
             self._shared.ownership.decide(self._member, ())
             return withdrawn(previous, _REMOVED, asyncio.get_running_loop().time())
-        return await scans.full(previous, self._due.since)
+        return await scans.scan(previous, self._due.since, thorough=thorough)
 
     # ── publishing ──
 

@@ -1,11 +1,10 @@
 """The blocking part of the scans of one resource, in a thread; it waits only so long."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from devhost.host import inventory
-from devhost.host.looking import around_hung
 from devhost.threads import BlockingCalls, NoAnswerError
 
 T = TypeVar("T")
@@ -17,25 +16,17 @@ class ScanCalls:
     Args:
         name: The resource's name.
         on_late: Called when a call has returned for which nobody waited any longer.
-        own: Returns the directories that the work is about, if they are known.
     """
 
     def __init__(
         self,
         name: str,
         on_late: Callable[[], None],
-        own: Callable[[], Iterable[str] | None] = lambda: None,
     ) -> None:
-        self._on_late, self._own = on_late, own
+        self._on_late = on_late
         self._seconds = inventory.ANSWER_S
-        self._calls = BlockingCalls(
-            f"scan {name}", serial=True, patience_hanging=self._seconds, start=self._start
-        )
+        self._calls = BlockingCalls(f"scan {name}", serial=True, patience_hanging=self._seconds)
         self._given_up = False
-
-    def _start(self, name: str, work: Callable[[], T]) -> asyncio.Future[T]:
-        seconds = inventory.ANSWER_S / 2
-        return asyncio.ensure_future(around_hung(name, work, self._own, seconds))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of work in a thread.

@@ -1,20 +1,17 @@
-"""Scans the host for one resource: everything, or a few names where that is enough."""
+"""Scans the host for one resource."""
 
 import asyncio
 import functools
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from devhost import memory
 from devhost.discovery import identity
-from devhost.discovery.baseline import Baseline
 from devhost.discovery.identity import Identified
-from devhost.discovery.incremental import Changed, Incremental, is_independent
 from devhost.discovery.ownership import Member
-from devhost.discovery.roots import Root
-from devhost.discovery.scan import Scanner, ScanResult, events_suffice
+from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.host import inventory
 from devhost.host.resource.scan_calls import ScanCalls
@@ -23,7 +20,6 @@ from devhost.model.device import Snapshot
 from devhost.threads import in_thread
 
 _FEW: Final = 200  # to identify so few takes less than a thread does
-_NAMES_S: Final = 1.0  # for a scan of a few names
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -35,29 +31,23 @@ class RescanTrigger:
     """
 
     def __init__(self) -> None:
-        self._due = True
+        self._due = self._thorough = True
         self.since = asyncio.get_running_loop().time()
-        self._names: dict[Root, set[str]] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
         return self._due
 
-    def request(self, root: Root | None = None, name: str | None = None) -> None:
-        """Something may have changed; at one name of a root, if that is known."""
-        if root is None or name is None:
-            self._names = None
-        elif self._names is not None:
-            self._names.setdefault(root, set()).add(name)
-        self._due = True
+    def request(self, *, thorough: bool = False) -> None:
+        """Something may have changed; also what no event tells, if `thorough`."""
+        self._due, self._thorough = True, self._thorough or thorough
         self.since = asyncio.get_running_loop().time()
         self._wake()
 
-    def take(self) -> dict[Root, set[str]] | None:
-        """Reset; return the names that changed, or ``None`` if anything may have."""
-        changed, self._names = self._names, {}
-        self._due = False
-        return changed
+    def take(self) -> bool:
+        """Reset; return whether the scan has to be thorough."""
+        thorough, self._due, self._thorough = self._thorough, False, False
+        return thorough
 
     async def wait(self, seconds: float) -> bool:
         """Wait for a reason, but not longer; return whether there is one."""
@@ -84,9 +74,7 @@ class Scans:
 
     Attributes:
         scanner: The declaration.
-        left: The nodes (`Node.key`) that the last full scan has left to other resources.
-        events_suffice: Whether events report all that may change what the last full scan found.
-        baselines: What the directories were like before the last full scan read them.
+        left: The nodes (`Node.key`) that the last scan has left to other resources.
     """
 
     def __init__(
@@ -102,32 +90,18 @@ class Scans:
         self._host, self._ownership = shared.inventory, shared.ownership
         self._metrics = shared.metrics
         self._calls = calls
-        self._found = Selection()  # by the scan under way
-        self._incremental: Incremental | None = None
-        self._former: Selection | None = None
         self.left: frozenset[str] = frozenset()
-        self.events_suffice = False
-        self.baselines: Mapping[Root, Baseline | None] = {}
 
-    @property
-    def differs(self) -> inventory.Differs | None:
-        """What says whether the sources find something else than by the last full scan.
-
-        ``None`` where a scan depends on more than what they find.
-        """
-        scanner, former = self.scanner, self._former
-        return None if former is None else lambda readings: scanner.select(readings) != former
-
-    async def full(self, previous: Snapshot, since: float) -> Snapshot | None:
-        """Scan everything; ``None`` if another scan is due, and this one came too late.
+    async def scan(self, previous: Snapshot, since: float, *, thorough: bool) -> Snapshot | None:
+        """Scan the host; ``None`` if another scan is due, and this one came too late.
 
         Args:
             previous: What was known before.
             since: What was read of the host before this time does not count.
+            thorough: As for `Scanner.conclude`.
         """
         clock, name, scanner = asyncio.get_running_loop().time, self._member.name, self.scanner
         began, readings = clock(), await self._host.read(self._member, since)
-        self.baselines = {root: reading.baseline for root, reading in readings.items()}
         unanswered = False
         try:
             found = await self._calls.run(lambda: scanner.select(readings))
@@ -140,18 +114,20 @@ class Scans:
         memory.gc_freeze_many(len(found.nodes))
         if not unanswered:
             try:
-                return await self._concluded(found, previous, self._calls.run)
+                return await self._concluded(found, previous, self._calls.run, thorough=thorough)
             except TimeoutError:  # a path of an answer may not answer either
                 found = scanner.failed(inventory.unanswered())
         # Where nothing is found, no path has to be checked.
         in_any_thread = functools.partial(in_thread, f"scan {name}")
-        return await self._concluded(found, previous, in_any_thread)
+        return await self._concluded(found, previous, in_any_thread, thorough=thorough)
 
     async def _concluded(
         self,
         found: Selection,
         previous: Snapshot,
         run: Callable[[Callable[[], Snapshot]], Awaitable[Snapshot]],
+        *,
+        thorough: bool,
     ) -> Snapshot | None:
         clock, name, scanner = asyncio.get_running_loop().time, self._member.name, self.scanner
         left: set[str] = set()
@@ -183,10 +159,12 @@ class Scans:
             if expected and not found.failed:
                 expected = expected.intersection(node.key for node in found.nodes)
             self._ownership.decide(self._member, identified.offered, left, expected)
-        self.left, self._found = frozenset(left), found
+        self.left = frozenset(left)
         # However much text that is, the host is not to blame for the time that it takes.
         await in_thread(f"render {name}", lambda: scanner.render(identified, previous))
-        return await run(lambda: scanner.conclude(found, identified, previous, now))
+        return await run(
+            lambda: scanner.conclude(found, identified, previous, now, thorough=thorough)
+        )
 
     def _cut(self, identified: Identified, previous: Snapshot) -> None:
         """Keep the resource within its part of what the process may offer."""
@@ -198,49 +176,3 @@ class Scans:
             fields = {"resource": name, "left_out": identified.cut, "reason": identity.NO_ROOM}
             _LOG.warning("devices left out", extra={"fields": fields})
         self._is_cut = bool(identified.cut)
-
-    async def names(self, known: Snapshot, changed: Changed) -> ScanResult | None:
-        """Scan a few names; ``None`` where everything has to be scanned."""
-        incremental, self._incremental = self._incremental, None
-        if incremental is None or incremental.snapshot is not known:
-            return None
-        if self._ownership.links_to_come(self._member):
-            return None
-        now, name = asyncio.get_running_loop().time(), self._member.name
-        try:
-            async with asyncio.timeout(_NAMES_S):
-                result = await in_thread(f"scan {name}", lambda: incremental.scan(changed, now))
-        except TimeoutError:
-            return None
-        except Exception:  # noqa: BLE001 (logged; a full scan says what is wrong, if anything is)
-            fields = {"resource": name}
-            _LOG.exception("incremental scan failed, running a full scan", extra={"fields": fields})
-            return None
-        if result is None:
-            return None
-        async with self._ownership.deciding(self._member):
-            offered, released = result.offered, result.released
-            ids = len(result.snapshot.devices) * self.scanner.resource.replicas
-            if (
-                self._ownership.outdated(self._member, offered)
-                or any(self._ownership.owner(self._member, key) for key in offered)
-                or ids > self._quota.most(name)
-                or self._is_cut
-            ):
-                return None
-            self._quota.use(name, ids)
-            new = offered - self._member.offered
-            self._ownership.change(self._member, new=new, gone=released & self._member.offered)
-        self._incremental = incremental
-        return result
-
-    def published(self, snapshot: Snapshot) -> None:
-        """Take note of what a full scan has led to, which a scan of a few names goes on from."""
-        found, self._found = self._found, Selection()
-        self.events_suffice = events_suffice(self.scanner, found, snapshot)
-        independent = is_independent(self.scanner, found, snapshot)
-        self._incremental = Incremental(self.scanner, snapshot) if independent else None
-        few = len(found.nodes) + len(found.skipped) <= _FEW  # many take memory
-        whole = self.scanner.self_contained and not found.failed
-        self._former = found if few and whole else None
-        memory.gc_freeze_many(len(snapshot.devices))
