@@ -17,17 +17,12 @@ _COMMANDS = {
     "validate": "Check configuration files without reading the host.",
     "plan": "Show what this host would advertise (dry run).",
     "try": "Serve the resources to an embedded stand-in kubelet.",
-    "test": "Test a configuration against hosts that files describe.",
     "devices": "Show the devices of this host, and how to select them.",
     "init": "Write a configuration for the devices of this host.",
     "convert": "Convert the settings of other device plugins.",
     "status": "Show the state of a running devhost.",
     "schema": "Print the JSON Schema of configuration files.",
 }
-
-
-# It runs the host, so its module is above the command line.
-_MODULES = {"test": "devhost.testing.case_command"}
 
 
 class _Lazy(click.Group):
@@ -40,7 +35,7 @@ class _Lazy(click.Group):
         if name not in _COMMANDS:
             return None
         with gc_frozen():
-            module = importlib.import_module(_MODULES.get(name, f"devhost.cli.{name}_command"))
+            module = importlib.import_module(f"devhost.cli.{name}_command")
         command: click.Command = module.command
         return command
 

@@ -2,15 +2,13 @@
 
 import asyncio
 import contextlib
-import math
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
 from devhost.host.config.source import log_problems
-from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.instances import path_length_problem
@@ -19,21 +17,19 @@ from devhost.library.served import served
 from devhost.loading.loaded import Loaded
 from devhost.loading.loader import load, loads
 from devhost.model.config import Config
-from devhost.model.state import State
 from devhost.report import ResourceReport
 from devhost.standin.kubelet import SimulatedKubelet
 
 # Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3
 _HOLD_S: Final = 0.0
-_POLL_S: Final = 0.01
 
 
 class Served:
     """The resources of a running host."""
 
-    def __init__(self, host: Host, kubelet: SimulatedKubelet) -> None:
-        self._host, self._kubelet = host, kubelet
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     def report(self, resource: str) -> dict[str, Any]:
         """Return the last scan of a resource, including what kubelet does not get.
@@ -48,62 +44,6 @@ class Served:
             if runner.name == resource:
                 return ResourceReport(runner.resource, runner.snapshot).as_json()
         raise KeyError(resource)
-
-    def changes_by(self, end: float) -> bool:
-        """Whether time alone may change a device: by a health check, or because one is missing.
-
-        Args:
-            end: Until when, on the clock of the event loop.
-        """
-        return any(
-            runner.resource.health is not None or (runner.snapshot.again_at or math.inf) <= end
-            for runner in self._host.runners
-        )
-
-    async def settled(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 (says what is missing)
-        """Scan everything, and wait until kubelet has what was found, and only that.
-
-        Raises:
-            TimeoutError: A resource takes longer; the message has its state.
-        """
-        end = asyncio.get_running_loop().time() + timeout
-        await _until(end, lambda: "" if self._host.configured else "devhost did not start")
-        for _ in range(2):  # a device is free when neither of the last two lists has it
-            await self._host.shared.holders.try_refresh()
-        for runner in self._host.runners:
-            runner.rescan()
-        await _until(end, self._unsettled)
-
-    def _unsettled(self) -> str:
-        """Return the state of a resource whose devices kubelet does not have yet; '' if none is."""
-        for runner in self._host.runners:
-            if not self._is_settled(runner):
-                status = runner.status
-                return f"{runner.name}: {status.state} {status.reason or ''}".rstrip()
-        return ""
-
-    def _is_settled(self, runner: Runner) -> bool:
-        listed = runner.device_list
-        if not runner.idle or listed.leaving - runner.held:
-            return False
-        if runner.status.state is not State.REGISTERED:
-            return False
-        return self._kubelet.devices(runner.name) == {
-            device_id: "Healthy" if one.healthy else "Unhealthy"
-            for device_id, one in listed.entries.items()
-        }
-
-
-async def _until(end: float, unsettled: Callable[[], str]) -> None:
-    """Wait until nothing is unsettled any more.
-
-    Raises:
-        TimeoutError: It still is at the end; with the message.
-    """
-    while message := unsettled():
-        if asyncio.get_running_loop().time() > end:
-            raise TimeoutError(message)
-        await asyncio.sleep(_POLL_S)
 
 
 @contextlib.asynccontextmanager
@@ -159,7 +99,7 @@ async def serving(
     host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
     try:
-        yield Served(host, kubelet)
+        yield Served(host)
     finally:
         task.cancel()
         await asyncio.wait([task])

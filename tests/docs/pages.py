@@ -37,7 +37,7 @@ _BLOCK: Final = re.compile(
 # devhost.testing.hardware; not shown.
 _HOST: Final = re.compile(r"^<!-- host\n(.*?)^-->$", re.DOTALL | re.MULTILINE)
 _SHELL: Final = re.compile(r"(mkdir|touch|ln|rm)\b")
-_OURS: Final = re.compile(r"devhost (validate|plan|devices|schema|test)\b")
+_OURS: Final = re.compile(r"devhost (validate|plan|devices|schema)\b")
 
 
 @dataclass(frozen=True)

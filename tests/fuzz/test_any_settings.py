@@ -1,7 +1,5 @@
-"""Settings of other device plugins, and files of tests: all are read, or refused with a reason."""
+"""Settings of other device plugins: all are read, or refused with a reason."""
 
-import tempfile
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -9,10 +7,8 @@ import yaml
 from hypothesis import strategies as st
 
 from devhost.drafts import conversion, foreign
-from devhost.errors import ConfigError
 from devhost.loading.loader import loads
 from devhost.loading.syntax_error import TreeError
-from devhost.testing import case_file
 from tests.fuzz.inputs import TOKENS
 from tests.fuzz.judge import FILES
 from tests.fuzz.running import bounded, fuzzed
@@ -85,24 +81,3 @@ def test_the_worst_settings(text: str) -> None:
         except TreeError:
             return
         assert loads(conversion.converted(found, (), FILES).text).config is not None
-
-
-CASES: Final = {
-    "version": "v1", "config": "c.yaml",
-    "tests": [{"name": "a", "host": {"files": {"/a": "b"}}, "steps": [{"expect": {"a.b/c": 1}}]}],
-}  # fmt: skip
-
-
-@fuzzed(0.02, 60, tests=st.lists(some(name=TEXTS, steps=st.lists(some(
-    add=some(files=st.dictionaries(TEXTS, TEXTS, max_size=2), nodes=st.dictionaries(TEXTS, TEXTS, max_size=2)),
-    expect=st.dictionaries(TEXTS, TEXTS, max_size=2), allocate=TEXTS, free=TEXTS), max_size=2)), max_size=2))  # fmt: skip
-def test_a_file_of_tests(tests: Any) -> None:
-    """It is read, or refused with problems that can be shown."""
-    with tempfile.TemporaryDirectory() as place, bounded():
-        file = Path(place, "t.yaml")
-        file.write_text(yaml.safe_dump({**CASES, "tests": tests}, allow_unicode=True))
-        try:
-            case_file.load(str(file))
-        except ConfigError as error:
-            assert error.problems
-            assert all(str(one).isprintable() for one in error.problems)
