@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest figures image audit requirements proto schema reference picture docs clean
+.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest figures image audit requirements proto schema reference docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -136,13 +136,11 @@ audit: setup ## Ask for known vulnerabilities and the licences of what the image
 		--packages $$(grep -oE '^[^ =]+==' deploy/image/requirements.txt | tr -d =)
 	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r deploy/image/requirements.txt
 
-# For all architectures: the hashes are those of all wheels of a version. rich highlights code and
-# shows Markdown with some 9 MB of packages; devhost does neither.
+# For all architectures: the hashes are those of all wheels of a version.
 requirements: ## Write the requirements of the image, with hashes, for the versions in constraints.txt
 	@$(PYTHON) -m venv .tools/uv-venv
 	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
-	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt \
-		--no-emit-package pygments --no-emit-package markdown-it-py --no-emit-package mdurl
+	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt
 	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
 		| $(LOCK) - --output-file deploy/image/build-requirements.txt
 
@@ -157,9 +155,6 @@ schema: setup ## Write the configuration's JSON Schema to config/schema.json
 
 reference: setup ## Write docs/reference from the model and the commands
 	@$(BIN)/python -m deploy.site.reference
-
-picture: setup ## Write the pictures of terminals in docs/images from runs
-	@$(BIN)/python -m deploy.site.picture
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -33,7 +33,7 @@ LEFT_OUT: Final[Ignore] = shutil.ignore_patterns(
 VENV_LEFT_OUT: Final[Ignore] = shutil.ignore_patterns("__pycache__", "[Aa]ctivate*", "include")
 
 # Their docstrings are texts of `--help` and `schema`.
-PRINTED: Final = tuple(f"/site-packages/devhost/{name}/" for name in ("cli", "model", "testing"))
+PRINTED: Final = tuple(f"/site-packages/devhost/{name}/" for name in ("cli", "model"))
 
 FILES: Final = {
     "etc/passwd": "root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n",

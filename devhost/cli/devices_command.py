@@ -2,21 +2,16 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import completion, options
+from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.load_valid import load_valid
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
-    from devhost.allocation.policy import Policy
     from devhost.discovery.machine import Described, DeviceRow, Machine
-    from devhost.hostfs.files import HostFiles
-    from devhost.offers import Offers
 
 
 _SUBSYSTEMS = (
@@ -42,18 +37,10 @@ def _subsystem_options(command: Callable[..., None]) -> Callable[..., None]:
     "devices",
     epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
 )
-@click.argument("what", required=False, shell_complete=completion.devices)
+@click.argument("what", required=False)
 @_subsystem_options
 @click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
-@click.option(
-    "--config",
-    metavar="FILE",
-    help="Also show which resource of this configuration offers a device, and why others do not.",
-)
 @options.root_option
-@options.node_name_option
-@options.trust_options
-@options.profile_option
 @click.option(
     "-o",
     "--output",
@@ -66,34 +53,26 @@ def command(
     what: str | None,
     subsystems: tuple[str, ...],
     everything: bool,
-    config: str | None,
     root: str,
-    node_name: str,
-    policy: "Policy",
-    profile: str,
     output: str,
 ) -> None:
     """Show the devices of this host, or one in full.
 
     WHAT is a node or a link to it (ttyUSB0, /dev/serial/by-id/NAME), a USB name (1-2), a PCI
     address (00:14.0) or a number (0403:6001).
-
-    With --config, trust is judged as by `run` with the same flags.
     """
     from devhost.discovery.machine import Machine
     from devhost.hostfs.files import HostFiles
 
     if output == "yaml" and what is None:
         raise click.UsageError("-o yaml needs a device")
-    files = HostFiles(options.real_root(root))
-    machine = Machine(files)
+    machine = Machine(HostFiles(options.real_root(root)))
     if machine.problem is not None:
         printer.fail(machine.problem)
-    offers = None if config is None else _offers(config, files, policy, profile, node_name)
     if what is None:
-        _list(machine, subsystems, output, offers, everything=everything)
+        _list(machine, subsystems, output, everything=everything)
         return
-    _show(machine, meant(machine, what), output, offers)
+    _show(machine, meant(machine, what), output)
 
 
 def meant(machine: "Machine", what: str) -> "list[Described]":
@@ -104,45 +83,29 @@ def meant(machine: "Machine", what: str) -> "list[Described]":
     return found
 
 
-def _show(
-    machine: "Machine", found: "Sequence[Described]", output: str, offers: "Offers | None"
-) -> None:
+def _show(machine: "Machine", found: "Sequence[Described]", output: str) -> None:
     match output:
         case "json":
-            printer.print_json([_as_json(one) | _offered_json(one, offers) for one in found])
+            printer.print_json([_as_json(one) for one in found])
         case "yaml":
             from devhost.discovery.entries import EntryWriter
 
             _print_yaml(EntryWriter(machine).of(found))
         case _:
-            _print(found, offers)
-
-
-def _offers(
-    config: str, files: "HostFiles", policy: "Policy", profile: str, node_name: str
-) -> "Offers":
-    """Return what a configuration offers on this host; exit with status 1 if it is invalid."""
-    from devhost.offers import Offers
-    from devhost.report import report
-
-    (loaded,), policy = load_valid([config], policy, profile)
-    enforced = replace(policy, enforced=True)
-    return Offers(report(loaded, files, enforced, node_name, explained=True))
+            _print(found)
 
 
 def _list(
     machine: "Machine",
     subsystems: Sequence[str],
     output: str,
-    offers: "Offers | None",
     *,
     everything: bool,
 ) -> None:
     tables: dict[str, list[DeviceRow]] = {}
     for one in subsystems or ("usb", "pci"):
         read = {"usb": machine.usb_rows, "pci": machine.pci_rows}.get(one)
-        found = read() if read else machine.subsystem_rows(one)
-        tables[one] = [row if offers is None else _with_offers(row, offers) for row in found]
+        tables[one] = list(read() if read else machine.subsystem_rows(one))
     if output == "json":
         shown = {name: [dict(row.values) for row in rows] for name, rows in tables.items()}
         printer.print_json(shown)
@@ -163,23 +126,16 @@ def _list(
     sys.exit(0)
 
 
-def _with_offers(row: "DeviceRow", offers: "Offers") -> "DeviceRow":
-    names = dict.fromkeys(one.resource for one in offers.of(row.nodes, row.syspath))
-    return replace(row, values={**row.values, "OFFERED AS": ", ".join(names) or "-"})
-
-
 def _counts(row: "DeviceRow", subsystems: Sequence[str]) -> bool:
     """Whether a function is worth a line where nobody has asked for PCI."""
     return bool(subsystems) or "PCI" not in row.values or row.values["NODES"] != "-"
 
 
-def _print(found: "Sequence[Described]", offers: "Offers | None") -> None:
+def _print(found: "Sequence[Described]") -> None:
     for number, one in enumerate(found):
         if number:
             printer.echo()
         _print_described(one)
-        if offers is not None:
-            _print_offered(one, offers)
 
 
 def _print_described(one: "Described") -> None:
@@ -198,41 +154,6 @@ def _print_described(one: "Described") -> None:
     above = ", ".join(f"{name} ({subsystem})" for name, subsystem in one.parents)
     if above:
         printer.wrapped(f"{'above it':<17}  {above}", "  ", " " * 21)
-
-
-def _print_offered(one: "Described", offers: "Offers") -> None:
-    lines = []
-    for offer in (found := offers.of(one.every_node, one.syspath)):
-        text = f"{offer.resource} {offer.device}"
-        if one.path is not None and one.path not in offer.files:
-            text += f" ({', '.join(offer.paths)})"
-        lines.append(("offered as", f"{text}: {offer.reason}" if offer.reason else text))
-    if not found:
-        lines.append(("offered as", "-"))
-    left = offers.left_out(one.called, found)
-    lines += [("not offered as", f"{name}: {reason}") for name, reason in left]
-    for heading, text in lines:
-        printer.wrapped(f"{heading:<17}  {printable(text)}", "  ", " " * 21)
-
-
-def _offered_json(one: "Described", offers: "Offers | None") -> dict[str, Any]:
-    if offers is None:
-        return {}
-    found = offers.of(one.every_node, one.syspath)
-    left = offers.left_out(one.called, found)
-    return {
-        "offered": [
-            {
-                "resource": offer.resource,
-                "id": offer.device,
-                "health": "Unhealthy" if offer.reason else "Healthy",
-                "reason": offer.reason,
-                "paths": list(offer.paths),
-            }
-            for offer in found
-        ],
-        "notOffered": [{"resource": name, "reason": reason} for name, reason in left],
-    }
 
 
 def _as_json(one: "Described") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devhost.cli import completion, draft_options, options
+from devhost.cli import draft_options, options
 from devhost.cli import output as printer
 from devhost.cli.devices_command import meant
 from devhost.model.names import printable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("init", epilog="Exit status: 0 success, 1 no such device, or FILE exists.")
-@click.argument("what", nargs=-1, metavar="[WHAT...]", shell_complete=completion.devices)
+@click.argument("what", nargs=-1, metavar="[WHAT...]")
 @draft_options.draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
 @options.root_option

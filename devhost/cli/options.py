@@ -67,8 +67,7 @@ table_output_option = click.option(
     type=click.Choice(["text", "wide", "json", "yaml"]),
     default="text",
     show_default=True,
-    help="Output format: wide has all columns, and one line per row also on a terminal. The shape "
-    "of json and yaml is stable.",
+    help="Output format: wide has all columns. The shape of json and yaml is stable.",
 )
 
 

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -100,11 +100,9 @@ def print_nothing(node_name: str) -> None:
     note(f"devhost: no resources for node {node_name} (--node-name)")
 
 
-def print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False
-) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; see `table_lines`."""
-    print_lines(table_lines(headings, rows, wide=wide))
+    print_lines(table_lines(headings, rows))
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -113,24 +111,10 @@ def print_lines(lines: Iterable[str]) -> None:
         _print(line)
 
 
-def table_lines(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False
-) -> list[str]:
-    """Return a table: folded to the width of a terminal, one line per row otherwise.
-
-    Args:
-        headings: Of the columns.
-        rows: The cells.
-        wide: One line per row also on a terminal.
-    """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    if not on_a_terminal():
-        return tables.plain(headings, rows)
-    if wide:
-        lines = tables.plain(headings, rows)
-    else:
-        lines = tables.folded(headings, rows, shutil.get_terminal_size().columns)
-    if colors() and lines[0].startswith(headings[0]):
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table: a heading, and a line for each row."""
+    lines = tables.aligned(headings, [[printable(cell) for cell in row] for row in rows])
+    if on_a_terminal() and colors():
         lines[0] = click.style(lines[0], bold=True)
     return lines
 
@@ -228,7 +212,7 @@ def _print_devices(devices: Sequence[dict[str, Any]], *, wide: bool) -> None:
     }
     if not wide and not any(columns["NUMA"]):
         del columns["NUMA"]
-    print_table(list(columns), list(zip(*columns.values(), strict=True)), wide=wide)
+    print_table(list(columns), list(zip(*columns.values(), strict=True)))
 
 
 def print_allocation(allocation: dict[str, Any]) -> None:
@@ -237,19 +221,8 @@ def print_allocation(allocation: dict[str, Any]) -> None:
         echo(f"  allocation: {allocation['error']}")
         return
     echo(f"  a container with {', '.join(allocation['deviceIds']) or 'no devices'} receives")
-    for name, value in allocation["envs"].items():
-        echo(f"    env {name}={value}")
-    for device in allocation["devices"]:
-        paths = f"{device['hostPath']} as {device['containerPath']}"
-        echo(f"    device {paths} ({device['permissions']}){_resolved(device)}")
-    for mount in allocation["mounts"]:
-        mode = "read-only" if mount["readOnly"] else "read-write"
-        paths = f"{mount['hostPath']} at {mount['containerPath']}"
-        echo(f"    mount {paths} ({mode}){_resolved(mount)}")
-    for key, value in allocation["annotations"].items():
-        echo(f"    annotation {key}={value}")
-    for name in allocation["cdiDevices"]:
-        echo(f"    cdi {name}")
+    for line in received(allocation):
+        echo(f"    {line}")
     if "cdiSpec" in allocation:
         _print_cdi(allocation["cdiSpec"])
     for step in allocation["preStart"]:
@@ -258,7 +231,24 @@ def print_allocation(allocation: dict[str, Any]) -> None:
         echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
 
 
-def _resolved(entry: dict[str, Any]) -> str:
+def received(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a container receives, a line for each thing."""
+    for name, value in answer["envs"].items():
+        yield f"env {name}={value}"
+    for device in answer["devices"]:
+        paths = f"{device['hostPath']} as {device['containerPath']}"
+        yield f"device {paths} ({device['permissions']}){_resolved(device)}"
+    for mount in answer["mounts"]:
+        mode = "read-only" if mount["readOnly"] else "read-write"
+        paths = f"{mount['hostPath']} at {mount['containerPath']}"
+        yield f"mount {paths} ({mode}){_resolved(mount)}"
+    for key, value in answer["annotations"].items():
+        yield f"annotation {key}={value}"
+    for name in answer["cdiDevices"]:
+        yield f"cdi {name}"
+
+
+def _resolved(entry: Mapping[str, Any]) -> str:
     """Say why another host path is handed out than the configuration's, if so."""
     link = entry.get("link")
     if not link or not link["resolved"]:
@@ -289,11 +279,11 @@ def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:
     ]
 
 
-def print_changes(changes: "Iterable[Change]", *, wide: bool = False) -> None:
+def print_changes(changes: "Iterable[Change]") -> None:
     """Print what a change of the configuration would do, with one row per reason."""
     rows = [
         [change.name, change.action.value, reason]
         for change in changes
         for reason in change.reasons or ("",)
     ]
-    print_table(["RESOURCE", "ACTION", "REASON"], rows, wide=wide)
+    print_table(["RESOURCE", "ACTION", "REASON"], rows)

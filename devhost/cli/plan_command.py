@@ -22,7 +22,6 @@ _allocate_option = click.option(
     "--allocate",
     multiple=True,
     metavar="NAME=N|ID,ID",
-    shell_complete=completion.requests,
     help="Show what a container with N devices, or with these devices, would receive.",
 )
 _against_option = click.option(
@@ -46,7 +45,7 @@ _all_option = click.option(
     "or impossible allocation, 2 usage error.",
 )
 @options.config_argument
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.resources)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @_allocate_option
 @_against_option
 @_explain_option
@@ -160,7 +159,7 @@ def _compare(
     if output in ("json", "yaml"):
         printer.print_value(printer.changes_json(found), output)
     else:
-        printer.print_changes(found, wide=output == "wide")
+        printer.print_changes(found)
 
 
 def _request(text: str) -> tuple[str, str]:

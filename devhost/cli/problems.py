@@ -10,6 +10,7 @@ from typing import Final, TextIO
 import click
 
 from devhost.cli import output
+from devhost.cli.tables import cells
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable
 
@@ -83,8 +84,6 @@ def _bold(text: str, *, color: bool) -> str:
 
 def _marked(excerpt: Excerpt, columns: int) -> tuple[str, str]:
     """Return the part of a source line that fits, and the line with the mark below it."""
-    from rich.cells import cell_len
-
     shown: list[str] = []
     widths: list[int] = []
     for character in excerpt.text:
@@ -92,7 +91,7 @@ def _marked(excerpt: Excerpt, columns: int) -> tuple[str, str]:
             shown.append(" " * (_TAB - sum(widths) % _TAB))
         else:
             shown.append(printable(character))
-        widths.append(cell_len(shown[-1]))
+        widths.append(cells(shown[-1]))
     first, last = 0, len(shown)
     while sum(widths[first:last]) > columns - 2:  # what is left out becomes an ellipsis
         if first < excerpt.start and sum(widths[first : excerpt.start]) > columns // 3:

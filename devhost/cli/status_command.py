@@ -8,7 +8,7 @@ import click
 from devhost.cli import options, status_output
 from devhost.cli import output as printer
 from devhost.cli.listen_options import address
-from devhost.cli.status_client import NotRunningError, StatusJson, of_resources, request
+from devhost.cli.status_client import NotRunningError, of_resources, request
 from devhost.observe.address import Address
 
 _DEFAULT: Final = "127.0.0.1:9111"
@@ -18,8 +18,7 @@ _LISTS: Final = "; `devhost status` lists what there is"
 
 @click.command(
     "status",
-    epilog="Exit status: 0 no problems, 1 problems, 2 usage error, 3 no devhost is running, "
-    "130 --watch was ended by Ctrl-C.",
+    epilog="Exit status: 0 no problems, 1 problems, 2 usage error, 3 no devhost is running.",
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
@@ -32,15 +31,8 @@ _LISTS: Final = "; `devhost status` lists what there is"
     callback=lambda context, option, text: address(context, option, text or _DEFAULT),
     help="Address of the status of the running devhost.",
 )
-@click.option(
-    "-w",
-    "--watch",
-    is_flag=True,
-    help="Follow it until Ctrl-C: on a terminal the view is replaced when something changes; "
-    "otherwise a line is printed for each change.",
-)
 @options.table_output_option
-def command(names: tuple[str, ...], status_listen: Address, watch: bool, output: str) -> None:
+def command(names: tuple[str, ...], status_listen: Address, output: str) -> None:
     """Show the state of a running devhost: resources, devices, and the pods that have them.
 
     With NAME: only these resources. devhost must run with --status-listen.
@@ -49,9 +41,6 @@ def command(names: tuple[str, ...], status_listen: Address, watch: bool, output:
         if ":" in name:
             raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
 
-    def ask() -> StatusJson:
-        return of_resources(request(status_listen), names)
-
     try:
         status = request(status_listen)
         shown = of_resources(status, names)
@@ -59,10 +48,6 @@ def command(names: tuple[str, ...], status_listen: Address, watch: bool, output:
         if missing := {*names}.difference(known):
             hint = printer.resource_hint(min(missing), known)
             printer.fail(f"no resource {min(missing)}{hint or _LISTS}")
-        if watch:
-            from devhost.cli.status_watch import follow
-
-            follow(ask, output)
     except NotRunningError as error:
         printer.note(f"devhost: {error}")
         sys.exit(_NOT_RUNNING)

@@ -12,7 +12,7 @@ def lines(shown: StatusJson, *, wide: bool = False) -> Iterator[str]:
     yield from map(printable, _head(shown))
     for resource in shown["resources"]:
         yield ""
-        yield printable(f"{resource['name']}: {summary(resource)}")
+        yield printable(f"{resource['name']}: {_summary(resource)}")
         yield from map(printable, _notes(resource))
         if resource["devices"]:
             yield from _devices(resource["devices"], resource["holders"], wide=wide)
@@ -20,35 +20,11 @@ def lines(shown: StatusJson, *, wide: bool = False) -> Iterator[str]:
             yield printable(f"  skipped {skipped['candidate']}: {skipped['reason']}")
     if shown["troubles"]:
         yield ""
-        yield from problems(shown)
+        yield "problems:"
+        yield from (printable(f"  {trouble}") for trouble in shown["troubles"])
 
 
-def overview(shown: StatusJson) -> Iterator[str]:
-    """Yield a shorter form: the problems, and one row for each resource."""
-    yield from map(printable, _head(shown))
-    if shown["troubles"]:
-        yield from problems(shown)
-    yield ""
-    rows = [
-        [
-            one["name"],
-            one["state"],
-            f"{one['allocatable']} of {one['capacity']}",
-            str(one["missing"] or ""),
-            str(len(one["holders"]) or ""),
-        ]
-        for one in shown["resources"]
-    ]
-    yield from printer.table_lines(["RESOURCE", "STATE", "ALLOCATABLE", "MISSING", "HELD"], rows)
-
-
-def problems(shown: StatusJson) -> Iterator[str]:
-    """Yield the problems, below a heading."""
-    yield "problems:"
-    yield from (printable(f"  {trouble}") for trouble in shown["troubles"])
-
-
-def summary(resource: StatusJson) -> str:
+def _summary(resource: StatusJson) -> str:
     """Return the state of a resource and its numbers."""
     counts = f"{resource['allocatable']} of {resource['capacity']} allocatable"
     if resource["missing"]:
@@ -105,7 +81,7 @@ def _devices(
     else:
         columns = {heading: cells for heading, cells in columns.items() if any(cells)}
     rows = list(zip(*columns.values(), strict=True))
-    return printer.table_lines(list(columns), rows, wide=wide)
+    return printer.table_lines(list(columns), rows)
 
 
 def _last_check(checked: StatusJson | None) -> str:

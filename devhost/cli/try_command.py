@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 def command(config: str, once: bool, **chosen: Any) -> None:
     """Serve the resources to an embedded stand-in kubelet in a temporary directory.
 
-    In a terminal, shows the devices as kubelet sees them, with a prompt to allocate them, to
-    restart kubelet and to edit the configuration. Otherwise prints a line per resource when it
-    changes. Follows the configuration, until Ctrl-C.
+    Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
+    devices, to restart kubelet and to edit the configuration. Follows the configuration, until
+    Ctrl-C.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
     """
     run(config, once=once, **chosen)
@@ -117,17 +118,19 @@ def _temporary_directory() -> Iterator[Path]:
 
 async def _live(trial: "Trial", config: str | None, addresses: Sequence[str]) -> None:
     """Show what happens until cancelled; signals are handled by now."""
-    from devhost.cli import terminal
-
     if not trial.names:
         output.print_nothing(trial.host.settings.node_name)
-    if config != "-" and terminal.usable():
-        from devhost.cli.playground import Playground
-
-        # A log that goes to a file stays there.
-        on_screen = sys.stderr is not None and sys.stderr.isatty()
-        await Playground(trial, config, addresses, take_logs=on_screen).run()
-        return
     for address in addresses:
         output.note(f"devhost: {address}")
-    await trial.live(output.echo)
+    if config != "-" and _can_ask():
+        from devhost.cli.playground import Playground
+
+        await Playground(trial, config).run()
+    else:
+        await trial.live(output.echo)
+
+
+def _can_ask() -> bool:
+    """Whether there is a person, a cursor, and readline, which the image is without."""
+    person = sys.stdin is not None and sys.stdin.isatty() and output.on_a_terminal()
+    return person and output.moves_cursor() and find_spec("readline") is not None

@@ -31,14 +31,10 @@ class DeviceRow:
 
     Attributes:
         values: By column.
-        syspath: Its directory in sysfs.
-        nodes: Its nodes.
         plain: Whether it is shown without ``--all``.
     """
 
     values: Mapping[str, str]
-    syspath: str
-    nodes: tuple[KernelNode, ...]
     plain: bool = True
 
 
@@ -54,7 +50,6 @@ class Described:
         variables: What a source gives for it.
         parents: What is above it, from below upwards: the names and subsystems.
         nodes: The nodes of its owner.
-        asked: Whether a node was asked for rather than a device.
     """
 
     node: KernelNode | None
@@ -64,35 +59,6 @@ class Described:
     parents: tuple[tuple[str, str], ...]
     nodes: tuple[KernelNode, ...]
     permissions: FileAccess | None = None
-    asked: bool = False
-
-    @property
-    def syspath(self) -> str:
-        """Its directory in sysfs."""
-        if self.owner is not None and not self.asked:
-            return self.owner.syspath
-        return self.node.syspath if self.node is not None else ""
-
-    @property
-    def every_node(self) -> tuple[KernelNode, ...]:
-        """The node that was asked for, or all of the device."""
-        own = (self.node,) if self.node is not None else ()
-        return own if self.asked else (*own, *self.nodes)
-
-    @property
-    def called(self) -> frozenset[str]:
-        """The names under which sources may look at it."""
-        texts = {self.variables.get("byId"), self.variables.get("byPath")}
-        if self.node is not None:
-            texts |= {self.node.name, self.node.file, self.path}
-        if self.owner is not None:
-            texts.add(posixpath.basename(self.owner.syspath))
-        return frozenset(text for text in texts if text is not None)
-
-    @property
-    def path(self) -> str | None:
-        """The host path of its node."""
-        return f"/dev/{self.node.file}" if self.node is not None and self.node.file else None
 
 
 class Machine:
@@ -144,7 +110,7 @@ class Machine:
         """Yield the USB devices; hubs are no plain ones."""
         for device in self.usb_devices():
             texts = (device.text("manufacturer"), device.text("product"))
-            nodes, own = self.nodes(device.syspath), device.node()
+            nodes = self.nodes(device.syspath)
             values = {
                 "USB": device.name,
                 "DEVICE": device.number,
@@ -152,8 +118,7 @@ class Machine:
                 "SERIAL": device.text("serial") or "-",
                 "NODES": _names(nodes),
             }
-            every = (*nodes, *((own,) if own else ()))
-            yield DeviceRow(values, device.syspath, every, plain=not device.is_hub)
+            yield DeviceRow(values, plain=not device.is_hub)
 
     def pci_rows(self) -> Iterator[DeviceRow]:
         """Yield the PCI functions; bridges are no plain ones."""
@@ -167,8 +132,7 @@ class Machine:
                 "GROUP": function.group or "-",
                 "NODES": _names(nodes),
             }
-            plain = not function.code.startswith(BRIDGE)
-            yield DeviceRow(values, function.syspath, tuple(nodes), plain)
+            yield DeviceRow(values, plain=not function.code.startswith(BRIDGE))
 
     def subsystem_rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem."""
@@ -182,7 +146,7 @@ class Machine:
                 "DRIVER": found.get("driver", "-"),
                 "PLACE": found.get("place", "-"),
             }
-            yield DeviceRow(values, path, (node,) if node else ())
+            yield DeviceRow(values)
 
     def nodes(self, owner: str) -> list[KernelNode]:
         """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
@@ -281,9 +245,8 @@ class Machine:
             if sysfs.link(f"{one}/subsystem") is not None
         )
         permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
-        asked = node is not None
         known = {name: value for name, value in variables.items() if value}
-        return Described(shown, state, owner, known, parents, nodes, permissions, asked)
+        return Described(shown, state, owner, known, parents, nodes, permissions)
 
     def _interface(self, owner: UsbDevice, path: str) -> str:
         one = next((one for one in owner.interfaces() if one.syspath == path), None)

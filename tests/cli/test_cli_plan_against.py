@@ -1,10 +1,7 @@
 """``devhost plan --against``: what a change of configuration would do, on the command line."""
 
-import contextlib
 import json
 import os
-import pty
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -181,34 +178,6 @@ def test_without_resources(tmp_path: Path) -> None:
     done = run(empty, "--against", empty)
     assert (done.returncode, done.stdout) == (0, "RESOURCE   ACTION   REASON\n")
     assert compared(empty, "--against", empty) == []
-
-
-def test_on_a_terminal(old: Path, new: Path) -> None:
-    """Reasons wrap in their column; names and actions stay whole."""
-    ours, theirs = pty.openpty()
-    with open(ours, "rb", buffering=0) as terminal:  # noqa: PTH123 (a descriptor)
-        subprocess.run(
-            [*PROGRAM, "plan", str(new), "--against", str(old)],
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            check=True,
-            timeout=250,
-            env=environment(TERM="xterm-256color", COLUMNS="80"),
-        )
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # EIO is a terminal's end of file
-            while chunk := terminal.read(4096):
-                shown += chunk
-    lines = shown.decode().splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("example.")] == [
-        ["example.com/cola", "update"],
-        ["example.com/token", "keep"],
-        ["example.org/fuse", "start"],
-        ["example.com/fuse", "drain"],
-    ]
-    assert max(map(len, lines[1:])) <= 80
 
 
 # ── refused ──

@@ -1,4 +1,4 @@
-"""Shell completion: files, options, resource names; in a real bash where possible."""
+"""Shell completion: files and options; in a real bash where possible."""
 
 import os
 import pty
@@ -11,7 +11,7 @@ import pytest
 from click.shell_completion import get_completion_class
 
 from devhost.cli import main
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import HostTree
 from tests.support.screen import read_to_end
 
 DEVHOST: Final = Path(sys.executable).with_name("devhost")
@@ -19,7 +19,6 @@ CONFIG: Final = """version: v1
 resources:
   - {name: iot.example.org/cola, sources: [directory: /etc/colas]}
   - {name: iot.example.org/tea, sources: [directory: /etc/teas]}
-  - half:
 """
 
 
@@ -72,30 +71,6 @@ def test_commands_options_and_choices() -> None:
     assert completed("validate", "-o", "") == ["plain,text", "plain,json"]
 
 
-def test_resource_names_are_those_of_the_file(config: Path) -> None:
-    names = ["plain,iot.example.org/cola", "plain,iot.example.org/tea"]
-    assert completed("plan", str(config), "iot") == names
-    assert completed("plan", str(config), "--allocate", "iot.example.org/t") == [
-        "plain,iot.example.org/tea=1"
-    ]
-    assert completed("plan", "/does/not/exist", "") == []
-    config.write_text("[")
-    assert completed("plan", str(config), "") == []
-
-
-@pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
-def test_devices_are_those_of_the_host(tmp_path: Path) -> None:
-    tree = HostTree(tmp_path)
-    text = (Path(__file__).parents[1] / "hardware/trees/ftdi.tree").read_text()
-    tree.hardware(text)
-    for command in ("devices", "init"):
-        assert completed(command, "--root", str(tmp_path), "ttyU") == [
-            "plain,ttyUSB1",
-            "plain,ttyUSB0",
-        ]
-        assert completed(command, "--root", str(tmp_path), "1-2") == ["plain,1-2"]
-
-
 _SOURCE: Final = "_DEVHOST_COMPLETE={}_source devhost"
 # Each shell with its arguments, and what turns completion on.
 SHELLS: Final = (
@@ -109,12 +84,11 @@ SHELLS: Final = (
 def test_a_shell_completes_a_command_line(
     shell: str, arguments: list[str], source: str, config: Path
 ) -> None:
-    """TAB completes the command's name, a file and a resource; the line then runs."""
+    """TAB completes the command's name, a file and an option; the line then runs."""
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell}")
     HostTree(config.parent / "host").file("/etc/teas/green")
-    config.write_text(CONFIG.replace("  - half:\n", ""))
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(config.parent)
@@ -127,7 +101,7 @@ def test_a_shell_completes_a_command_line(
         }
         os.execve(program, [shell, *arguments], variables)
     os.write(terminal, f"{source}\n".encode())
-    os.write(terminal, b"devhost pl\tmy-\t--ro\tho\t --allocate iot.example.org/t\t>out\nexit\n")
+    os.write(terminal, b"devhost pl\tmy-\t--ro\tho\t --allocate iot.example.org/tea=1 >out\nexit\n")
     shown = read_to_end(terminal, process)
     out = config.parent / "out"
     assert out.exists(), shown.decode()

@@ -1,94 +1,26 @@
-"""Tables for programs and for terminals of any width: nothing is cut."""
+"""Tables: aligned columns, a line for each row, and nothing that moves the cursor."""
 
-import re
 import unicodedata
-from typing import Final
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.cli import output, tables
 
-ID: Final = "usb-FTDI_FT232R_USB_UART_A50285BI-if00-port0"
-REASON: Final = "withheld: it was offered as example.com/old before, which pod default/web-0 has"
-HEADINGS: Final = ["DEVICE", "HEALTH", "PATHS", "REASON"]
-ROWS: Final = [
-    [ID, "Unhealthy", f"/dev/serial/by-id/{ID}", REASON],
-    ["b", "Unhealthy", "/dev/ttyUSB1", REASON],
-    ["世界", "Healthy", "", ""],
-]
 
-TEXTS = st.text(st.sampled_from("ab 世é"), max_size=30).map(lambda text: " ".join(text.split()))
+def test_a_table_is_aligned_by_columns_of_a_terminal_with_a_line_for_each_row() -> None:
+    rows = [["a" * 60, "Unhealthy", "a reason of words " * 9], ["世界é", "", ""]]
+    heading, first, second = tables.aligned(["DEVICE", "HEALTH", "REASON"], rows)
+    assert heading == f"{'DEVICE':60}   HEALTH      REASON"
+    assert first == f"{rows[0][0]}   Unhealthy   {rows[0][2]}".rstrip()
+    assert second == f"世界é{' ' * 55}   -"
 
 
-def test_one_line_per_row_for_programs() -> None:
-    """With every column there, whatever the length: for grep and awk."""
-    heading, *lines = tables.plain(HEADINGS, ROWS)
-    assert [line.split(maxsplit=3) for line in lines] == [
-        ROWS[0],
-        ROWS[1],
-        ["世界", "Healthy", "-"],
-    ]
-    assert heading.index("HEALTH") == lines[0].index("Unhealthy")
-    assert lines[2].index("Healthy") == lines[1].index("Unhealthy") - 2  # two are wide
-
-
-def test_a_terminal_that_is_wide_enough() -> None:
-    lines = tables.folded(HEADINGS, ROWS, 250)
-    assert lines[0].split() == HEADINGS
-    assert lines[1].endswith(REASON)
-    assert lines[2].endswith("   (as above)")
-
-
-def test_a_reason_folds_in_its_column() -> None:
-    lines = tables.folded(["A", "REASON"], [["x", REASON]], 60)
-    assert lines == [
-        "A   REASON",
-        "x   withheld: it was offered as example.com/old before,",
-        "    which pod default/web-0 has",
-    ]
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_a_narrow_terminal(width: int) -> None:
-    """Becomes blocks; an ID and a path stay whole, to be copied."""
-    lines = tables.folded(HEADINGS, ROWS, width)
-    assert lines[:3] == [
-        ID,
-        "  HEALTH  Unhealthy",
-        f"  PATHS   /dev/serial/by-id/{ID}",
-    ]
-    assert lines[-2:] == ["世界", "  HEALTH  Healthy"]
-    reason = re.search(r"REASON(.*?)\nb\n", "\n".join(lines), re.DOTALL)
-    assert reason
-    assert " ".join(reason[1].split()) == REASON
-    assert all(tables.cells(line) <= width for line in lines if ID not in line)
-
-
-def test_what_repeats_is_dropped() -> None:
-    """Several reasons of one resource; but no program has to look at the line above."""
-    rows = [["a.b/c", "update", "one"], ["a.b/c", "update", "two"], ["a.b/d", "update", "two"]]
-    assert tables.folded(["RESOURCE", "ACTION", "REASON"], rows, 80) == [
-        "RESOURCE   ACTION   REASON",
-        "a.b/c      update   one",
-        "                    two",
-        "a.b/d      update   two",
-    ]
-    assert tables.plain(["RESOURCE", "ACTION", "REASON"], rows)[2] == "a.b/c      update   two"
-
-
-@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=5), st.integers(1, 100))
-def test_no_word_is_lost(rows: list[tuple[str, str, str]], width: int) -> None:
-    """At any width: first cells differ, so that none repeats another."""
-    table = [(f"{number}{first}", *more) for number, (first, *more) in enumerate(rows)]
-    shown = " ".join(tables.folded(["A", "B", "C"], table, width))
-    for row in table:
-        for word in " ".join(row).split():
-            assert word in shown or "(as above)" in shown
+def test_the_width_of_a_text_counts_wide_and_combining_characters() -> None:
+    assert [tables.cells(one) for one in ("ab", "世", "e\u0301", "é", "")] == [2, 2, 1, 1, 0]
 
 
 @given(st.text(st.characters(exclude_categories=())))
-def test_nothing_moves_the_cursor(text: str) -> None:
+def test_nothing_in_a_table_moves_the_cursor(text: str) -> None:
     for line in output.table_lines(["A", "B"], [[text, text]]):
         assert not [one for one in line if unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp"}]

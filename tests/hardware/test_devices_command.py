@@ -1,6 +1,5 @@
 """``devhost devices``: what a host has, and entries that are ready to paste."""
 
-import json
 import os
 from pathlib import Path
 from typing import Final
@@ -79,71 +78,6 @@ def test_a_device_is_meant_by_a_link_a_short_address_or_a_node_that_sysfs_lacks(
 def test_twins_are_told_apart_by_their_port(tree: HostTree) -> None:
     tree.hardware((HERE / "trees/ch340.tree").read_text())
     assert "port: pci-0000:00:14.0-usbv2-0:3" in devices(tree, "1-3", "-o", "yaml")
-
-
-def test_which_resource_offers_a_device_and_why_others_do_not(
-    tree: HostTree, tmp_path: Path
-) -> None:
-    tree.hardware((HERE / "trees/ftdi.tree").read_text())
-    config = tmp_path / "config.yaml"
-    config.write_text("""\
-version: v1
-resources:
-  - name: example.com/serial
-    sources: [usb: {device: 0403:6001, serial: AH06W0EQ, node: tty}]
-    id: ${usb.serial}
-  - name: example.com/whole
-    sources: [usb: 0403:6001]
-  - name: example.com/other
-    sources: [usb: {device: 0403:6001, product: "ft*", node: tty}]
-  - name: example.com/link
-    sources: [glob: /dev/serial/by-id/*AH06W0EQ*]
-    overlap: allow
-""")
-    flags = ("--config", str(config))
-    listed = devices(tree, "--usb", *flags).splitlines()
-    assert listed[0].endswith("   OFFERED AS")
-    assert listed[1].endswith("   example.com/whole")
-    assert listed[2].endswith("   example.com/serial, example.com/link")
-    shown = devices(tree, "ttyUSB0", *flags)
-    assert "  offered as         example.com/serial AH06W0EQ\n" in shown
-    assert "  offered as         example.com/link\n" in shown
-    said = " ".join(shown.split())
-    for left in (
-        "not offered as example.com/whole: example.com/serial offers nodes of it already",
-        "not offered as example.com/other: product is 'FT232R USB UART': upper and lower case",
-    ):
-        assert left in said
-    shown = devices(tree, "ttyUSB1", *flags)
-    assert "(/dev/bus/usb/001/006)" in shown
-    (found,) = json.loads(devices(tree, "1-2", "-o", "json", *flags))
-    assert [one["resource"] for one in found["offered"]] == [
-        "example.com/serial",
-        "example.com/link",
-    ]
-    assert [one["resource"] for one in found["notOffered"]] == [
-        "example.com/whole",
-        "example.com/other",
-    ]
-    assert max(map(len, devices(tree, "1-2", *flags).splitlines())) <= 100
-
-
-def test_trust_is_judged_as_by_run(tree: HostTree, tmp_path: Path) -> None:
-    tree.hardware((HERE / "trees/nvme.tree").read_text())
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        "version: v1\nresources: [{name: example.com/a, sources: "
-        "[pci: {class: nvme, node: block, inUse: true}]}]\n"
-    )
-    refused = " ".join(devices(tree, "nvme0n1", "--config", str(config)).split())
-    assert "offered as example.com/a 0000:01:00.0: " in refused
-    assert "--allow-device '/dev/nvme0n1'" in refused
-    allowed = devices(tree, "nvme0n1", "--config", str(config), "--allow-device", "/dev/nvme*")
-    assert "  offered as         example.com/a 0000:01:00.0\n" in allowed
-    result = CliRunner().invoke(
-        main, ["devices", "--root", str(tree.root), "--config", str(tmp_path / "none.yaml")]
-    )
-    assert result.exit_code == 1
 
 
 def test_what_is_not_there_is_an_error(tree: HostTree) -> None:

@@ -186,15 +186,15 @@ def test_devices_of_one_number_get_a_name_each(tmp_path: Path) -> None:
 
 def test_every_node_of_the_machine_on_which_the_tests_run() -> None:
     machine = Machine(HostFiles("/"))
-    own = [row.nodes[0] for row in machine.subsystem_rows("misc") if row.nodes]
-    own += [row.nodes[0] for row in machine.subsystem_rows("mem") if row.nodes]
-    own += [row.nodes[0] for row in machine.subsystem_rows("block") if row.nodes][:5]
-    for node in own:
-        (found,) = machine.find(f"/dev/{node.file}")
+    rows = [*machine.subsystem_rows("misc"), *machine.subsystem_rows("mem")]
+    rows += list(machine.subsystem_rows("block"))[:5]
+    for path in (row.values["NODE"] for row in rows if row.values["NODE"] != "-"):
+        (found,) = machine.find(path)
+        assert found.node is not None
         entry = "\n".join(resource_lines(next(EntryWriter(machine).of([found]))))
         config = loads(f"version: v1\nresources:\n{entry}").require()
         (one,) = report(config, HostFiles("/"), EVERYTHING, "node")
         skipped = [skip for skip in one.snapshot.skipped if skip.reason.startswith("in use")]
         devices = list(one.snapshot.devices.values())
         assert len(devices) + len(skipped) == 1, entry
-        assert all(node.name in names(device) for device in devices), entry
+        assert all(found.node.name in names(device) for device in devices), entry

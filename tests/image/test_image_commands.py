@@ -14,14 +14,6 @@ from tests.support.screen import terminal
 FILE: Final = "/etc/devhost/config.yaml"
 NAME: Final = "example.com/slot"
 SMARTER: Final = "- devicematch: ^null$\n  nummaxdevices: 2\n"
-CASES: Final = f"""\
-version: v1
-config: config.yaml
-tests:
-  - name: they come
-    steps:
-      - expect: {{{NAME}: {{devices: ["0", "1", "2"]}}}}
-"""
 COMMANDS: Final = {
     ("plan", FILE): NAME,
     ("plan", FILE, "-o", "yaml"): NAME,
@@ -30,7 +22,6 @@ COMMANDS: Final = {
     ("devices", "--root=/"): "",
     ("init", "--yes", "null"): "version: v1",
     ("convert", "/etc/devhost/smarter.yaml", "--dev=null"): "version: v1",
-    ("test", "/etc/devhost/cases.yaml"): "they come",
     ("try", FILE, "--once"): NAME,
 }
 IMPORTS: Final = """
@@ -39,7 +30,7 @@ package = pathlib.Path(devhost.__file__).parent
 names = set()
 for path in package.rglob("*.py"):
     module = path.relative_to(package.parent).with_suffix("")
-    if "testing" in module.parts or module.name == "__main__":
+    if "testing" in module.parts or module.name in ("__main__", "playground"):
         continue
     names.add(".".join(module.parts).removesuffix(".__init__"))
     for node in ast.walk(ast.parse(path.read_text())):
@@ -53,7 +44,7 @@ for name in names:
 print(len(names))
 """
 
-TEXTS: Final = [("schema",), ("--help",), ("run", "--help"), ("test", "--help")]
+TEXTS: Final = [("schema",), ("--help",), ("run", "--help")]
 
 
 @pytest.fixture
@@ -62,7 +53,6 @@ def directory(tmp_path: Path) -> Path:
         f"version: v1\nresources:\n  - {{name: {NAME}, sources: [static: 3]}}\n"
     )
     (tmp_path / "smarter.yaml").write_text(SMARTER)
-    (tmp_path / "cases.yaml").write_text(CASES)
     (tmp_path / "tmp").mkdir()
     return tmp_path
 
@@ -92,15 +82,15 @@ async def test_try_in_a_terminal(containers: Containers, directory: Path) -> Non
     argv = containers.argv("try", FILE, mounts=mounts(directory))
     async with terminal(argv, os.environ) as screen:
         await screen.shows(f"{NAME}: 3 of 3 allocatable")
-        screen.type("\x04")
+        screen.type("\x03")  # there is no prompt: the image has no readline
         assert await screen.process.wait() == 0
 
 
 def test_every_module_that_is_imported_anywhere(containers: Containers, directory: Path) -> None:
-    """Also by functions, and `devhost` in full; but for the fixtures, which need pytest."""
+    """Also by functions, and `devhost` in full; but for the fixtures, which need pytest, and the prompt of `try`."""
     (directory / "code.py").write_text(IMPORTS)
     argv = ("/opt/devhost/bin/python3", "/etc/devhost/code.py")
     rootfs = containers.image.rootfs
     done = containers.run(*argv, mounts=mounts(directory), rootfs=rootfs)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 250
+    assert int(done.stdout) > 100

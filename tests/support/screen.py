@@ -1,4 +1,4 @@
-"""A program in a terminal, as a person sees it: a pseudo-terminal, and pyte for what is on it."""
+"""A program in a terminal: a pseudo-terminal, and what it writes there."""
 
 import asyncio
 import contextlib
@@ -8,47 +8,25 @@ import pty
 import struct
 import tempfile
 import termios
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
-
-import pyte
 
 WAIT_S: Final = 60.0
 
 
 class Screen:
-    """A terminal of some size, and the process in it.
+    """A terminal, and the process in it.
 
     Attributes:
-        raw: All that the program wrote.
+        text: All that the program wrote.
     """
 
-    def __init__(
-        self, master: int, process: asyncio.subprocess.Process, columns: int, lines: int
-    ) -> None:
+    def __init__(self, master: int, process: asyncio.subprocess.Process) -> None:
         self._master, self.process = master, process
-        self._screen = pyte.Screen(columns, lines)
-        self._stream = pyte.ByteStream(self._screen)
         self._news = asyncio.Event()
-        self.raw = b""
+        self._seen = 0
+        self.text = ""
         asyncio.get_running_loop().add_reader(master, self._readable)
-
-    @property
-    def lines(self) -> list[str]:
-        return [line.rstrip() for line in self._screen.display]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def cells(self) -> list[list[pyte.screens.Char]]:
-        """What is on it, with colors, line by line."""
-        screen = self._screen
-        return [[screen.buffer[y][x] for x in range(screen.columns)] for y in range(screen.lines)]
-
-    @property
-    def cursor(self) -> tuple[int, int]:
-        return self._screen.cursor.x, self._screen.cursor.y
 
     def modes(self) -> list[Any]:
         """The terminal's modes, which the program has to give back."""
@@ -57,27 +35,16 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def resize(self, columns: int, lines: int) -> None:
-        """As when a window is resized: the kernel tells the program."""
-        self._screen.resize(lines, columns)
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    async def until(self, holds: Callable[[], object], what: object) -> None:
-        """Wait until something holds, looked at after each write of the program."""
+    async def shows(self, text: str) -> None:
+        """Wait until the program writes a text, after the one before."""
         try:
             async with asyncio.timeout(WAIT_S):
-                while not holds():
+                while (found := self.text.find(text, self._seen)) < 0:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise AssertionError(f"never seen: {what}\n{self.text}") from None
-
-    async def shows(self, text: str) -> None:
-        await self.until(lambda: text in self.text, text)
-
-    async def writes(self, raw: bytes) -> None:
-        """Wait for an escape sequence."""
-        await self.until(lambda: raw in self.raw, raw)
+            raise AssertionError(f"never seen: {text}\n{self.text[self._seen :]}") from None
+        self._seen = found + len(text)
 
     def close(self) -> None:
         """As when the window is closed."""
@@ -91,21 +58,18 @@ class Screen:
         except OSError:  # EIO: the program has ended
             asyncio.get_running_loop().remove_reader(self._master)
             raw = b""
-        self.raw += raw
-        self._stream.feed(raw)
+        self.text += raw.decode(errors="replace")
         self._news.set()
 
 
 @contextlib.asynccontextmanager
-async def terminal(
-    argv: Sequence[str], environment: Mapping[str, str], columns: int = 80, lines: int = 24
-) -> AsyncIterator[Screen]:
+async def terminal(argv: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[Screen]:
     """Run a program in a session and a terminal of its own; kill it at the end.
 
     It has a directory of its own for temporary files, which it may not get to remove.
     """
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 
     def control() -> None:
         os.setsid()
@@ -120,7 +84,7 @@ async def terminal(
             env={"TMPDIR": temporary, **environment, "TERM": "xterm-256color"},
             preexec_fn=control,
         )
-        screen = Screen(master, process, columns, lines)
+        screen = Screen(master, process)
         try:
             yield screen
         finally:
