@@ -93,10 +93,8 @@ def test_as_json(old: Path, new: Path) -> None:
         ("example.com/fuse", "drain"),
     ]
     cola, token, started, drained = (one["reasons"] for one in found)
-    assert [reason.split(":")[0] for reason in cola] == [
-        "maxDevices default → 2",
-        "replicas 1 → 3",
-    ]
+    assert cola[0] == "maxDevices default → 2"
+    assert cola[1].startswith("replicas 1 → 3: devices stay Unhealthy until ")
     assert token == []
     assert started[-1].startswith("looks renamed from example.com/fuse: ")
     assert drained[-1].startswith("looks renamed to example.org/fuse: ")
@@ -106,7 +104,7 @@ def test_the_direction(old: Path, new: Path) -> None:
     """CONFIG is the new one, --against the old one."""
     found = compared(old, "--against", new)
     assert actions(found)["example.com/fuse"] == "start"
-    assert found[1]["reasons"][0].startswith("maxDevices 2 → default: ")
+    assert found[1]["reasons"][0] == "maxDevices 2 → default"
 
 
 def test_the_configuration_by_variable(old: Path, new: Path) -> None:
@@ -167,7 +165,7 @@ def test_as_a_table(old: Path, new: Path) -> None:
         ["example.com/fuse", "drain"],
     ]
     column = heading.index("REASON")
-    assert lines[0][column:].startswith("maxDevices default → 2: ")
+    assert lines[0][column:] == "maxDevices default → 2"
     assert lines[1][column:].startswith("replicas 1 → 3: ")
     assert "\x1b" not in done.stdout
 
