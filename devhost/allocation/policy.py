@@ -7,7 +7,6 @@ known to be safe (`device_classes`). Everything else needs a flag, and each flag
 import fnmatch
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from devhost.allocation.device_classes import MEMORY, UNKNOWN, DeviceClass, DeviceClasses
@@ -58,12 +57,6 @@ class Policy:
     allow_cdi: tuple[str, ...] = ()
     allow_annotations: tuple[str, ...] = ()
     trusted: bool = False
-
-    def plus(self, other: "Policy") -> "Policy":
-        """Return what the flags of both allow; enforced and trusted as this one."""
-        keys = [f"allow_{key}" for key in VALUE_PROBLEMS]
-        both = {key: getattr(self, key) + getattr(other, key) for key in keys}
-        return replace(self, **both, allow_exec=self.allow_exec or other.allow_exec)
 
     def allows_path(self, path: str) -> bool:
         """Say whether ``--allow-path`` names a resolved host path."""

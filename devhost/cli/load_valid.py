@@ -12,20 +12,14 @@ if TYPE_CHECKING:
     from devhost.model.config import Config
 
 
-def load_valid(
-    files: Sequence[str], policy: "Policy", profile: str
-) -> "tuple[list[Config], Policy]":
-    """Load configurations and print all problems; exit with status 1 if one is invalid.
-
-    Returns:
-        The configurations, and what the last one may use.
-    """
+def load_valid(files: Sequence[str], policy: "Policy") -> "list[Config]":
+    """Load configurations and print all problems; exit with status 1 if one is invalid."""
     from devhost.loading.loader import load
 
-    found = [load(file, policy, profile) for file in files]
-    printer.print_warnings(found[-1].policy.warnings)
+    printer.print_warnings(policy.warnings)
+    found = [load(file, policy) for file in files]
     print_problems([problem for loaded in found for problem in loaded.problems])
     configs = [loaded.config for loaded in found if loaded.config is not None]
     if len(configs) < len(found):
         sys.exit(1)
-    return configs, found[-1].policy
+    return configs

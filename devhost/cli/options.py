@@ -159,13 +159,6 @@ def trust_options(command: _Command) -> _Command:
     return cast("_Command", decorated)
 
 
-profile_option = click.option(
-    "--profile",
-    default="",
-    metavar="NAME",
-    help="Which configuration of the chart's values: that of this profile, or `default`, the one "
-    "outside of profiles.",
-)
 as_if_allowed_option = click.option(
     "--as-if-allowed",
     is_flag=True,

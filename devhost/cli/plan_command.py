@@ -54,7 +54,6 @@ _all_option = click.option(
 @options.node_name_option
 @options.table_output_option
 @options.trust_options
-@options.profile_option
 @options.as_if_allowed_option
 def command(
     config: str,
@@ -67,13 +66,11 @@ def command(
     node_name: str,
     output: str,
     policy: Policy,
-    profile: str,
     as_if_allowed: bool,
 ) -> None:
     """Show what this host would advertise: devices, their health, and what is skipped.
 
     With NAME: only of these resources. CONFIG may then be left out.
-    If CONFIG is values of the chart, what they allow is allowed, and flags allow more.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
@@ -86,9 +83,9 @@ def command(
     if against is not None:
         if requests:
             raise click.UsageError("--against cannot be combined with --allocate")
-        _compare((against, config), names, policy, profile, node_name, output)
+        _compare((against, config), names, policy, node_name, output)
         return
-    (loaded,), policy = load_valid([config], policy, profile)
+    (loaded,) = load_valid([config], policy)
     wanted = {"": names, "--allocate: ": requests}
     _check_names(wanted, loaded, node_name, config)
     files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
@@ -141,7 +138,6 @@ def _compare(
     files: tuple[str, str],
     names: Sequence[str],
     policy: Policy,
-    profile: str,
     node_name: str,
     output: str,
 ) -> None:
@@ -150,7 +146,7 @@ def _compare(
     old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    (before, after), _ = load_valid(files, policy, profile)
+    before, after = load_valid(files, policy)
     found = changes(before, after, node_name)
     if missing := {*names} - {one.name for one in found}:
         hint = printer.resource_hint(min(missing), [one.name for one in found])

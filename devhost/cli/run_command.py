@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 @click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
 @options.config_argument
-@options.profile_option
 @options.kubelet_options
 @options.host_options
 def command(config: str, **chosen: Any) -> None:
@@ -50,7 +49,6 @@ def run(
     root: str,
     node_name: str,
     policy: "Policy",
-    profile: str | None = None,
     listen: "Address | None",
     status_listen: "Address | None",
     metrics_devices: bool,
@@ -66,7 +64,7 @@ def run(
     policy = replace(policy, enforced=True)
     with gc_frozen(long_lived=True):
         copy = state_dir / last_good if state_dir else None
-        source = None if config is None else _begun(config, policy, copy, profile)
+        source = None if config is None else _begun(config, policy, copy)
         from devhost.cli.first_config import first_config
         from devhost.errors import KubeletError
         from devhost.host.process import raise_descriptor_limit, until_signal
@@ -96,7 +94,7 @@ def run(
         logs.fail(str(error))
 
 
-def _begun(config: str, policy: "Policy", copy: Path | None, profile: str | None) -> "ConfigSource":
+def _begun(config: str, policy: "Policy", copy: Path | None) -> "ConfigSource":
     """Begin to load the configuration, beside the imports of this process."""
     from devhost.host.config.child import LoadingChild
 
@@ -105,7 +103,7 @@ def _begun(config: str, policy: "Policy", copy: Path | None, profile: str | None
     from devhost.host.config.source import ConfigSource
 
     last_good = LastGood(copy.parent, copy.name) if copy else None
-    source = ConfigSource(config, policy, last_good, child, profile)
+    source = ConfigSource(config, policy, last_good, child)
     source.begin()
     return source
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 @click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
-@options.profile_option
 @options.as_if_allowed_option
 @options.host_options
 def command(config: str, once: bool, **chosen: Any) -> None:
@@ -47,7 +46,6 @@ def run(
     root: str,
     node_name: str,
     policy: "Policy",
-    profile: str | None = None,
     as_if_allowed: bool = False,
     listen: "Address | None",
     status_listen: "Address | None",
@@ -69,7 +67,7 @@ def run(
 
     logs.set_up("error" if once else log_level, log_format)
     output.print_warnings(policy.warnings)
-    source = ConfigSource(config, policy, profile=profile) if config is not None else None
+    source = ConfigSource(config, policy) if config is not None else None
     first = first_config(source, log=False)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with _temporary_directory() as temporary:

@@ -28,19 +28,17 @@ if TYPE_CHECKING:
 )
 @options.output_option
 @options.trust_options
-@options.profile_option
 def command(
     configs: tuple[str, ...],
     strict: bool,
     enforce: bool,
     output: str,
     policy: "Policy",
-    profile: str,
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
-    A file may also be a manifest with ConfigMaps, or the values of the chart: what these allow
-    (`allow`) is allowed, and flags allow more.
+    A file may also be a manifest with ConfigMaps, such as what `helm template` prints, or the
+    values of the chart, of which `config` is read.
 
     Prints one line per problem: file:line:column: severity: path: message. On a terminal, prints
     also the line of the file, and how many problems there are.
@@ -49,11 +47,9 @@ def command(
         from devhost.loading.loader import load_all
 
     policy = replace(policy, enforced=enforce)
-    found = [(config, loaded) for config in configs for loaded in load_all(config, policy, profile)]
-    warnings = [text for _, loaded in found for text in loaded.policy.warnings]
-    printer.print_warnings(dict.fromkeys(warnings))
-    # What is outside of profiles is judged for each.
-    problems = list(dict.fromkeys(one for _, loaded in found for one in loaded.problems))
+    printer.print_warnings(policy.warnings)
+    found = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
+    problems = [one for _, loaded in found for one in loaded.problems]
     errors = sum(problem.severity == "error" or strict for problem in problems)
     if output == "json":
         shown = printer.problems_json(problems)

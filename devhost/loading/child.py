@@ -41,7 +41,6 @@ class LoadRequest:
         policy: What it may use.
         known: Digests of the resources that need not be handed over.
         refused: The key and the reason, by resource, why it is refused although it is valid.
-        profile: Which configuration of the chart's values; ``None`` if none can be chosen.
     """
 
     raw: bytes
@@ -49,7 +48,6 @@ class LoadRequest:
     policy: Policy
     known: frozenset[bytes] = frozenset()
     refused: Mapping[str, tuple[str, str]] | None = None
-    profile: str | None = None
 
 
 @immutable
@@ -71,7 +69,7 @@ def answer(request: LoadRequest) -> LoadAnswer:
     """Load a content."""
     from devhost.loading.loader import load_bytes, refuse  # noqa: PLC0415 (see `main`)
 
-    loaded = load_bytes(request.raw, request.file, request.policy, request.profile)
+    loaded = load_bytes(request.raw, request.file, request.policy)
     if request.refused:
         loaded = refuse(loaded, request.raw, request.file, request.refused)
     if loaded.config is None:

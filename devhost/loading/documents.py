@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from devhost.errors import Excerpt, Problem, Severity
 from devhost.loading import syntax, wrong_shapes, yamltree
-from devhost.loading.chart_values import Allowed
 from devhost.loading.loaded import brief
 from devhost.loading.spelling import nearest
 from devhost.loading.syntax_error import TreeError
@@ -20,10 +19,14 @@ from devhost.loading.yamltree import Extent, Path, Position, Tree
 
 _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem
-_OURS: Final = re.compile(r"^[ \t]*[\"']?(?:version|resources)[\"']?[ \t]*:", re.MULTILINE)
+_OURS: Final = re.compile(
+    r"""^[ \t]*["']?(?:version["']?[ \t]*:[ \t]*["']?v|resources["']?[ \t]*:)""", re.MULTILINE
+)
 _KEYS: Final = frozenset({"version", "resources"})
 _DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
-_DEFAULT: Final = "default"  # what the chart calls its own configuration; no profile may have it
+PROFILES: Final = (
+    "the configurations of profiles are not read here: helm template … | devhost validate -"
+)
 _FILES: Final = (".yaml", ".yml", ".json")
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -38,9 +41,7 @@ class Document:
     Attributes:
         tree: Its values, or why it is not YAML.
         name: Which part of the file it is; empty if it is the file.
-        profile: The profile of the chart's values that it is of; ``default`` outside of profiles,
-            empty outside of values.
-        allow: What the values allow it to use; ``None`` outside of values.
+        unread: Where values of the chart have profiles, whose configurations are not read.
     """
 
     def __init__(
@@ -53,8 +54,7 @@ class Document:
         indent: int = 0,
         value: tuple[str, Position] | None = None,
         start: Position | None = None,
-        profile: str = "",
-        allow: Allowed | None = None,
+        unread: tuple[int, int] | None = None,
     ) -> None:
         """Describe a part of a file.
 
@@ -66,11 +66,9 @@ class Document:
             indent: How much further right the document is in the file.
             value: If it is a string that the file has in another form: the key, and its position.
             start: If it is a literal block: where that begins, with its '|'.
-            profile: As the attribute.
-            allow: As the attribute.
+            unread: As the attribute.
         """
-        self.tree, self.name = tree, name
-        self.profile, self.allow = profile, allow
+        self.tree, self.name, self.unread = tree, name, unread
         self._start = start
         self._text, self._base, self._indent, self._value = text, base, indent, value
 
@@ -133,10 +131,11 @@ def documents(text: str) -> list[Document]:
         message = "only one YAML document is allowed per file"
         raise TreeError(message, *trees[1].start)
     manifests = _Manifests(text, extent)
-    found = _limited(one for tree in trees for one in manifests.configurations(tree, ()))
-    if not found:
-        raise _nothing_in(next(filter(_is_manifest, trees)))
-    return found
+    for surely in (True, False):
+        ours = (one for tree in trees for one in manifests.configurations(tree, (), surely=surely))
+        if found := _limited(ours):
+            return found
+    raise _nothing_in(next(filter(_is_manifest, trees)))
 
 
 def _limited(found: Iterable[Document]) -> list[Document]:
@@ -157,20 +156,26 @@ class _Manifests:
         self._text, self._extent = text, extent
         self._lines = syntax.lines(text)
 
-    def configurations(self, tree: Tree, path: Path) -> Iterator[Document]:
-        """Yield the configurations in a ConfigMap, or in those of a List."""
+    def configurations(self, tree: Tree, path: Path, *, surely: bool) -> Iterator[Document]:
+        """Yield the configurations in a ConfigMap, or in those of a List.
+
+        Args:
+            tree: The manifests.
+            path: Of one of them.
+            surely: Leave out what has no key of a configuration, such as a dashboard.
+        """
         manifest = tree.value(path)
         if not isinstance(manifest, dict):
             return
         if manifest.get("kind") == "List" and isinstance(manifest.get("items"), list) and not path:
             for index in range(len(manifest["items"])):
-                yield from self.configurations(tree, (*path, "items", index))
+                yield from self.configurations(tree, (*path, "items", index), surely=surely)
         data = manifest.get("data")
         if manifest.get("kind") != "ConfigMap" or not isinstance(data, dict):
             return
         texts = {key: value for key, value in data.items() if isinstance(value, str)}
         ours = [key for key, value in texts.items() if _OURS.search(value)]
-        if not ours and len(texts) == 1:
+        if not (ours or surely) and len(texts) == 1:
             ours = [key for key in texts if key.endswith(_FILES)]
         metadata = manifest.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -215,40 +220,32 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
     for base in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
-        values = tree.value(base)
-        config, profiles = values.get("config"), values.get("profiles")
-        profiles = profiles if isinstance(profiles, list) else []
-        if isinstance(config, dict) and config.keys() == {"existingConfigMap"} and not profiles:
+        values, path = tree.value(base), (*base, "config")
+        config = values.get("config")
+        if isinstance(config, dict) and config.keys() == {"existingConfigMap"}:
             message = "the configuration is not here: check the ConfigMap of this name"
-            place = tree.position((*base, "config", "existingConfigMap"))
+            place = tree.position((*path, "existingConfigMap"))
             raise TreeError(message, place.line, place.column)
+        unread = _profiles(tree, base)
         found = _is_config(config) or (not base and _is_misspelt(config))
-        if found and (config.get("resources") or not profiles):
-            tree.refuse_duplicates((*base, "config"))
-            part = tree.below((*base, "config"))
+        if unread is not None and not (found and config.get("resources")):
+            raise TreeError(PROFILES, *unread)
+        if found:
+            tree.refuse_duplicates(path)
+            part = tree.below(path)
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
-            path: Path = (*base, "config")
-            yield Document(
-                text,
-                part,
-                name=wrong_shapes.shown(path),
-                base=path,
-                profile=_DEFAULT,
-                allow=Allowed(tree, base),
-            )
-        for index, profile in enumerate(profiles):
-            if isinstance(profile, dict) and _is_config(profile.get("config")):
-                path, name = (*base, "profiles", index, "config"), profile.get("name")
-                tree.refuse_duplicates(path)
-                yield Document(
-                    text,
-                    tree.below(path),
-                    name=wrong_shapes.shown(path),
-                    base=path,
-                    profile=name if isinstance(name, str) else "",
-                    allow=Allowed(tree, base, path[:-1]),
-                )
+            name = wrong_shapes.shown(path)
+            yield Document(text, part, name=name, base=path, unread=unread)
+
+
+def _profiles(tree: Tree, base: Path) -> tuple[int, int] | None:
+    """Return where values have profiles with configurations of their own."""
+    profiles = tree.value(base).get("profiles")
+    of_its_own = isinstance(profiles, list) and any(
+        isinstance(one, dict) and _is_config(one.get("config")) for one in profiles
+    )
+    return tree.position((*base, "profiles")).key if of_its_own else None
 
 
 def _is_config(value: Any) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem
 from devhost.immutable import immutable
 from devhost.model.config import Config
@@ -14,7 +13,6 @@ from devhost.model.names import printable
 
 SIZE_MAX: Final = 1 << 20  # the limit of a ConfigMap (1 MiB, Kubernetes)
 _MESSAGE_MAX: Final = 1000
-_NO_FLAGS: Final = Policy()
 
 
 @immutable
@@ -26,16 +24,12 @@ class Loaded:
         problems: Errors and warnings in the order of the file.
         name: Which part of the file it is; empty if it is the file.
         texts: What the file says of each resource, by which an unchanged one is recognized.
-        profile: Which profile of the chart's values it is; empty outside of values.
-        policy: What it was judged by: the given one, and what the values allow.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
     name: str = ""
     texts: tuple[str, ...] = field(default=(), compare=False)
-    profile: str = ""
-    policy: Policy = field(default=_NO_FLAGS, compare=False)
 
     def require(self) -> Config:
         """Return the configuration.

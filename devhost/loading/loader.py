@@ -3,16 +3,14 @@
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
 from devhost.loading import checks, wrong_shapes, yamltree
-from devhost.loading.chart_values import Allowed
 from devhost.loading.checks import ParsedResource
-from devhost.loading.documents import Document, documents
+from devhost.loading.documents import PROFILES, Document, documents
 from devhost.loading.formats import format_mistake
 from devhost.loading.loaded import Loaded, read, unusable
 from devhost.loading.shapes import ShapeError, shaped
@@ -22,7 +20,6 @@ from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.config import Config, Resource
 from devhost.model.mapping import mapping
-from devhost.model.sources import Directory, Glob
 from devhost.model.values import AsTuple
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
@@ -30,42 +27,29 @@ PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 _Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
 
 
-def load(file: str, policy: Policy | None = None, profile: str = "") -> Loaded:
+def load(file: str, policy: Policy | None = None) -> Loaded:
     """Read and check a file; ``-`` is standard input.
 
     Args:
         file: The path, as the user gave it.
-        policy: What the configuration may use, besides what the chart's values in the same file
-            allow. Anything else is a warning, or an error if the policy is enforced.
-        profile: Which configuration of the chart's values.
+        policy: What the configuration may use. Anything else is a warning, or an error if the
+            policy is enforced.
     """
-    return _chosen(load_all(file, policy, profile), file)
+    return _only(load_all(file, policy), file)
 
 
-def load_all(file: str, policy: Policy | None = None, profile: str = "") -> list[Loaded]:
+def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
         raw = read(file)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
-    return _of_profile(_all_in(raw, file, policy, trusts_values=True), file, profile)
+    return _all_in(raw, file, policy)
 
 
-def load_bytes(
-    raw: bytes, file: str, policy: Policy | None = None, profile: str | None = None
-) -> Loaded:
-    """Check what `read` returned. A running host does: a file cannot allow itself anything.
-
-    Args:
-        raw: The content of the file.
-        file: Its name.
-        policy: What the configuration may use.
-        profile: As of `load`; ``None`` if none can be chosen.
-    """
-    found = _all_in(raw, file, policy)
-    if profile is None:
-        return _only(found, file)
-    return _chosen(_of_profile(found, file, profile), file)
+def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
+    """Check what `read` returned; ``file`` is its name."""
+    return _only(_all_in(raw, file, policy), file)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
@@ -73,51 +57,20 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
     return _only(_all(text, file, policy), file)
 
 
-def _all_in(
-    raw: bytes, file: str, policy: Policy | None, *, trusts_values: bool = False
-) -> list[Loaded]:
+def _all_in(raw: bytes, file: str, policy: Policy | None) -> list[Loaded]:
     try:
         text = decoded(raw)
     except TreeError as error:
         return [unusable(file, str(error), error.line, error.column)]
-    return _all(text, file, policy, trusts_values=trusts_values)
+    return _all(text, file, policy)
 
 
-def _all(
-    text: str, file: str, policy: Policy | None, *, trusts_values: bool = False
-) -> list[Loaded]:
-    policy, found = policy or Policy(), []
+def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
     with gc_paused():
         try:
-            for one in documents(text):
-                allow = one.allow if trusts_values else None
-                judging = policy.plus(allow.policy) if allow else policy
-                loaded = _one(one, file, judging, allow)
-                found.append(replace(loaded, profile=one.profile, policy=judging))
+            return [_one(one, file, policy or Policy()) for one in documents(text)]
         except TreeError as error:
             return [_not_yaml(Document(text, error), error, file)]
-    return found
-
-
-def _of_profile(found: list[Loaded], file: str, profile: str) -> list[Loaded]:
-    unreadable = not found[0].profile and found[0].config is None
-    if not profile or unreadable:
-        return found
-    chosen = [one for one in found if one.profile == profile]
-    has = _profiles(found) or "none, as these are not values of the chart"
-    return chosen or [unusable(file, f"no profile {profile!r}; there are: {has}")]
-
-
-def _chosen(found: list[Loaded], file: str) -> Loaded:
-    """Return the configuration of a file in which a profile can be chosen."""
-    if len({one.profile for one in found}) == len(found) > 1:
-        how = "choose one with --profile, or with 'profile' in a file of tests"
-        return unusable(file, f"has {len(found)} profiles: {_profiles(found)}; {how}")
-    return _only(found, file)
-
-
-def _profiles(found: Sequence[Loaded]) -> str:
-    return ", ".join(one.profile for one in found if one.profile)
 
 
 @mapping
@@ -128,15 +81,14 @@ class _Document:
     resources: Annotated[tuple[Any, ...], AsTuple]
 
 
-def _one(document: Document, file: str, policy: Policy, values: Allowed | None) -> Loaded:
+def _one(document: Document, file: str, policy: Policy) -> Loaded:
     tree = document.tree
     if isinstance(tree, TreeError):
         return _not_yaml(document, tree, file)
     resources: list[ParsedResource] = []
     found = _found(tree, resources, policy)
-    if values is not None:
-        mistakes = ((severity, (), message, at) for severity, message, at in values.mistakes)
-        found = itertools.chain(mistakes, found, _unmounted(tree, resources, values))
+    if document.unread is not None:
+        found = itertools.chain([("warning", (), PROFILES, document.unread)], found)
     return _loaded(document, file, found, resources)
 
 
@@ -166,19 +118,6 @@ def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Itera
         position = tree.position(path)
         shown_at = position.key if on_key else (position.line, position.column)
         yield severity, path, message, shown_at
-
-
-def _unmounted(tree: Tree, resources: list[ParsedResource], values: Allowed) -> Iterator[_Found]:
-    """Warn of sources in directories that the chart does not mount."""
-    for one in resources:
-        for index, source in enumerate(one.resource.sources):
-            kind = source.kind
-            texts = kind.paths if isinstance(kind, Glob) else ()
-            for text in (kind.path,) if isinstance(kind, Directory) else texts:
-                if problem := values.unmounted(text):
-                    path = (*one.path, "sources", index)
-                    at = tree.position(path)
-                    yield "warning", path, problem, (at.line, at.column)
 
 
 def _only(found: list[Loaded], file: str) -> Loaded:
@@ -308,7 +247,7 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         file: Its name.
         reasons: The key and the message of an error, by resource.
     """
-    (document,) = (one for one in documents(decoded(raw)) if one.profile == loaded.profile)
+    (document,) = documents(decoded(raw))
     tree, problems = document.tree, []
     assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
     for index, resource in enumerate(loaded.require().resources):

@@ -56,7 +56,6 @@ async def serving(
     allow_devices: Iterable[str] = (),
     allow_exec: bool = False,
     policy: Policy | None = None,
-    profile: str = "",
 ) -> AsyncIterator[Served]:
     """Serve plugins, a configuration or both to a stand-in kubelet until the block ends.
 
@@ -75,9 +74,7 @@ async def serving(
             ``--allow-path``; plugins are not restricted.
         allow_devices: Device nodes that containers may get by it, like ``--allow-device``.
         allow_exec: Whether the configuration may run commands, like ``--allow-exec``.
-        policy: All that the flags may allow, instead of the three above. The values of the chart
-            in a file allow more.
-        profile: Which configuration of a file with values of the chart.
+        policy: All that the flags may allow, instead of the three above.
 
     Raises:
         ConfigError: The configuration is invalid, or uses more than is allowed.
@@ -94,8 +91,7 @@ async def serving(
         raise TypeError("serving() takes at most one configuration")
     config = Config(version="v1", resources=())
     if configs:
-        loaded = _loaded(configs[0], policy, profile)
-        config, policy = loaded.require(), loaded.policy
+        config = _loaded(configs[0], policy).require()
     host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
     try:
@@ -126,11 +122,9 @@ def _settings(
     )
 
 
-def _loaded(config: str | Path, policy: Policy, profile: str) -> Loaded:
-    if isinstance(config, Path):
-        loaded = load(str(config), policy, profile)
-    else:
-        loaded = loads(config, policy=policy)
+def _loaded(config: str | Path, policy: Policy) -> Loaded:
+    is_file = isinstance(config, Path)
+    loaded = load(str(config), policy) if is_file else loads(str(config), policy=policy)
     if loaded.config is not None:
         log_problems(loaded.problems)  # only warnings: errors are raised
     return loaded

@@ -804,27 +804,6 @@ async def test_try_without_a_resource_for_the_node(tmp_path: Path) -> None:
         await ended(process)
 
 
-def test_try_takes_a_profile(tmp_path: Path) -> None:
-    """Of values of the chart; what these allow is for the chart to pass on."""
-    values = written(
-        tmp_path / "values.yaml",
-        f"allow: {{paths: [{tmp_path}]}}\n"
-        "config: {version: v1, resources: [{name: example.com/b, sources: [static: 1]}]}\n"
-        "profiles:\n"
-        "  - name: edge\n"
-        "    config: {version: v1, resources: [{name: example.com/a, sources: [static: 2], "
-        f"allocate: {{mounts: ['{tmp_path}']}}}}]}}\n",
-    )
-    done = run("try", "--once", values)
-    assert "has 2 profiles: default, edge; choose one with --profile" in done.stderr
-    done = run("try", "--once", values, "--profile", "edge")
-    (shown,) = json.loads(done.stdout)["resources"]
-    assert (shown["name"], shown["capacity"], shown["allocatable"]) == ("example.com/a", 2, 0)
-    assert f"need --allow-path '{tmp_path}'" in done.stderr
-    done = run("try", "--once", values, "--profile", "core")
-    assert "no profile 'core'; there are: default, edge" in done.stderr
-
-
 def test_try_once_without_resources(tmp_path: Path) -> None:
     """No resources are no failure."""
     config = written(tmp_path / "c.yaml", "version: v1\nresources: []\n")
@@ -934,20 +913,6 @@ async def test_run_serves_what_it_was_allowed(
         answer = await kubelet.admit("pod", {"app": {"example.com/token": 1}})
     path = str(tools)
     assert answer["app"]["mounts"] == [{"hostPath": path, "containerPath": path, "readOnly": True}]
-
-
-def test_run_takes_one_of_several_profiles(tmp_path: Path) -> None:
-    """It goes on to the plugin directory."""
-    one = "{name: example.com/a, sources: [static: 1]}"
-    text = (
-        f"config: {{resources: [{one}]}}\nprofiles: [{{name: b, config: {{resources: [{one}]}}}}]\n"
-    )
-    values = written(
-        tmp_path / "values.yaml", text.replace("config: {r", "config: {version: v1, r")
-    )
-    args = "run", values, "--plugin-dir", tmp_path / "missing"
-    assert "choose one with --profile" in refused_in_one_line(run(*args))
-    assert "--plugin-dir" in refused_in_one_line(run(*args, "--profile", "b"))
 
 
 def test_run_without_a_plugin_directory(tokens: Path, tmp_path: Path) -> None:

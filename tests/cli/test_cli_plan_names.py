@@ -59,26 +59,6 @@ def test_explain_takes_no_value(config: Path) -> None:
     assert "example.com/one" not in done.stdout
 
 
-def test_values_of_the_chart_decide_what_is_allowed(tmp_path: Path) -> None:
-    """At the look at the host as well, with flags in addition."""
-    values = tmp_path / "values.yaml"
-    values.write_text(
-        f"allow: {{paths: [{tmp_path}]}}\n"
-        "config: {resources: [{name: example.com/b, sources: [static: 1]}]}\n"
-        "profiles:\n"
-        "  - name: edge\n"
-        f"    config: {{version: v1, resources: [{{name: example.com/a, sources: [static: 1], "
-        f"allocate: {{mounts: ['{tmp_path}', '{tmp_path.parent}']}}}}]}}\n"
-    )
-    done = plan(values)
-    assert (done.exit_code, "has 2 profiles: default, edge; choose" in done.stderr) == (1, True)
-    done = plan(values, "--profile", "edge")
-    assert f"mounts of {tmp_path.parent} need --allow-path" in done.stdout
-    done = plan(values, "--profile", "edge", "--allow-path", tmp_path.parent)
-    assert done.stdout.startswith("example.com/a: 1 of 1 allocatable\n")
-    assert plan(values, "--profile", "edge", "--against", values).stdout.split()[-1] == "keep"
-
-
 @pytest.mark.parametrize("more", [[], ["--against", "c.yaml"]])
 def test_a_resource_that_there_is_not(
     config: Path, more: list[str], monkeypatch: pytest.MonkeyPatch

@@ -92,7 +92,6 @@ CASES: Final[dict[str, Callable[[], str]]] = {
         "  k{}: |\n    version: v1\n    x-a: &a [" + "x," * 300 + "]\n    x-b: [" + "*a," * 300 + "]\n",
         90, "",
     ),
-    "profiles": lambda: "profiles:\n" + "- config: {version: v1}\n" * 24_000,
     # hints
     "brackets after a mistake": lambda: (
         'a: {"x" y ' + "[" * (ROOM // 2 - 10) + "]" * (ROOM // 2 - 10)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation.policy import Policy
 from devhost.loading.loaded import Loaded
-from devhost.loading.loader import load, load_all, load_bytes
+from devhost.loading.loader import load, load_all
 
 BODY = (
     "version: v1\nresources:\n  - name: example.com/a\n    sources: [static: 1]\n    replcas: 2\n"
@@ -104,10 +103,6 @@ def test_a_list_of_manifests(tmp_path: Path) -> None:
             "5:7 config.resources[0].replcas",
         ),
         ("devhost:\n  config:\n" + inside(BODY, 4), "7:9 devhost.config.resources[0].replcas"),
-        (
-            "config: {resources: []}\nprofiles:\n  - name: a\n    config:\n" + inside(BODY, 6),
-            "9:11 profiles[0].config.resources[0].replcas",
-        ),
     ],
 )
 def test_the_values_of_the_chart(tmp_path: Path, text: str, at: str) -> None:
@@ -130,6 +125,13 @@ def test_where_there_is_none(tmp_path: Path, text: str, at: str, says: str) -> N
     assert problem.message.startswith(says)
 
 
+def test_a_dashboard_beside_a_configuration_is_none(tmp_path: Path) -> None:
+    """As in what `helm template` prints."""
+    dashboard = config_map('  dashboard.json: |\n    {\n      "version": 1\n    }\n')
+    configuration = config_map("  config.yaml: |\n", inside(BODY, 4))
+    assert len(found(tmp_path, f"{dashboard}---\n{configuration}")) == 1
+
+
 def test_a_command_for_one_configuration_refuses_several(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(config_map("  a.yaml: |\n", inside(GOOD, 4), "  b.yaml: |\n", inside(GOOD, 4)))
@@ -139,138 +141,25 @@ def test_a_command_for_one_configuration_refuses_several(tmp_path: Path) -> None
     )
 
 
-VALUES = """\
-hostPaths: [/srv]
-allow:
-  paths: [/srv/a]
-config:
-  resources:
-    - name: example.com/a
-      sources: [static: 1]
-      allocate: {mounts: [/srv/a, /srv/b]}
-profiles:
-  - name: big
-    allow: {paths: [/srv/b]}
-    config:
-      version: v1
-      resources:
-        - name: example.com/b
-          sources: [static: 1]
-          allocate: {mounts: [/srv/a, /srv/b]}
-  - name: own
-    allow: {paths: [], exec: true}
-    config: {version: v1, resources: []}
-"""
-ONE = VALUES.partition("profiles:")[0]
+PROFILES = "profiles:\n  - name: a\n    config:\n" + inside(GOOD, 6)
 
 
-@pytest.mark.parametrize(
-    ("profile", "line", "refused"), [("default", 8, "/srv/b"), ("big", 17, "/srv/a")]
-)
-def test_values_decide_what_is_allowed(
-    tmp_path: Path, profile: str, line: int, refused: str
-) -> None:
-    """As the chart does: a list of a profile replaces the one above. Flags are added."""
-    file = tmp_path / "values.yaml"
-    file.write_text(VALUES)
-    (problem,) = load(str(file), profile=profile).problems
-    assert (problem.line, problem.severity) == (line, "warning")
-    assert problem.message == f"mounts need --allow-path '{refused}'"
-    flags = Policy(enforced=True, allow_paths=(refused,))
-    assert not load(str(file), flags, profile).problems
-    parts = load_all(str(file))
-    assert [part.policy.allow_paths for part in parts] == [("/srv/a",), ("/srv/b",), ()]
-    assert [part.policy.allow_exec for part in parts] == [False, False, True]
-
-
-def test_a_running_host_takes_nothing_from_the_values() -> None:
-    """Who may edit its file could else allow itself everything."""
-    loaded = load_bytes(ONE.encode(), "values.yaml", Policy(enforced=True))
-    assert [one.message for one in loaded.problems] == [
-        "mounts need --allow-path '/srv/a'",
-        "mounts need --allow-path '/srv/b'",
-    ]
-
-
-def test_one_of_several_profiles_is_chosen(tmp_path: Path) -> None:
-    file = tmp_path / "values.yaml"
-    file.write_text(VALUES)
-    (problem,) = load(str(file)).problems
-    assert problem.message == (
-        "has 3 profiles: default, big, own; choose one with --profile, or with 'profile' in a "
-        "file of tests"
-    )
-    (problem,) = load(str(file), profile="bog").problems
-    assert problem.message == "no profile 'bog'; there are: default, big, own"
-    file.write_text(ONE)
-    assert load(str(file)).config is not None
-    file.write_text(GOOD)
-    (problem,) = load(str(file), profile="big").problems
-    assert problem.message.endswith("there are: none, as these are not values of the chart")
-
-
-@pytest.mark.parametrize(
-    ("allow", "at", "says"),
-    [
-        ("{path: [/a]}", "1:9", "allow.path: unknown key 'path'; did you mean 'paths'?"),
-        ("{paths: /a}", "1:16", "allow.paths: should be a list of strings"),
-        ("{paths: [a]}", "1:17", "allow.paths[0]: 'a' does not begin with '/'"),
-        ("{devices: [tty*]}", "1:19", "allow.devices[0]: 'tty*' is not a class; a glob on paths"),
-        ("{devices: ['']}", "1:19", "allow.devices[0]: '' is empty or contains a space"),
-        ("{paths: ['/a b']}", "1:17", "allow.paths[0]: '/a b' is empty or contains a space; '?'"),
-        ("{path: null}", "1:9", "allow.path: unknown key 'path'"),
-        ("{exec: true, exec: false}", "1:21", "duplicate key (first defined on line 1)"),
-        ("", "1:7", "allow: should be a mapping"),
-        ("{exec: always}", "1:15", "allow.exec: should be true or false"),
-        ("[/a]", "1:8", "allow: should be a mapping"),
-    ],
-)
-def test_what_values_cannot_allow(tmp_path: Path, allow: str, at: str, says: str) -> None:
-    (part,) = checked(tmp_path, f"allow: {allow}\nconfig:\n{inside(GOOD, 2)}")
-    (problem,) = part.problems
-    assert f"{problem.line}:{problem.column}" == at
-    assert problem.message.startswith(says)
-
-
-def test_mistakes_in_what_values_allow_hide_no_others(tmp_path: Path) -> None:
-    text = "allow:\n  path: [/a]\n  paths: [a, /srv/ok]\nhostPaths: [/srv]\nconfig:\n"
-    assert found(tmp_path, text + inside(BODY, 2)) == [
-        "2:3 ",
-        "3:11 ",
-        "10:7 config.resources[0].replcas",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("values", "glob", "hint"),
-    [
-        ("hostPaths: []", "/srv/a", "add /srv/a, or a parent directory that all nodes have, to"),
-        ("hostPaths: [/srv/ab]", "/srv/a*", "add /srv, or a parent"),
-        ("hostPaths: [/srv]", "*", "set hostRoot.enabled, or a narrower path"),
-        ("hostPaths: [/srv/]", "/srv/a*", None),
-        ("hostRoot: {enabled: true}", "/srv/a", None),
-        ("hostPaths: []", "/dev/sd[b-z]", None),
-    ],
-)
-def test_the_chart_refuses_to_allow_what_it_does_not_mount(
-    tmp_path: Path, values: str, glob: str, hint: str | None
-) -> None:
-    """A warning: another file of values may mount it."""
-    text = f"{values}\nallow:\n  paths: ['{glob}']\nconfig:\n{inside(GOOD, 2)}"
-    (part,) = checked(tmp_path, text)
-    said = f"allow.paths[0]: '{glob}' is not below a directory that the chart mounts; {hint}"
-    assert [one.message.startswith(said) for one in part.problems] == [True] * bool(hint)
+def test_configurations_of_profiles_are_left_to_helm_with_a_warning(tmp_path: Path) -> None:
+    (part,) = checked(tmp_path, f"config:\n{inside(GOOD, 2)}{PROFILES}")
     assert part.config is not None
+    (problem,) = part.problems
+    assert (problem.severity, problem.line) == ("warning", 7)
+    assert problem.message.endswith("not read here: helm template … | devhost validate -")
+    (part,) = checked(tmp_path, f"config: {{version: v1, resources: []}}\n{PROFILES}")
+    (problem,) = part.problems
+    assert (problem.severity, problem.line) == ("error", 2)
 
 
-def test_sources_that_the_chart_does_not_mount(tmp_path: Path) -> None:
-    body = GOOD.replace("[static: 1]", "[/srv/a*, directory: /srv/b/c, /etc/x*, /dev/kvm]")
-    assert body != GOOD
-    (part,) = checked(tmp_path, f"hostPaths: [/srv/b]\nconfig:\n{inside(body, 2)}")
-    assert [one.message.partition(", or")[0] for one in part.problems] == [
-        "'/srv/a*' is not below a directory that the chart mounts; add /srv",
-        "'/etc/x*' is not below a directory that the chart mounts; add /etc",
-    ]
+def test_what_values_allow_is_not_read(tmp_path: Path) -> None:
+    """Who may edit a file could else allow itself everything."""
+    values = "allow: {paths: [/srv]}\nconfig:\n" + inside(GOOD, 2)
+    (part,) = checked(tmp_path, values + "      allocate: {mounts: [/srv]}\n")
+    assert [one.message for one in part.problems] == ["mounts need --allow-path '/srv'"]
 
 
 def test_values_may_say_what_the_pods_need(tmp_path: Path) -> None:
@@ -279,16 +168,7 @@ def test_values_may_say_what_the_pods_need(tmp_path: Path) -> None:
     assert found(tmp_path, text) == ["7:7 config.resources[0].replcas"]
 
 
-def test_without_resources_of_its_own_the_chart_serves_profiles_alone(tmp_path: Path) -> None:
-    file = tmp_path / "values.yaml"
-    file.write_text(
-        "config: {version: v1, resources: []}\n"
-        "profiles:\n  - name: a\n    config:\n" + inside(GOOD, 6)
-    )
-    assert [part.profile for part in load_all(str(file))] == ["a"]
-
-
-def test_a_dependency_that_is_there_twice_has_no_profile_to_choose(tmp_path: Path) -> None:
+def test_a_dependency_that_is_there_twice_has_no_one_configuration(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text("".join(f"{name}:\n  config:\n{inside(GOOD, 4)}" for name in "ab"))
     (problem,) = load(str(file)).problems

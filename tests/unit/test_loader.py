@@ -13,7 +13,7 @@ from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError
 from devhost.loading import wrong_shapes, yamltree
 from devhost.loading.loaded import SIZE_MAX, Loaded
-from devhost.loading.loader import PROBLEMS_MAX, load, load_bytes, loads, refuse
+from devhost.loading.loader import PROBLEMS_MAX, load, loads
 from devhost.loading.shapes import ShapeError, shaped
 from devhost.model.config import Config, Resource
 
@@ -797,12 +797,3 @@ resources:
         "f.yaml:10:43",
         "f.yaml:11:22",
     ], found
-
-
-def test_a_profile_is_refused_where_it_is() -> None:
-    """Not where the other configurations of the values have a resource of its name."""
-    resources = "{version: v1, resources: [{name: a.b/c, sources: [static: 1]}]}"
-    raw = f"config: {resources}\nprofiles:\n  - name: edge\n    config: {resources}\n".encode()
-    loaded = load_bytes(raw, "f.yaml", profile="edge")
-    (problem,) = refuse(loaded, raw, "f.yaml", {"a.b/c": ("sources", "why")}).problems
-    assert (problem.line, problem.message) == (4, "why")

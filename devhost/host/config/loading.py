@@ -26,8 +26,8 @@ class ChildLoader:
     A resource of which the file says the same as before keeps its value.
     """
 
-    def __init__(self, policy: Policy, profile: str | None = None) -> None:
-        self._policy, self._profile = policy, profile
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._known: dict[bytes, Resource] = {}
 
     @property
@@ -53,7 +53,7 @@ class ChildLoader:
         Raises:
             OSError: The child could not load it, for no fault of the content.
         """
-        request = LoadRequest(raw, file, self._policy, self.known, refused, self._profile)
+        request = LoadRequest(raw, file, self._policy, self.known, refused)
         with contextlib.closing(child):
             try:
                 raw_answer = child.answer(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))

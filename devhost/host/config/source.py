@@ -81,7 +81,6 @@ class ConfigSource:
         policy: What it may use.
         last_good: Where it is kept, for the next start.
         child: Loads its first content; default: a new one.
-        profile: Which configuration of the chart's values; ``None`` if none can be chosen.
     """
 
     def __init__(
@@ -90,10 +89,9 @@ class ConfigSource:
         policy: Policy,
         last_good: LastGood | None = None,
         child: LoadingChild | None = None,
-        profile: str | None = None,
     ) -> None:
         self.file, self._last_good = file, last_good
-        self._loader, self._child = ChildLoader(policy, profile), child
+        self._loader, self._child = ChildLoader(policy), child
         self._beginning: Future[tuple[Loaded, Loaded | None]] | None = None
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
