@@ -12,7 +12,7 @@ from devhost.cli.devices_command import meant
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
-    from devhost.drafts.host import Proposal
+    from devhost.drafts.draft import DraftEntry
     from devhost.hostfs.files import HostFiles
 
 
@@ -33,7 +33,8 @@ def command(
 
     WHAT are devices as `devhost devices` shows them: ttyUSB0, 1-2, 0403:6001. Without it, all that
     containers may want: serial adapters, cameras, GPUs, sound cards, /dev/kvm and the like; not
-    disks, network interfaces, keyboards. On a terminal, asks for each.
+    disks, network interfaces, keyboards. On a terminal, asks for each. Equal devices are one
+    resource.
     """
     from devhost.drafts import host
     from devhost.hostfs.files import HostFiles
@@ -41,31 +42,31 @@ def command(
     draft_options.check_output(output, force=force)
     files = HostFiles(options.real_root(root))
     try:
-        found = _proposals(files, what)
+        found = host.refused(_entries(files, what), files)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or what) and sys.stdin.isatty() and sys.stderr.isatty():
-        domain = domain or click.prompt("Domain of the names", host.DOMAIN, err=True)
         found = [one for one in found if _is_wanted(one)]
     draft_options.write(host.text(found, domain or host.DOMAIN), output, force=force)
-    offered = sum(one.entry.active for one in found)
+    offered = sum(one.active for one in found)
     left = len(found) - offered
     more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"
     printer.note(f"{offered} resource{'s' * (offered != 1)}{more if left else ''}")
     draft_options.note_next(output, root)
 
 
-def _proposals(files: "HostFiles", what: Sequence[str]) -> "list[Proposal]":
-    """Return the devices that are meant; exit with status 1 if there is no such device."""
+def _entries(files: "HostFiles", what: Sequence[str]) -> "list[DraftEntry]":
+    """Return entries for what is meant; exit with status 1 if there is no such device."""
     from devhost.discovery.machine import Machine
-    from devhost.drafts.host import proposals
+    from devhost.drafts.host import entries
 
     if not what:
-        return proposals(files)
+        return entries(files)
     machine = Machine(files)
-    return proposals(files, [device for one in what for device in meant(machine, one)])
+    return entries(files, [device for one in what for device in meant(machine, one)])
 
 
-def _is_wanted(one: "Proposal") -> bool:
-    refused = "" if one.entry.active else " (refused without a flag; as a comment)"
-    return click.confirm(f"{printable(one.title)}{refused} Include it?", default=True, err=True)
+def _is_wanted(one: "DraftEntry") -> bool:
+    for comment in one.comments:
+        printer.note(printable(comment))
+    return click.confirm("Include it?", default=True, err=True)

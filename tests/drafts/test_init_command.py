@@ -60,10 +60,10 @@ def test_all_that_is_offered_can_be_allocated(path: Path, tree: HostTree) -> Non
     assert bool(found) == (path.stem not in EMPTY)
     nodes: set[object] = set()
     for one in found:
-        (device,) = one.snapshot.devices.values()
-        assert device.healthy, device.reason
-        assert not nodes & {node.path for node in device.nodes}
-        nodes |= {node.path for node in device.nodes}
+        for device in one.snapshot.devices.values():
+            assert device.healthy, device.reason
+            assert not nodes & {node.path for node in device.nodes}
+            nodes |= {node.path for node in device.nodes}
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
@@ -115,6 +115,17 @@ def test_nodes_that_are_shared(tree: HostTree) -> None:
     )
 
 
+def test_equal_devices_are_one_resource_as_devices_prints_them(tree: HostTree) -> None:
+    tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
+    (one,) = loads(written(tree)).require().resources
+    printed = CliRunner().invoke(
+        main, ["devices", "0403:6001", "-o", "yaml", "--root", str(tree.root)]
+    )
+    entries = loads(f"version: v1\nresources:\n{printed.stdout}").require().resources
+    assert one.sources == tuple(source for entry in entries for source in entry.sources)
+    assert one.id == entries[0].id
+
+
 def test_keyboards_disks_and_bluetooth_are_left_out(tree: HostTree) -> None:
     tree.hardware(
         """pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
@@ -141,7 +152,6 @@ def test_chosen_devices(tree: HostTree) -> None:
     (one,) = loads(written(tree, "ttyUSB1")).require().resources
     assert one.sources[0].usb is not None
     assert one.sources[0].usb.serial == ("A50285BI",)
-    assert len(loads(written(tree, "0403:6001")).require().resources) == 2
     result = init(tree, "ttyUSB9")
     assert (result.exit_code, "no device ttyUSB9" in result.stderr) == (1, True)
 
@@ -185,13 +195,14 @@ def test_names_cannot_break_the_file(tree: HostTree) -> None:
 
 def test_on_a_terminal_it_asks(tree: HostTree, tmp_path: Path) -> None:
     tree.hardware((TREES[0].parent / "ftdi.tree").read_text())
+    tree.char("/dev/kvm", 10, 232)
     devhost = str(Path(sys.executable).with_name("devhost"))
     target = str(tmp_path / "devhost.yaml")
     process, terminal = pty.fork()
     if process == 0:
         os.execv(devhost, [devhost, "init", "--root", str(tree.root), "-o", target])
-    os.write(terminal, b"iot.example.org\nn\n\n")  # Enter is yes
+    os.write(terminal, b"n\n\n")  # Enter is yes
     shown = read_to_end(terminal, process)
-    assert b"Now /dev/ttyUSB1. Include it? [Y/n]" in shown
+    assert b"Now /dev/ttyUSB0.\r\nInclude it? [Y/n]" in shown
     (one,) = loads(Path(target).read_text()).require().resources
-    assert one.name == "iot.example.org/ft232r-usb-uart-2"
+    assert one.name == "example.com/kvm"
