@@ -11,7 +11,7 @@ from typing import Any, Final
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
-from devhost.model import names, pattern
+from devhost.model import pattern
 from devhost.model.pattern import PatternError
 
 DOMAIN: Final = "smarter-devices"
@@ -19,15 +19,6 @@ _LITERAL: Final = re.compile(r"\^((?:[A-Za-z0-9/_:-]|\\.)+)\$")
 _COUNT: Final = re.compile("0*[1-9][0-9]{0,8}")
 _NVIDIA: Final = "nvidia-gpu"
 _DIRECTORIES: Final = ("snd", "dri", "input", "dvb", "bus/usb")
-
-
-def below_dev(files: HostFiles) -> list[str]:
-    """Return the paths below /dev of a host, in natural order. Blocks.
-
-    Raises:
-        OSError: A directory cannot be read.
-    """
-    return names.natural(set(files.walk("/dev")))
 
 
 def entries(
@@ -41,53 +32,43 @@ def entries(
         known: The paths below /dev that nodes have.
         files: The host's files, to tell links and directories.
     """
-    seen: dict[str, str] = {}
     for device in devices:
-        match = str(device["devicematch"])
-        count = str(device.get("nummaxdevices") or "0")
-        unknown = [key for key in device if key not in ("devicematch", "nummaxdevices")]
-        if unknown:
-            yield draft.lost(f"{match}: unknown key {unknown[0]!r}")
+        match, count = str(device["devicematch"]), str(device.get("nummaxdevices") or "0")
+        for key in device:
+            if key not in ("devicematch", "nummaxdevices"):
+                yield draft.lost(f"{match}: unknown key {key!r}")
         if match == _NVIDIA:
             yield draft.lost(f"{match}: the GPU of a Jetson; use NVIDIA's device plugin")
-            continue
-        if not _COUNT.fullmatch(count):
+        elif not _COUNT.fullmatch(count):
             yield draft.lost(f"{match}: nummaxdevices is {count}")
-            continue
-        try:
-            matches = _matches(match, known)
-        except PatternError as error:
-            yield draft.lost(f"{match}: {error}")
-            continue
-        if not matches:
-            yield draft.lost(
-                f"{match}: nothing below /dev of this host matches, and each match is a resource "
-                f"of its own; name those of other nodes: --dev NAME"
-            )
-        for below in matches:
-            yield _one(below, int(count), domain, files, seen)
+        else:
+            yield from _matching(match, int(count), domain, known, files)
 
 
-def _one(
-    below: str, count: int, domain: str, files: HostFiles, seen: dict[str, str]
-) -> tuple[DraftEntry, tuple[str, ...]]:
-    name = f"{domain}/{below.replace('/', '_')}"
-    if problem := names.resource_name_problem(name):
-        return draft.lost(f"/dev/{below}: {problem}")
-    if name in seen:
-        return draft.lost(f"/dev/{below}: {name} is that of /dev/{seen[name]}")
-    seen[name] = below
-    path = f"/dev/{below}"
-    source: Any = path
-    resource: dict[str, Any] = {"name": name, "sources": [source]}
-    is_directory = files.entries(path) is not None or below in _DIRECTORIES
-    if is_directory:
-        resource["sources"] = [{"glob": {"paths": path, "types": "directory"}}]
-    if count > 1:
-        resource["replicas"] = count
-    if is_directory or files.is_link(path):
-        resource["allocate"] = {"devices": ["${path}"]}
-    return DraftEntry(resource), ()
+def _matching(
+    match: str, count: int, domain: str, known: Sequence[str], files: HostFiles
+) -> Iterator[tuple[DraftEntry, tuple[str, ...]]]:
+    try:
+        matches = _matches(match, known)
+    except PatternError as error:
+        yield draft.lost(f"{match}: {error}")
+        return
+    if not matches:
+        yield draft.lost(
+            f"{match}: nothing below /dev of this host matches, and each match is a resource of "
+            "its own; name those of other nodes: --dev NAME"
+        )
+    for below in matches:
+        path, name = f"/dev/{below}", f"{domain}/{below.replace('/', '_')}"
+        resource: dict[str, Any] = {"name": name, "sources": [path]}
+        is_directory = files.entries(path) is not None or below in _DIRECTORIES
+        if is_directory:
+            resource["sources"] = [{"glob": {"paths": path, "types": "directory"}}]
+        if count > 1:
+            resource["replicas"] = count
+        if is_directory or files.is_link(path):
+            resource["allocate"] = {"devices": ["${path}"]}
+        yield DraftEntry(resource), ()
 
 
 def _matches(match: str, known: Sequence[str]) -> list[str]:

@@ -131,7 +131,7 @@ def test_a_name_given_by_a_flag(tree: HostTree, tmp_path: Path) -> None:
         ({"devicematch": "^(fuse$", "nummaxdevices": 1}, "missing )"),
         (
             {"devicematch": "^rtc0$", "nummaxdevices": 1},
-            "smarter-devices/rtc0 is that of /dev/rtc0",
+            "smarter-devices/rtc0: a second resource of this name",
         ),
     ],
 )
