@@ -219,12 +219,11 @@ def device_problem(text: str) -> str | None:
     return None
 
 
-# Why a value is not one of a flag's, by the part of the flag's name after ``--allow-``.
+# Why a value of a field is none.
 VALUE_PROBLEMS: Final[Mapping[str, Callable[[str], str | None]]] = {
-    "paths": path_glob_problem,
-    "devices": device_problem,
-    "resources": names.resource_name_problem,
-    **dict.fromkeys(("cdi", "annotations"), lambda _: None),
+    "allow_paths": path_glob_problem,
+    "allow_devices": device_problem,
+    "allow_resources": names.resource_name_problem,
 }
 
 

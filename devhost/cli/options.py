@@ -78,69 +78,48 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
     return name
 
 
-def _allow(
-    option: str, values: str, text: str, metavar: str = "GLOB"
-) -> Callable[[_Command], _Command]:
-    """Return an option ``--allow-…`` that can be repeated."""
+class Command(click.Command):
+    """A command that shows in a section of its own what flags allow a configuration."""
 
-    def checked(
-        _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        if given:
-            from devhost.allocation.policy import VALUE_PROBLEMS
-
-            for problem in filter(None, map(VALUE_PROBLEMS[values], given)):
-                raise click.BadParameter(problem)
-        return given
-
-    return click.option(
-        f"--allow-{option}",
-        f"allow_{values}",
-        multiple=True,
-        envvar=f"DEVHOST_ALLOW_{option.upper()}",
-        show_envvar=True,
-        help=f"{text} Repeatable.",
-        metavar=metavar,
-        callback=checked,
-    )
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options with their help."""
+        allowing: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if record is not None:
+                (allowing if str(option.name).startswith("allow_") else others).append(record)
+        with formatter.section("Options"):
+            formatter.write_dl(others)
+        with formatter.section(_ALLOWED):
+            formatter.write_dl(allowing)
 
 
-_TRUST_OPTIONS: Final = (
-    _allow(
-        "path",
-        "paths",
-        "Host paths that containers may get as mounts, and files that checks may read although not "
-        "everyone can. The variable is split at spaces (use '?' for a space in a path).",
-    ),
-    _allow(
-        "device",
-        "devices",
-        "Device nodes that containers may get, in addition to those of safe classes: a class "
-        "(docs/devices.md), raw USB nodes by the numbers that lsusb prints (10c4:ea60, 10c4:*), or "
-        "a glob on resolved paths of nodes, also of block devices and outside of /dev.",
-        "CLASS|VENDOR:PRODUCT|GLOB",
-    ),
-    _allow(
-        "resource",
-        "resources",
-        "Resources to serve although another device plugin on the node serves them too.",
-        "NAME",
-    ),
-    _allow(
-        "cdi",
-        "cdi",
-        "CDI devices that containers may get by `allocate.cdi`, and variables by which a container "
-        "runtime adds devices, such as NVIDIA_VISIBLE_DEVICES.",
-    ),
-    _allow("annotation", "annotations", "Annotation keys that containers may get."),
-    click.option(
-        "--allow-exec",
-        is_flag=True,
-        envvar="DEVHOST_ALLOW_EXEC",
-        show_envvar=True,
-        help="Allow the configuration to run commands.",
-    ),
+_ALLOWED: Final = (
+    "What the configuration may use (repeatable; or DEVHOST_ALLOW_PATH and so on, split at spaces)"
 )
+# By the end of a flag's name: the field of `Policy`, what a value is, the help.
+_ALLOW: Final = {
+    "path": ("allow_paths", "GLOB", "Mounts, and files that checks may read."),
+    "device": ("allow_devices", "WHAT", "Nodes: a class, vendor:product of raw USB, or a path."),
+    "resource": ("allow_resources", "NAME", "Resources that other plugins serve, too."),
+    "cdi": ("allow_cdi", "GLOB", "CDI devices, and variables that add devices."),
+    "annotation": ("allow_annotations", "GLOB", "Annotation keys."),
+    "exec": ("allow_exec", "", "Run commands."),
+}
+
+
+def _allowable(
+    _context: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse values that allow nothing."""
+    if values:
+        from devhost.allocation.policy import VALUE_PROBLEMS
+
+        if check := VALUE_PROBLEMS.get(str(option.name)):
+            for problem in filter(None, map(check, values)):
+                raise click.BadParameter(problem)
+    return values
 
 
 def trust_options(command: _Command) -> _Command:
@@ -154,8 +133,18 @@ def trust_options(command: _Command) -> _Command:
         return command(*arguments, policy=Policy(**allowed), **chosen)
 
     decorated: Any = with_policy
-    for option in reversed(_TRUST_OPTIONS):
-        decorated = option(decorated)
+    for name, (field, value, text) in reversed(_ALLOW.items()):
+        option = functools.partial(
+            click.option,
+            f"--allow-{name}",
+            field,
+            envvar=f"DEVHOST_ALLOW_{name.upper()}",
+            help=text,
+        )
+        if value:
+            decorated = option(multiple=True, metavar=value, callback=_allowable)(decorated)
+        else:
+            decorated = option(is_flag=True)(decorated)
     return cast("_Command", decorated)
 
 

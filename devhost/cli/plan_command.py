@@ -41,6 +41,7 @@ _all_option = click.option(
 
 @click.command(
     "plan",
+    cls=options.Command,
     epilog="Exit status: 0 success (also without devices), 1 invalid configuration, failed source "
     "or impossible allocation, 2 usage error.",
 )

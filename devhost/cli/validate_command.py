@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
 
 
-@click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
+@click.command(
+    "validate", cls=options.Command, epilog="Exit status: 0 valid, 1 invalid, 2 usage error."
+)
 @click.argument(
     "configs", nargs=-1, required=True, metavar="CONFIG...", shell_complete=completion.files
 )
