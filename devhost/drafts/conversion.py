@@ -72,7 +72,6 @@ def _pairs(
             own = domain or one.domain or generic_device_plugin.DOMAIN
             for device in one.devices:
                 yield generic_device_plugin.entry(device, own)
-            yield from map(draft.lost, one.other)
         else:
             known = names.natural({*files.walk("/dev"), *dev})
             own = domain or smarter_device_manager.DOMAIN

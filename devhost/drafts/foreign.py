@@ -13,23 +13,15 @@ from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Extent, Path, Tree
 
 _TEXTS_MAX: Final = 4  # texts in texts, such as in the values of a ConfigMap of a List
-_KEYS: Final = ("devices", "device")
 _FLAG: Final = "--device"
 
 
 @immutable
 class GenericDevices:
-    """Devices of generic-device-plugin.
-
-    Attributes:
-        devices: The mappings with ``name`` and ``groups``.
-        domain: The domain of their names, where it is given.
-        other: Flags that are not about devices.
-    """
+    """Devices of generic-device-plugin: the mappings with ``name`` and ``groups``."""
 
     devices: tuple[Any, ...]
     domain: str | None = None
-    other: tuple[str, ...] = ()
 
 
 @immutable
@@ -72,40 +64,37 @@ def _written(tree: Tree) -> Any:
 
 
 def _below(value: Any, depth: int, extent: Extent) -> Iterator[Foreign]:
-    if isinstance(value, dict):
-        yield from _of_mapping(value, depth, extent)
-    elif _all(value, "devicematch"):
-        yield SmarterDevices(tuple(value))
-    elif _all(value, "groups"):
-        yield GenericDevices(tuple(value))
-    elif isinstance(value, list):
-        yield from _arguments([one for one in value if isinstance(one, str)])
-        for one in value:
-            if not isinstance(one, str):
-                yield from _below(one, depth, extent)
-    elif isinstance(value, str) and "\n" in value:  # such as in a ConfigMap
-        yield from _embedded(value, depth + 1, extent)
-
-
-def _of_mapping(value: dict[str, Any], depth: int, extent: Extent) -> Iterator[Foreign]:
-    devices = [one for key, one in value.items() if key in _KEYS and _all(one, "groups")]
-    for one in devices:
-        yield GenericDevices(tuple(one), value.get("domain") or None)
-    for one in value.values():
-        if one not in devices:
-            yield from _below(one, depth, extent)
+    match value:
+        case dict():
+            for key, one in value.items():
+                if key in ("devices", "device") and _all(one, "groups"):
+                    yield GenericDevices(tuple(one), value.get("domain") or None)
+                else:
+                    yield from _below(one, depth, extent)
+        case list() if _all(value, "devicematch"):
+            yield SmarterDevices(tuple(value))
+        case list():
+            yield from _arguments([one for one in value if isinstance(one, str)])
+            for one in value:
+                if not isinstance(one, str):
+                    yield from _below(one, depth, extent)
+        case str() if "\n" in value and depth < _TEXTS_MAX:  # such as in a ConfigMap
+            yield from _embedded(value, depth + 1, extent)
 
 
 def _embedded(text: str, depth: int, extent: Extent) -> Iterator[Foreign]:
-    words = ("devicematch", "groups", _FLAG)
-    if depth > _TEXTS_MAX or not any(word in text for word in words):
-        return
+    if any(word in text for word in ("devicematch", "groups", _FLAG)):
+        document = _parsed(text, extent)
+        if not isinstance(document, str):
+            yield from _below(document, depth, extent)
+
+
+def _parsed(text: str, extent: Extent | None = None) -> Any:
+    """Return a text's values, or the text if it is not YAML."""
     try:
-        document = _written(yamltree.parse(text, extent))
+        return _written(yamltree.parse(text, extent))
     except TreeError:
-        return
-    if not isinstance(document, str):
-        yield from _below(document, depth, extent)
+        return text
 
 
 def _all(value: Any, key: str) -> bool:
@@ -119,10 +108,7 @@ def _all(value: Any, key: str) -> bool:
 
 def _arguments(words: list[str]) -> Iterator[GenericDevices]:
     """Yield the devices in the arguments of a container."""
-    if not any(word == _FLAG or word.startswith(f"{_FLAG}=") for word in words):
-        return
-    devices, domain, other = [], None, []
-    rest = iter(words)
+    devices, domain, rest = [], None, iter(words)
     for word in rest:
         flag, separator, value = word.partition("=")
         if flag in (_FLAG, "--domain") and not separator:
@@ -131,17 +117,13 @@ def _arguments(words: list[str]) -> Iterator[GenericDevices]:
             devices.append(_device(value))
         elif flag == "--domain":
             domain = value
-        elif flag.startswith("-"):
-            other.append(word if separator else f"{word} {next(rest, '')}".strip())
-    yield GenericDevices(tuple(devices), domain, tuple(other))
+    if devices:
+        yield GenericDevices(tuple(devices), domain)
 
 
 def _device(text: str) -> Any:
     """Return a device of the command line: YAML, or of old versions NAME,PATH,PATH."""
-    try:
-        device = _written(yamltree.parse(text))
-    except TreeError:
-        return text
+    device = _parsed(text)
     if isinstance(device, str) and "," in device:
         name, *paths = device.split(",")
         return {"name": name, "groups": [{"paths": [{"path": path}]} for path in paths]}

@@ -7,7 +7,7 @@ of USB devices. The n-th device of a group has the n-th match of each path, in s
 import glob
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from devhost.drafts import draft
@@ -20,12 +20,9 @@ _PERMISSIONS: Final = "mrw"
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
 _DIRECTORIES: Final = ("snd", "dri", "input", "dvb")
 _EACH_USB: Final = "Each USB device is one of its own; before, all that match were one."
-_KNOWN: Final = {
-    "device": {"name", "groups"},
-    "group": {"paths", "usb", "usbs", "count"},
-    "path": {"path", "mountPath", "permissions", "readOnly", "type", "limit", "optional"},
-    "usb": {"vendor", "product", "serial"},
-}
+_GROUP: Final = {"paths", "usb", "usbs", "count"}
+_PATH: Final = {"path", "mountPath", "permissions", "readOnly", "type", "limit", "optional"}
+_USB: Final = {"vendor", "product", "serial"}
 
 _Mapping = dict[str, Any]
 
@@ -85,15 +82,17 @@ def entry(device: Any, domain: str) -> tuple[DraftEntry, tuple[str, ...]]:
     if not isinstance(device, dict) or not isinstance(device.get("groups"), list):
         return draft.lost(f"{device!r} is not a device with name and groups")
     name = f"{domain}/{str(device.get('name', '')).strip()}"
-    groups = [one for one in device["groups"] if isinstance(one, dict)]
+    groups, lost = device["groups"], []
     if problem := names.resource_name_problem(name):
         return draft.lost(problem)
     try:
+        _check(device, {"name", "groups"}, "device")
+        for group in groups:
+            _check(group, _GROUP, "group")
         resource, comments = _resource(name, groups)
         counts = {_number(one, "count") for one in groups}
     except (_NoEquivalentError, TypeError, ValueError) as error:
         return draft.lost(f"{name}: {error}")
-    lost = list(_unknown(device, groups))
     if len(counts) > 1:
         lost.append(f"{name}: the groups have different counts; `replicas` is the lowest of them")
     if min(counts) > 1:
@@ -169,9 +168,18 @@ def _allocate(rules: Sequence[tuple[_Path, _Mapping]]) -> _Mapping:
     return {"devices": devices} | ({"mounts": mounts} if mounts else {})
 
 
+def _check(given: Any, known: set[str], what: str) -> None:
+    """Refuse what is no mapping, and keys that have no meaning."""
+    if not isinstance(given, dict):
+        raise _NoEquivalentError(f"{given!r} is no {what}")
+    if unknown := [key for key in given if key not in known]:
+        raise _NoEquivalentError(f"unknown key {unknown[0]!r} of a {what}")
+
+
 def _path(given: Any) -> _Path:
-    if not isinstance(given, dict) or not str(given.get("path", "")).startswith("/"):
-        raise _NoEquivalentError(f"{given!r} is not an absolute path")
+    _check(given, _PATH, "path")
+    if not str(given.get("path", "")).startswith("/"):
+        raise _NoEquivalentError(f"{given.get('path')!r} is not an absolute path")
     kind = given.get("type") or "Device"
     if kind not in ("Device", "Mount"):
         raise _NoEquivalentError(f"unknown type {kind!r}")
@@ -194,6 +202,7 @@ def _number(given: _Mapping, key: str) -> int:
 
 
 def _usb(given: Any) -> dict[str, str]:
+    _check(given, _USB, "usb")
     try:
         vendor, product = (int(given[key], 16) for key in ("vendor", "product"))
     except (KeyError, TypeError, ValueError):
@@ -202,16 +211,3 @@ def _usb(given: Any) -> dict[str, str]:
     if serial := given.get("serial"):
         found["serial"] = glob.escape(serial)
     return found
-
-
-def _unknown(device: _Mapping, groups: Sequence[_Mapping]) -> Iterator[str]:
-    """Yield the keys that have no meaning."""
-    nested: list[tuple[str, _Mapping]] = [("device", device)]
-    for group in groups:
-        nested.append(("group", group))
-        nested += [("path", one) for one in group.get("paths") or ()]
-        nested += [("usb", one) for one in group.get("usb") or group.get("usbs") or ()]
-    for kind, mapping in nested:
-        for key in mapping:
-            if key not in _KNOWN[kind]:
-                yield f"unknown key {key!r} of a {kind}"

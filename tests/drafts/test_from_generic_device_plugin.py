@@ -284,15 +284,6 @@ def test_what_cannot_be_carried_over_is_named(device: Given, lost: str, tree: Ho
     assert result.stdout.startswith("# Converted by")
 
 
-def test_other_flags_are_named(tree: HostTree) -> None:
-    text, errors = convert(
-        daemon_set(["--log-level", "debug", "--listen=:1", "--device", DEVICE]), tree
-    )
-    assert "1 resource converted, 2 settings not carried over" in errors
-    assert "# Not carried over: --log-level debug" in text
-    assert "# Not carried over: --listen=:1" in text
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
