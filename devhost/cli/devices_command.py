@@ -116,9 +116,7 @@ def _list(
             printer.echo()
         if some:
             headings = list(some[0].values)
-            printer.print_table(
-                headings, [[printable(v) for v in row.values.values()] for row in some]
-            )
+            printer.print_table(headings, [list(row.values.values()) for row in some])
         hidden = len(rows) - len(some)
         if hidden or not some:
             left = f"{hidden} left out (--all)." if hidden else "none."

@@ -101,22 +101,11 @@ def print_nothing(node_name: str) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; see `table_lines`."""
-    print_lines(table_lines(headings, rows))
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines as they are: what cannot be shown in them is escaped already."""
+    """Print a table: a heading, and a line for each row."""
+    heading, *lines = tables.aligned(headings, [[printable(cell) for cell in row] for row in rows])
+    _print(click.style(heading, bold=True) if on_a_terminal() and colors() else heading)
     for line in lines:
         _print(line)
-
-
-def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table: a heading, and a line for each row."""
-    lines = tables.aligned(headings, [[printable(cell) for cell in row] for row in rows])
-    if on_a_terminal() and colors():
-        lines[0] = click.style(lines[0], bold=True)
-    return lines
 
 
 def colors() -> bool:

@@ -54,5 +54,5 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     if output in ("json", "yaml"):
         printer.print_value(shown, output)
     else:
-        printer.print_lines(status_output.lines(shown, wide=output == "wide"))
+        status_output.print_status(shown, wide=output == "wide")
     sys.exit(1 if shown["troubles"] else 0)

@@ -4,24 +4,27 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from devhost.cli import output as printer
 from devhost.cli.status_client import StatusJson
-from devhost.model.names import printable, without_share
+from devhost.model.names import without_share
 
 
-def lines(shown: StatusJson, *, wide: bool = False) -> Iterator[str]:
-    """Yield the lines of a status, with the problems at the end."""
-    yield from map(printable, _head(shown))
+def print_status(shown: StatusJson, *, wide: bool = False) -> None:
+    """Print a status, with the problems at the end."""
+    for line in _head(shown):
+        printer.echo(line)
     for resource in shown["resources"]:
-        yield ""
-        yield printable(f"{resource['name']}: {_summary(resource)}")
-        yield from map(printable, _notes(resource))
+        printer.echo()
+        printer.echo(f"{resource['name']}: {_summary(resource)}")
+        for note in _notes(resource):
+            printer.echo(note)
         if resource["devices"]:
-            yield from _devices(resource["devices"], resource["holders"], wide=wide)
+            _print_devices(resource["devices"], resource["holders"], wide=wide)
         for skipped in resource["skipped"]:
-            yield printable(f"  skipped {skipped['candidate']}: {skipped['reason']}")
+            printer.echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
     if shown["troubles"]:
-        yield ""
-        yield "problems:"
-        yield from (printable(f"  {trouble}") for trouble in shown["troubles"])
+        printer.echo()
+        printer.echo("problems:")
+        for trouble in shown["troubles"]:
+            printer.echo(f"  {trouble}")
 
 
 def _summary(resource: StatusJson) -> str:
@@ -62,9 +65,9 @@ def _notes(resource: StatusJson) -> Iterator[str]:
         yield f"  warning: {warning}"
 
 
-def _devices(
+def _print_devices(
     devices: Sequence[StatusJson], holders: Mapping[str, Sequence[str]], *, wide: bool
-) -> list[str]:
+) -> None:
     held = pods(holders)
     columns = {
         "DEVICE": [device["id"] for device in devices],
@@ -80,8 +83,7 @@ def _devices(
         columns |= {"NUMA": numa, "CHECKED": checked, "REASON": reason}
     else:
         columns = {heading: cells for heading, cells in columns.items() if any(cells)}
-    rows = list(zip(*columns.values(), strict=True))
-    return printer.table_lines(list(columns), rows)
+    printer.print_table(list(columns), list(zip(*columns.values(), strict=True)))
 
 
 def _last_check(checked: StatusJson | None) -> str:

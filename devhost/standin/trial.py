@@ -35,13 +35,9 @@ class Trial:
         self._changed = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def running(self, on_change: Callable[[], None] | None = None) -> AsyncIterator[None]:
-        """Start both; stop both at the end.
-
-        Args:
-            on_change: Called when what kubelet knows may have changed.
-        """
-        self.kubelet.on_change = on_change or self._changed.set
+    async def running(self) -> AsyncIterator[None]:
+        """Start both; stop both at the end."""
+        self.kubelet.on_change = self._changed.set
         await self.kubelet.start()
         host = asyncio.create_task(self.host.run(), name="host")
         try:

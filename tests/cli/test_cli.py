@@ -408,7 +408,6 @@ HEAVY: Final = (
     "asyncio",
     "google.protobuf",
     "grpc",
-    "rich",
     "ssl",
     "watchdog",
 )
