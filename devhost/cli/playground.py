@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 import termios
-from typing import Final
+from typing import Any, Final
 
 from devhost.cli import output
 from devhost.host.status import reported
@@ -63,17 +63,18 @@ class Playground:
                     self._say("allocate RESOURCE, or help")
                     while (line := await self._asked()) not in (None, "quit"):
                         await self._execute(line or "")
-                        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)  # after an editor
+                        _set(modes)  # an editor may have left others
                     shown.cancel()
         finally:
-            with contextlib.suppress(termios.error):  # the terminal has gone
-                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
+            _set(modes)
 
     async def _asked(self) -> str | None:
         """Return the next line, ``None`` at the end of the input."""
         self._asking = True
         try:
             return (await in_own_thread("prompt", lambda: input(_PROMPT))).strip()
+        except UnicodeDecodeError:
+            return ""
         except (EOFError, OSError):
             return None
         finally:
@@ -175,3 +176,8 @@ class Playground:
                     process.terminate()
         finally:
             signal.signal(signal.SIGINT, ours)
+
+
+def _set(modes: list[Any]) -> None:
+    with contextlib.suppress(termios.error):  # the terminal has gone
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)

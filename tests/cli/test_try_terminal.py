@@ -106,6 +106,9 @@ async def test_a_mistake_at_the_prompt_is_answered(config: Path) -> None:
             screen.type(f"{command}\r")
             await screen.shows(f"> {command}\r\n")
             await screen.shows(answer)
+        screen.type("\udcff\r")  # a byte that is no text
+        screen.type("help\r")
+        await screen.shows("Tab completes.")
 
 
 async def test_an_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path: Path) -> None:
@@ -126,7 +129,8 @@ async def test_ctrl_c_is_the_editors_and_the_prompt_survives_its_modes(
     config: Path, tmp_path: Path
 ) -> None:
     editor = tmp_path / "editor"
-    save(editor, "#!/bin/sh\ntrap 'stty raw -echo; exit 3' INT\necho editing; cat\n")
+    wait = "while :; do sleep 0.1; done"  # a trap waits for the command that runs
+    save(editor, f"#!/bin/sh\ntrap 'stty raw -echo; exit 3' INT\necho editing; {wait}\n")
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
         modes = screen.modes()
@@ -154,6 +158,20 @@ async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Pa
         over: object = await asyncio.to_thread(select.select, [editing], [], [], WAIT_S)
         os.close(editing)
         assert over == ([editing], [], [])
+
+
+async def test_the_terminal_is_closed_during_an_edit(config: Path, tmp_path: Path) -> None:
+    editor, log = tmp_path / "editor", tmp_path / "log"
+    save(editor, "#!/bin/sh\necho editing; exec cat\n")
+    editor.chmod(0o700)
+    argv = ["bash", "-c", f'exec "$@" 2>{log}', "-", *PROGRAM, "try", str(config)]
+    async with terminal(argv, environment(EDITOR=str(editor))) as screen:
+        await screen.shows("0 of 2")
+        screen.type("edit\r")
+        await screen.shows("editing\r\n")
+        screen.close()
+        await screen.process.wait()
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])

@@ -33,7 +33,7 @@ class Screen:
         return termios.tcgetattr(self._master)
 
     def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
+        os.write(self._master, os.fsencode(text))
 
     async def shows(self, text: str) -> None:
         """Wait until the program writes a text, after the one before."""
