@@ -207,7 +207,8 @@ def commands_page() -> str:
         "Each adds to what is allowed; those with a value can be repeated, and their variables are",
         "split at spaces ('?' matches a space in a path).",
         "A class is one of [these](../devices.md); numbers of raw USB nodes are as `lsusb` prints",
-        "them (`10c4:ea60`, `10c4:*`); paths are resolved, also of block devices and outside of `/dev`.",
+        "them (`10c4:ea60`, `10c4:*`); paths are globs on resolved ones, also of block devices and",
+        "outside of `/dev`.",
         "What each gives away: [security model](../security.md#the-editor).",
         "",
     ]
