@@ -1,7 +1,6 @@
 """``devhost devices``."""
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,19 +88,19 @@ def _show(machine: "Machine", found: "Sequence[Described]", output: str) -> None
             printer.print_json([_as_json(one) for one in found])
         case "yaml":
             from devhost.discovery.entries import EntryWriter
+            from devhost.drafts.draft import resource_lines
 
-            _print_yaml(EntryWriter(machine).of(found))
+            for entry in EntryWriter(machine).of(found):
+                for line in resource_lines(entry):
+                    printer.echo(line)
         case _:
-            _print(found)
+            for number, one in enumerate(found):
+                if number:
+                    printer.echo()
+                _print(one)
 
 
-def _list(
-    machine: "Machine",
-    subsystems: Sequence[str],
-    output: str,
-    *,
-    everything: bool,
-) -> None:
+def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
     tables: dict[str, list[DeviceRow]] = {}
     for one in subsystems or ("usb", "pci"):
         read = {"usb": machine.usb_rows, "pci": machine.pci_rows}.get(one)
@@ -121,7 +120,6 @@ def _list(
         if hidden or not some:
             left = f"{hidden} left out (--all)." if hidden else "none."
             printer.echo(f"{name}: {left}")
-    sys.exit(0)
 
 
 def _counts(row: "DeviceRow", subsystems: Sequence[str]) -> bool:
@@ -129,14 +127,7 @@ def _counts(row: "DeviceRow", subsystems: Sequence[str]) -> bool:
     return bool(subsystems) or "PCI" not in row.values or row.values["NODES"] != "-"
 
 
-def _print(found: "Sequence[Described]") -> None:
-    for number, one in enumerate(found):
-        if number:
-            printer.echo()
-        _print_described(one)
-
-
-def _print_described(one: "Described") -> None:
+def _print(one: "Described") -> None:
     node, state = one.node, one.state
     title = f"/dev/{node.file}" if node and node.file else node.name if node else ""
     if node is None and one.owner is not None:
@@ -165,11 +156,3 @@ def _as_json(one: "Described") -> dict[str, Any]:
         "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
         "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],
     }
-
-
-def _print_yaml(entries: Iterable[dict[str, Any]]) -> None:
-    from devhost.drafts.draft import resource_lines
-
-    for entry in entries:
-        for line in resource_lines(entry):
-            printer.echo(line)

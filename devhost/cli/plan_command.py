@@ -11,7 +11,7 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import completion, options
 from devhost.cli import output as printer
-from devhost.cli.load_valid import load_valid
+from devhost.cli.problems import print_problems
 from devhost.model.config import Config
 from devhost.model.names import resource_name_problem
 
@@ -86,7 +86,7 @@ def command(
             raise click.UsageError("--against cannot be combined with --allocate")
         _compare((against, config), names, policy, node_name, output)
         return
-    (loaded,) = load_valid([config], policy)
+    (loaded,) = _loaded([config], policy)
     wanted = {"": names, "--allocate: ": requests}
     _check_names(wanted, loaded, node_name, config)
     files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
@@ -135,6 +135,19 @@ def _check_names(
                 printer.fail(f"{option}no resource {name} for this node in {file}{hint}")
 
 
+def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
+    """Load configurations and print all problems; exit with status 1 if one is invalid."""
+    from devhost.loading.loader import load
+
+    printer.print_warnings(policy.warnings)
+    found = [load(file, policy) for file in files]
+    print_problems([problem for loaded in found for problem in loaded.problems])
+    configs = [loaded.config for loaded in found if loaded.config is not None]
+    if len(configs) < len(found):
+        sys.exit(1)
+    return configs
+
+
 def _compare(
     files: tuple[str, str],
     names: Sequence[str],
@@ -147,7 +160,7 @@ def _compare(
     old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    before, after = load_valid(files, policy)
+    before, after = _loaded(files, policy)
     found = changes(before, after, node_name)
     if missing := {*names} - {one.name for one in found}:
         hint = printer.resource_hint(min(missing), [one.name for one in found])
