@@ -86,7 +86,9 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
-_REFUSED: Final = "without --pod-resources, devhost rejects this file while it offers such devices"
+_REFUSED: Final = (
+    "without --pod-resources, devhost rejects this file once pods were given such devices"
+)
 _REGISTERS: Final = "registers again; no device is allocatable meanwhile"
 _FIRST_WINS: Final = "nodes that several resources find belong to the first of them"
 

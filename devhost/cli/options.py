@@ -208,9 +208,10 @@ def kubelet_options(command: _Command) -> _Command:
                 type=Path,
                 metavar="DIRECTORY",
                 shell_complete=completion.directories,
-                help="Directory for state that is kept across restarts: the resource names and IDs "
-                "of devices, the pods that devices were prepared for (both shared by all instances "
-                "on the node), and the last good configuration, for a start with an invalid one.",
+                help="Directory for state that is kept across restarts: under which names pods "
+                "were given devices, the pods that devices were prepared for (both shared by all "
+                "instances on the node), and the last good configuration, for a start with an "
+                "invalid one.",
             ),
             click.option(
                 "--last-good",

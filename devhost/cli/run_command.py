@@ -127,7 +127,7 @@ def _usable(plugin_dir: Path) -> Path:
 
     Links are not resolved, so that a later change of their target takes effect.
     """
-    from devhost.kubelet.instances import path_length_problem
+    from devhost.kubelet.resource_lock import path_length_problem
 
     if not options.within_time("--plugin-dir", plugin_dir.is_dir):
         hint = "; kubelet makes it; without a kubelet, use `devhost try`"

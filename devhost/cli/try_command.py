@@ -63,7 +63,7 @@ def run(
     from devhost.host.process import raise_descriptor_limit, until_signal
     from devhost.host.supervisor import Settings
     from devhost.hostfs.files import HostFiles
-    from devhost.kubelet.instances import path_length_problem
+    from devhost.kubelet.resource_lock import path_length_problem
     from devhost.observe import logs
     from devhost.standin.trial import Trial
 

@@ -211,26 +211,25 @@ def read_state(path: Path) -> bytes | None:
     Raises:
         OSError: It cannot be read.
     """
-    move_large_aside(path)
     try:
         with path.open("rb") as stream:
-            return stream.read(STATE_BYTES_MAX)
+            raw = stream.read(STATE_BYTES_MAX + 1)
     except FileNotFoundError:
         return None
+    if len(raw) > STATE_BYTES_MAX:
+        move_aside(path, f"larger than {STATE_BYTES_MAX >> 20} MiB")
+        return None
+    return raw
 
 
-def move_large_aside(path: Path) -> None:
-    """Rename a file that is larger than any that devhost writes, and say so.
+def move_aside(path: Path, why: str) -> None:
+    """Rename a file that is none of devhost's, or damaged, and say so.
 
     Raises:
         OSError: It cannot be renamed.
     """
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > STATE_BYTES_MAX:
-            aside = path.with_name(f"{path.name}.damaged")
-            path.replace(aside)
-            most = f"{STATE_BYTES_MAX >> 20} MiB"
-            _LOG.warning("%s is larger than %s, moved to %s", path, most, aside)
+    aside = path.replace(path.with_name(f"{path.name}.damaged"))
+    _LOG.warning("%s is %s, moved to %s", path, why, aside)
 
 
 def replace_file(

@@ -45,8 +45,8 @@ def status(host: Host) -> Json:
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
-    if why := host.shared.owners.problem:
-        shown["troubles"].append(f"cannot save node owners: {why}")
+    if why := host.shared.owners.records.problem:
+        shown["troubles"].append(f"cannot save allocated devices: {why}")
     if problem := host.shared.directory.requests.trouble:
         shown["troubles"].append(problem)
     shown["troubles"] += _troubles(shown)

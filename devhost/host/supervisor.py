@@ -1,6 +1,7 @@
 """All resources of a process: start, keep going, stop."""
 
 import asyncio
+import functools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from devhost.immutable import immutable
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.resource_lock import is_served
 from devhost.kubelet.served_names import ServedNames
 from devhost.kubelet.servicer import RESULTS
 from devhost.model.config import Config, Resource
@@ -123,7 +125,7 @@ class Host:
             served_names=ServedNames(pod_resources) if pod_resources else None,
             owners=Owners(
                 holders,
-                directory.instances,
+                directory,
                 settings.state_dir,
                 assume_free=settings.assume_free,
                 leave_after=settings.leave_after,
@@ -291,11 +293,12 @@ class Host:
 
     async def _clear_cdi(self) -> None:
         """Remove the CDI specs of resources that are no longer declared and that no pod holds."""
-        instances, holders = self._shared.directory.instances, self._shared.holders
+        directory, holders = self._shared.directory, self._shared.holders
         await holders.until_known()
         needed = self._runners.keys() | holders.resources()
         try:
-            removed = await self._shared.cdi_files.remove_stale(needed, instances.serves)
+            served = functools.partial(is_served, directory.path)
+            removed = await self._shared.cdi_files.remove_stale(needed, served)
         except OSError as error:
             reason = {"fields": {"reason": str(error)}}
             _LOG.warning("stale CDI specs could not be looked for", extra=reason)

@@ -12,6 +12,7 @@ ten thousand as in a list of ten.
 """
 
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ class DeviceList:
 
     Attributes:
         ids_held_by_pods: Returns the IDs that pods hold, as far as that is known.
+        last_call_ended: When the last Allocate or GetPreferredAllocation ended.
         version: Goes up when the list changes.
         lists_sent: How many lists were sent, on all streams.
         left_count: How many IDs have left the list.
@@ -95,6 +97,7 @@ class DeviceList:
         "_numa_counts",
         "_streams",
         "ids_held_by_pods",
+        "last_call_ended",
         "left_count",
         "lists_sent",
         "omitted",
@@ -114,6 +117,7 @@ class DeviceList:
         self._streams: set[Stream] = set()
         self._calls: set[Call] = set()
         self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
+        self.last_call_ended = -math.inf
         self.version = 0
         self.lists_sent = 0
         self.left_count = 0
@@ -153,10 +157,6 @@ class DeviceList:
     def drained(self) -> bool:
         """Whether nothing is listed, and kubelet knows."""
         return not self._entries and not self._kubelet_has_devices
-
-    def resend(self) -> None:
-        """Make every stream send the list once more."""
-        self.version += 1
 
     # ── what is to be advertised ──
 
@@ -326,6 +326,7 @@ class DeviceList:
         self._calls.add(call)
         return call
 
-    def end_call(self, call: Call) -> None:
+    def end_call(self, call: Call, now: float) -> None:
         """Record the end of a call."""
         self._calls.discard(call)
+        self.last_call_ended = now

@@ -1,9 +1,9 @@
-"""Kubelet's plugin directory: kubelet itself, and the other instances of devhost."""
+"""Kubelet's plugin directory, and kubelet itself."""
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,20 +14,14 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet import call_log
 from devhost.kubelet.channel import open_channel
-from devhost.kubelet.instances import Instances, resource_hash
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket, SocketIdentity
-from devhost.kubelet.liveness import Liveness
 from devhost.kubelet.requests import Requests
+from devhost.kubelet.resource_lock import ResourceLock
 
-REGISTER_TIMEOUT_S: Final = 15.0  # an older instance waits for a newer one for longer than that
+REGISTER_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
-_SHARED_POLL_S: Final = 1.0  # with another instance: when one is killed there is no event
-_REFUSED_POLL_S: Final = 0.05  # a socket that refuses a connection is tried a second time
-_BURST_S: Final = 0.01
 _CONNECT_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _CONNECT_MAX_S: Final = 1.0
-_PAUSE_PER_READ: Final = 10  # reading the directory takes a tenth of the time at most
-_PAUSE_MAX_S: Final = 1.0  # but no registration waits for long, because one reading took long
 _GONE_S: Final = 10.0
 _CONCURRENT_MAX: Final = 32
 _LOG: Final = logging.getLogger(__name__)
@@ -38,7 +32,7 @@ class DirectoryGoneError(KubeletError):
 
 
 class PluginDirectory:
-    """Watches for kubelet and for other instances of devhost; registers.
+    """Watches for kubelet; registers.
 
     Attributes:
         restarts: How often a resource was registered with another kubelet than before.
@@ -50,16 +44,11 @@ class PluginDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._kubelet = KubeletSocket(path)
-        self._check_due = asyncio.Event()
-        self.instances = Instances(path)
-        self._liveness = Liveness(self.instances.sockets_of, self._check_due.set)
-        self.instances.answers = self._liveness.answers
+        self._locks: dict[str, ResourceLock] = {}
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self.requests = Requests()
         self._changed = asyncio.Event()
-        self._subscribers: dict[str, set[Callable[[], None]]] = {}
-        self._reading: asyncio.Task[None] | None = None
-        self._next_read = 0.0
+        self._subscribers: set[Callable[[], None]] = set()
         self._connecting_to: asyncio.Task[SocketIdentity] | None = None
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: SocketIdentity | None = None
@@ -72,55 +61,44 @@ class PluginDirectory:
     def on_change(self, path: str | None = None) -> None:
         """Check what changed in the directory: one entry, or anything if there is no path."""
         name = path.rpartition("/")[2] if path else KUBELET_SOCKET
-        if path is None or self.instances.may_be_other(name):
-            self._check_due.set()
         if name == KUBELET_SOCKET and (identity := self.identity()) != self._known:
             self._known = identity
-            self._notify(self._subscribers)
-
-    def _notify(self, resources: Iterable[str]) -> None:
-        self._changed.set()
-        for resource in tuple(resources):
-            for notice in tuple(self._subscribers.get(resource, ())):
+            self._changed.set()
+            for notice in tuple(self._subscribers):
                 notice()
 
-    def subscribe(self, resource: str, notice: Callable[[], None]) -> None:
-        """Call `notice` whenever kubelet.sock, or which instances serve a resource, changed."""
-        self._subscribers.setdefault(resource_hash(resource), set()).add(notice)
+    def subscribe(self, notice: Callable[[], None]) -> None:
+        """Call `notice` whenever kubelet.sock changed."""
+        self._subscribers.add(notice)
 
-    def unsubscribe(self, resource: str, notice: Callable[[], None]) -> None:
+    def unsubscribe(self, notice: Callable[[], None]) -> None:
         """Undo `subscribe`."""
-        of_resource = self._subscribers[resource_hash(resource)]
-        of_resource.discard(notice)
-        if not of_resource:
-            del self._subscribers[resource_hash(resource)]
+        self._subscribers.discard(notice)
+
+    def lock(self, resource: str) -> ResourceLock:
+        """Return the lock of a resource: one devhost at a time serves it."""
+        return self._locks.setdefault(resource, ResourceLock(self.path, resource))
 
     def identity(self) -> SocketIdentity | None:
         """Return what differs from one kubelet.sock to the next; ``None`` if there is none."""
         return self._kubelet.identity()
 
-    def replaced(self, identity: SocketIdentity) -> bool:
+    def replaced(self, identity: SocketIdentity | None) -> bool:
         """Whether another kubelet took the place of the one with this identity."""
         return self._kubelet.replaced(identity)
 
-    # ── the other instances ──
-
     async def run(self) -> None:
-        """Check for other instances after each event, and regularly in case the watch missed one.
+        """Check the directory regularly, in case the watch missed something.
 
         Raises:
             DirectoryGoneError: The directory was unlinked and the path leads to no new one.
         """
         descriptor = self._open()
-        self._check_due.set()  # for the instances that are there already
         gone_since: float | None = None
         clock = asyncio.get_running_loop().time
         try:
             while True:
-                await self._until_check_due()
-                self._check_instances()
                 self.on_change()
-                self._check_due.clear()
                 if descriptor is None or self._is_another(descriptor):
                     if descriptor is not None:
                         os.close(descriptor)
@@ -129,55 +107,10 @@ class PluginDirectory:
                 gone_since = (gone_since or clock()) if unlinked else None
                 if gone_since is not None and clock() - gone_since >= _GONE_S:
                     raise DirectoryGoneError(f"{self.path} was removed and not recreated")
+                await asyncio.sleep(_POLL_S)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
-
-    async def _until_check_due(self) -> None:
-        pause = _POLL_S if self.instances.alone else _SHARED_POLL_S
-        if self.instances.has_refused:
-            pause = _REFUSED_POLL_S
-        try:
-            async with asyncio.timeout(pause):
-                await self._check_due.wait()
-            await asyncio.sleep(_BURST_S)  # one check for a thousand sockets of our own
-        except TimeoutError:
-            pass
-
-    def _check_instances(self) -> None:
-        changed, removed = self.instances.check_all()
-        if removed:
-            _LOG.info("removed dead sockets", extra={"fields": {"count": removed}})
-        if changed:
-            self._notify(changed)
-        self._liveness.probe(self.instances.listed())
-
-    async def until_others_known(self, resource: str) -> None:
-        """Wait until it is known which other instances have a socket for a resource, and answer.
-
-        What changes in the directory before this call is seen.
-        """
-        await self.read()
-        await self._liveness.until_known(self.instances.listed(resource))
-        self.instances.check(resource)
-
-    async def read(self) -> None:
-        """Read the directory (`Instances.read_directory`), not earlier than this call.
-
-        Calls share a reading that has not begun: a thousand resources call at a time.
-        """
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read(), name="read the plugin directory")
-        await asyncio.shield(self._reading)
-
-    async def _read(self) -> None:
-        clock = asyncio.get_running_loop().time
-        await asyncio.sleep(self._next_read - clock())
-        self._reading = None
-        began = clock()
-        self.instances.read_directory()
-        pause = _PAUSE_PER_READ * (clock() - began)
-        self._next_read = clock() + min(pause, _PAUSE_MAX_S)
 
     def _open(self) -> int | None:
         try:
@@ -296,9 +229,7 @@ class PluginDirectory:
 
     async def close(self) -> None:
         """Close the connection to kubelet, and end what is running."""
-        for task in (self._reading, self._connecting_to):
-            if task is not None:
-                task.cancel()
+        if self._connecting_to is not None:
+            self._connecting_to.cancel()
         self._kubelet.close()
-        await self._liveness.close()
         await self._close_channel(self._channel)

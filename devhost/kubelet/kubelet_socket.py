@@ -55,7 +55,7 @@ class KubeletSocket:
         self._descriptor = descriptor
         self._serial += before != self._device_inode
 
-    def replaced(self, identity: SocketIdentity) -> bool:
+    def replaced(self, identity: SocketIdentity | None) -> bool:
         """Whether another kubelet took the place of the one with this identity."""
         return self.identity() not in (identity, None)
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.instances import mark_registered, mark_standby
 from devhost.kubelet.kubelet_socket import SocketIdentity
+from devhost.kubelet.resource_lock import fresh_name
 from devhost.kubelet.served_names import ServedNames
 from devhost.kubelet.server import PluginServer
 from devhost.kubelet.servicer import AllocationBackend
@@ -18,15 +18,14 @@ from devhost.model.state import State
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
 END_TIMEOUT_S: Final = 2.0
-HANDOVER_TIMEOUT_S: Final = 20.0
-_HANDOVER_POLL_S: Final = 0.05
+_AFTER_CALL_S: Final = 0.1  # in which kubelet has processed an answer
+_LOCK_POLL_S: Final = 0.05  # while another instance has the lock
 STEADY_S: Final = 10.0  # a stream that lived so long was no failure
 # After the first ended stream immediately, then with growing pauses. An old kubelet may complete
 # a registration that failed for us, so after a failure there is always a pause.
 _PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FAILURE_PAUSE_S: Final = 1.0
-_NEWER: Final = "a newer instance of devhost serves it"
-_SUPERSEDED: Final = "another instance of devhost took over, because this one did not answer"
+_ELSEWHERE: Final = "another instance of devhost serves it"
 _TAKEN: Final = (
     "another device plugin on this node serves {0}: remove it, or allow both with "
     "--allow-resource {0}"
@@ -59,6 +58,7 @@ class Registration:
         self._backend, self._directory, self._report = backend, directory, report
         self._served = served
         self._server: PluginServer | None = None
+        self._lock = directory.lock(backend.name)
         self._ends = 0  # of streams and attempts, since the last steady stream
 
     def notify(self) -> None:
@@ -73,41 +73,43 @@ class Registration:
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
-        while True:
-            await self._until_newest()
-            if problem := self._directory.kubelet_problem():
-                self._report(State.WAITING, problem)
-            identity = await self._directory.until_kubelet()
-            await self._until_free()
-            try:
-                async with self._serving() as server:
-                    older = await self._register(server, identity)
-                    reason = _NEWER
-                    if older is not None:
-                        reason = await self._until_to_be_renewed(server, identity, older)
-                if reason != _NEWER:
+        try:
+            while True:
+                try:
+                    await self._until_locked()
+                    if problem := self._directory.kubelet_problem():
+                        self._report(State.WAITING, problem)
+                    identity = await self._directory.until_kubelet()
+                    await self._until_free()
+                    async with self._serving() as server:
+                        await self._register(server, identity)
+                        reason = await self._until_to_be_renewed(server, identity)
                     self._report(State.SERVING, reason)
                     await self._pause(identity)
-            except (KubeletError, OSError) as error:
-                self._report(State.BACKING_OFF, str(error))
-                await self._pause(identity, at_least=_FAILURE_PAUSE_S)
+                except (KubeletError, OSError) as error:
+                    self._report(State.BACKING_OFF, str(error))
+                    await self._pause(self._directory.identity(), at_least=_FAILURE_PAUSE_S)
+        finally:
+            # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
+            # and dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
+            ended = self._backend.device_list.last_call_ended
+            try:
+                await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
+            finally:
+                self._lock.release()
 
-    async def _until_newest(self) -> None:
-        """Wait while a newer instance lives: kubelet sends Allocate to the last to register."""
-        instances, name = self._directory.instances, self._backend.name
-        if instances.newer(name):
-            self._report(State.WAITING, _NEWER)
-            await self._until(lambda: not instances.newer(name))
+    async def _until_locked(self) -> None:
+        """Wait while another instance serves the resource: kubelet gets one list at a time."""
+        while not self._lock.acquire():
+            self._report(State.WAITING, _ELSEWHERE)
+            await asyncio.sleep(_LOCK_POLL_S)
 
     async def _until_free(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
         if self._served is None:
             return
-        name, instances, pause = self._backend.name, self._directory.instances, _TAKEN_POLL_S
-        await self._directory.until_others_known(name)
-        while not instances.older(name) and not instances.newer(name):
-            if not await self._served.has(name):
-                return
+        name, pause = self._backend.name, _TAKEN_POLL_S
+        while await self._served.has(name):
             if pause > _TAKEN_POLL_S:
                 self._report(State.WAITING, _TAKEN.format(name))
             await asyncio.sleep(pause)
@@ -116,7 +118,7 @@ class Registration:
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:
         async with self._directory.concurrency:
-            endpoint = self._directory.instances.fresh_name(self._backend.name)
+            endpoint = fresh_name(self._backend.name)
             directory = self._directory
             server = PluginServer(self._backend, directory.path, endpoint, directory.requests)
             await server.start()
@@ -128,43 +130,10 @@ class Registration:
             self._server = None
             await server.stop()
 
-    async def _register(
-        self, server: PluginServer, identity: SocketIdentity
-    ) -> frozenset[str] | None:
-        """Register; return the older instances that live, or ``None`` if a newer one does."""
-        instances, name = self._directory.instances, self._backend.name
-        await self._until_older_on_standby()
-        if instances.newer(name):
-            return None
-        if server.servicer.superseded:
-            raise KubeletError(_SUPERSEDED)
-        instances.supersede(name)
-        older = instances.older(name)
+    async def _register(self, server: PluginServer, identity: SocketIdentity) -> None:
         await self._unless_replaced(identity, self._register_and_connect(server))
-        mark_registered(server.path)
         self._directory.record_registered(identity)
         self._report(State.REGISTERED, None)
-        return older
-
-    async def _until_older_on_standby(self) -> None:
-        """Wait until no older instance that answers sends lists or allocates devices.
-
-        Two may register at the same moment (they do whenever kubelet restarts under both), and one
-        may be gone before the other has seen it. So each makes its socket, then reads the
-        directory: an older instance that sees a newer one goes on standby; a newer one waits
-        until the older one has seen it.
-
-        Raises:
-            KubeletError: An older instance answers, but does not go on standby.
-        """
-        instances, name = self._directory.instances, self._backend.name
-        await self._directory.until_others_known(name)
-        try:
-            async with asyncio.timeout(HANDOVER_TIMEOUT_S):
-                while instances.active_older(name) and not instances.newer(name):  # noqa: ASYNC110 (processes)
-                    await asyncio.sleep(_HANDOVER_POLL_S)
-        except TimeoutError:
-            raise KubeletError("an older instance of devhost does not give way") from None
 
     async def _unless_replaced(self, identity: SocketIdentity, work: Awaitable[None]) -> None:
         """Do what needs a kubelet, but not longer than that kubelet is there."""
@@ -180,14 +149,6 @@ class Registration:
                     await work
         except TimeoutError:
             raise KubeletError("another kubelet took the place of the one that was asked") from None
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what kubelet or the other instances do."""
-        changed = asyncio.Event()
-        with self._subscribed(changed.set):
-            while not condition():
-                await changed.wait()
-                changed.clear()
 
     async def _register_and_connect(self, server: PluginServer) -> None:
         """Register, and wait until kubelet has opened its stream."""
@@ -207,20 +168,15 @@ class Registration:
             except TimeoutError:
                 raise KubeletError("registered, but the kubelet opened no stream") from None
 
-    async def _until_to_be_renewed(
-        self, server: PluginServer, identity: SocketIdentity, older: frozenset[str]
-    ) -> str:
+    async def _until_to_be_renewed(self, server: PluginServer, identity: SocketIdentity) -> str:
         """Return, with the reason, when the resource has to be registered again.
 
         Args:
             server: What is registered.
             identity: The kubelet it is registered with.
-            older: The older instances that lived just before.
         """
-        servicer, instances, name = server.servicer, self._directory.instances, self._backend.name
-        clock = asyncio.get_running_loop().time
-        since = clock()
-        changed = servicer.streams.changed
+        servicer, clock = server.servicer, asyncio.get_running_loop().time
+        since, changed = clock(), servicer.streams.changed
         with self._subscribed(changed.set):
             while servicer.streams.kubelets_is_open:
                 changed.clear()
@@ -231,56 +187,34 @@ class Registration:
                     break
                 if servicer.options_changed:
                     return "its options changed"
-                if reason := await self._follow_newest(server):
-                    return reason
-                if older - instances.older(name):
-                    if instances.older(name) and not servicer.standby:
-                        return "an older instance has gone, and the kubelet may prefer another"
-                    self._backend.device_list.resend()  # the last list may have been the other's
-                    servicer.notify()
-                older = instances.older(name)
                 await changed.wait()
         self._directory.recheck_kubelet()
         if clock() - since >= STEADY_S:
             self._ends = 0
         return _REPLACED if servicer.streams.kubelets_is_open else "the kubelet ended the stream"
 
-    async def _follow_newest(self, server: PluginServer) -> str | None:
-        """Go on standby if there is a newer instance; return a reason to register again."""
-        instances, name = self._directory.instances, self._backend.name
-        superseded = not server.servicer.standby and server.servicer.superseded
-        if superseded:  # perhaps this process was stopped, and does not know the others
-            await self._directory.until_others_known(name)
-        if instances.newer(name):
-            await self._go_on_standby(server)
-            return None
-        if server.servicer.standby:
-            return "the newer instance of devhost has gone, or does not answer"
-        return _SUPERSEDED if superseded else None
-
-    async def _go_on_standby(self, server: PluginServer) -> None:
-        """Stop sending lists and allocating; then mark the socket."""
-        if not server.servicer.standby:
-            server.servicer.standby = True
-            self._report(State.WAITING, _NEWER)
-            await server.servicer.until_idle()
-            mark_standby(server.path)
-
     @contextlib.contextmanager
     def _subscribed(self, notice: Callable[[], None]) -> Iterator[None]:
-        """Call `notice` when kubelet or the other instances change."""
-        self._directory.subscribe(self._backend.name, notice)
+        """Call `notice` when kubelet changes."""
+        self._directory.subscribe(notice)
         try:
             yield
         finally:
-            self._directory.unsubscribe(self._backend.name, notice)
+            self._directory.unsubscribe(notice)
 
-    async def _pause(self, identity: SocketIdentity, at_least: float = 0.0) -> None:
+    async def _pause(self, identity: SocketIdentity | None, at_least: float = 0.0) -> None:
         """Wait before the next attempt, longer each time, but not when another kubelet came."""
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1
-        with contextlib.suppress(TimeoutError):
+        another = asyncio.Event()
+
+        def check() -> None:
+            if self._directory.replaced(identity):
+                another.set()
+
+        with self._subscribed(check), contextlib.suppress(TimeoutError):
+            check()
             async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
-                await self._until(lambda: self._directory.replaced(identity))
-        if self._directory.replaced(identity):
+                await another.wait()
+        if another.is_set():
             self._ends = 0

@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 
 from devhost import limits
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.kubelet.instances import is_standby
 from devhost.kubelet.requests import RequestError, Requests, id_count
 from devhost.kubelet.servicer import AllocationBackend, Servicer
 
@@ -47,7 +46,7 @@ class PluginServer:
         self.endpoint = endpoint
         self._directory = directory
         self.path = directory / self.endpoint
-        self.servicer = Servicer(backend, functools.partial(is_standby, self.path))
+        self.servicer = Servicer(backend)
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_Handlers(self.servicer, backend, requests),))
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -21,12 +21,10 @@ from devhost.model.names import printable
 # pkg/kubelet/cm/devicemanager/endpoint.go, allocate).
 ALLOCATE_TIMEOUT_S: Final = 5.0
 RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
-_AFTER_ALLOCATE_S: Final = 0.5  # in which kubelet has processed the answer to an Allocate
 WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read would keep IDs in the list
 _ID_SHOWN_MAX: Final = 100
 _TEXT_MAX: Final = 4000  # of an error; gRPC's client takes 8 KiB of metadata
 _CANCELLED: Final = "the kubelet cancelled the call"
-_SUPERSEDED: Final = "another instance of devhost takes over"
 _LOG: Final = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
@@ -86,28 +84,13 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     Attributes:
         streams: The open ListAndWatch calls.
-        standby: Whether another instance serves the resource: only the first list of a stream is
-            sent, and Allocate is refused.
         pre_start_required: What kubelet got as an option; it asks once per registration.
     """
 
-    def __init__(
-        self, backend: AllocationBackend, superseded: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Serve no stream yet.
-
-        Args:
-            backend: What answers for the resource.
-            superseded: Returns whether another instance took over, perhaps while this process
-                was stopped; called before anything is sent.
-        """
-        self._backend, self._superseded = backend, superseded
+    def __init__(self, backend: AllocationBackend) -> None:
+        self._backend = backend
         self._closing = False
         self.streams = Streams()
-        self._calls = 0
-        self._idle: asyncio.Event | None = None  # set when no call is running; only if awaited
-        self._last_call_ended = -_AFTER_ALLOCATE_S
-        self.standby = False
         self.pre_start_required = backend.pre_start_required
 
     @property
@@ -115,30 +98,9 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """Whether the options in force differ from those that kubelet got."""
         return self.pre_start_required != self._backend.pre_start_required
 
-    @property
-    def superseded(self) -> bool:
-        """Whether another instance took over; if so, the registration is woken to check it."""
-        superseded = self._superseded()
-        if superseded:
-            self.streams.changed.set()
-        return superseded
-
     def notify(self) -> None:
         """Make every stream send the list, if it changed since the last time."""
         self.streams.wake_all()
-
-    async def until_idle(self) -> None:
-        """Wait until no call is running, and kubelet has processed the answer to the last one.
-
-        When kubelet has the answer to an Allocate it looks up its IDs in the list once more, and
-        dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
-        """
-        if self._calls:
-            self._idle = self._idle or asyncio.Event()
-            await self._idle.wait()
-        await asyncio.sleep(
-            self._last_call_ended + _AFTER_ALLOCATE_S - asyncio.get_running_loop().time()
-        )
 
     def close(self) -> None:
         """End every stream."""
@@ -165,9 +127,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
         version = -1
         try:
             while not self._closing:
-                changed = version != device_list.version and not (self.standby and version >= 0)
                 pause = None
-                if changed and not self.superseded:
+                if version != device_list.version:
                     pause = device_list.pause(stream, clock())
                 if pause == 0:
                     version, message = device_list.version, device_list.begin_send(stream)
@@ -192,10 +153,6 @@ class Servicer(pb_grpc.DevicePluginServicer):
         name, loop = self._backend.name, asyncio.get_running_loop()
         ids = [each for one in request.container_requests for each in one.devices_ids]
         began, result, text = loop.time(), "cancelled", _CANCELLED
-        if self.standby or self.superseded:
-            self._backend.allocated(ids, "refused", 0.0)
-            call_log.log_not_allocated(name, ids, "refused", _SUPERSEDED)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{name}: {_SUPERSEDED}")
         deadline = began + ALLOCATE_TIMEOUT_S
         try:
             answers = [
@@ -214,12 +171,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.exception("allocation failed unexpectedly")
             result, code, text = "error", grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
-            if not self.superseded:
-                result = "ok"
-                # After the answer, which the kubelet waits for in its main loop.
-                loop.call_soon(call_log.log_allocated, name, answers, loop.time() - began)
-                return response
-            result, code, text = "refused", grpc.StatusCode.UNAVAILABLE, f"{name}: {_SUPERSEDED}"
+            result = "ok"
+            # After the answer, which the kubelet waits for in its main loop.
+            loop.call_soon(call_log.log_allocated, name, answers, loop.time() - began)
+            return response
         finally:
             ended = loop.time()
             self._backend.allocated(ids, result, ended - began)
@@ -265,8 +220,6 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, one: pb.ContainerPreferredAllocationRequest, deadline: float
     ) -> Sequence[str]:
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
-        if self.standby or self.superseded:
-            return ()
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._backend.preferred(available, must, one.allocation_size)
@@ -305,17 +258,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
     def calling(self) -> Iterator[None]:
         """Keep the IDs that a call may use in the list until it ends."""
         clock = asyncio.get_running_loop().time
-        self._calls += 1
         call = self._backend.device_list.begin_call(clock())
         try:
             yield
         finally:
-            self._backend.device_list.end_call(call)
-            self._calls -= 1
-            self._last_call_ended = clock()
-            if not self._calls and self._idle is not None:
-                self._idle.set()
-                self._idle = None
+            self._backend.device_list.end_call(call, clock())
 
 
 class Streams:

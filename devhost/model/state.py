@@ -19,7 +19,7 @@ class State(StrEnum):
     REGISTERED = "Registered"
     """Registered with kubelet, with an open stream."""
     WAITING = "Waiting"
-    """Waiting for kubelet, or for a newer instance that serves the resource."""
+    """Waiting for kubelet, or while another instance serves the resource."""
     BACKING_OFF = "BackingOff"
     """Failed; a retry follows."""
     DRAINING = "Draining"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from devhost.kubelet.instances import path_length_problem
+from devhost.kubelet.resource_lock import path_length_problem
 
 _PREFIX: Final = "devhost-"
 _SHORTEST: Final = "/tmp"  # noqa: S108 (only the parent of a directory with a random name)

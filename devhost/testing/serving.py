@@ -11,7 +11,7 @@ from devhost.allocation.policy import Policy
 from devhost.host.config.source import log_problems
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.instances import path_length_problem
+from devhost.kubelet.resource_lock import path_length_problem
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
 from devhost.loading.loaded import Loaded

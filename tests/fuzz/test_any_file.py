@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
 from devhost.host.cdi.files import CdiFiles
-from devhost.host.ownership import owner_file
-from devhost.host.ownership.owner_file import Journal, Owner, OwnerRecord
+from devhost.host.ownership import record_store
+from devhost.host.ownership.record_store import RecordFile
+from devhost.host.ownership.records import Owner, Record
 from devhost.host.prestart import holder_records
 from devhost.host.prestart.holder_records import Fresh, Holder, HolderRecords
 from devhost.model.allocation import MountSpec
@@ -112,25 +113,22 @@ def _fail(constant: str) -> Any:
 # ── the state directory ──
 
 OWNER: Final = Owner(NAME, "0", shared=False)
-RECORD: Final = OwnerRecord(OWNER, "/dev/x", "/dev/x", (1, 3, 5, 7), "boot")
-OTHER: Final = OwnerRecord(Owner(NAME, "1", shared=True), "/dev/y", "/dev/z", (1, 5, 5, 8), "boot")
+RECORD: Final = Record(OWNER, "char 1:3", "/dev/x", "/dev/x", "boot")
+OTHER: Final = Record(Owner(NAME, "1", shared=True), "char 1:5", "/dev/y", "/dev/z", "boot")
 
 
 @fuzzed(0.05, 150, content=files(
-    owner_file._dumped(RECORD), replaced(**json.loads(owner_file._dumped(RECORD)), dropped=True, overlap=True)))  # fmt: skip
-def test_the_journal_of_owners(content: bytes) -> None:
-    """What can be read of it is used, and what is appended can be read by the next process."""
+    json.dumps([record_store._dumped(RECORD)]).encode(), st.lists(replaced(**{**record_store._dumped(RECORD), "overlap": True}), max_size=2)))  # fmt: skip
+def test_the_file_of_records(content: bytes) -> None:
+    """It is read as a whole or moved aside, and what is added can be read by the next process."""
     with tempfile.TemporaryDirectory() as place, bounded():
-        path = Path(place, "nodes", "records.jsonl")
-        path.parent.mkdir()
-        path.write_bytes(content)
-        others, refused, _problem = Journal(Path(place)).exchange([OTHER])
-        for one in others:
-            assert all(isinstance(part, int) for part in one.identity)
-            assert isinstance(hash((one.keys("boot"), one.place, str(one.owner))), int)
-        found, _, problem = Journal(Path(place)).exchange([])
-        assert problem is None, "it was rewritten"
+        file = RecordFile(Path(place))
+        file.path.write_bytes(content)
+        found, refused = file.update([OTHER], (), ())
+        for one in found:
+            assert isinstance(hash((*one.keys("boot"), one.place, str(one.owner))), int)
         assert (OTHER in found) != (OTHER in refused)
+        assert RecordFile(Path(place)).update([], (), ()) == (found, [])
 
 
 HOLDERS: Final = holder_records._dumped(NAME, {"0": Fresh("m"), "1": Holder("ns/pod", "m")})

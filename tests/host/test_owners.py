@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from devhost.errors import AllocationError
 from devhost.host.holders import Holders
-from devhost.host.ownership import owner_index as module
-from devhost.host.ownership.owner_file import Owner
-from devhost.host.ownership.owners import Owners, owner_of
+from devhost.host.ownership import record_store as module
+from devhost.host.ownership.owners import Owners
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.kubelet.instances import Instances
+from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.podresources import HeldBy, PodResources
 from devhost.loading.shapes import shaped
 from devhost.model.config import Resource
@@ -45,21 +45,29 @@ def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) ->
 
 
 def owners(state: Path | None = None, told: Told | None = None, **more: bool) -> Owners:
-    return Owners(
+    who = Owners(
         Holders(told),
-        Instances(Path("/nowhere")),
+        PluginDirectory(Path("/nowhere")),
         state,
         assume_free=more.get("assume_free", False),
         leave_after=0.0,
     )
+    for name in (A, B):
+        who.serve(name, DeviceList(0.0), lambda: None)
+    return who
 
 
-async def healthy(who: Owners, declared: Resource, one: HostDevice) -> bool:
-    """Offer a device, and say whether that may be."""
-    await who.keep(declared, [one])
-    snapshot = who.judged(declared, Snapshot({one.id: one}))
-    if snapshot.devices[one.id].healthy:
-        who.offered(declared.name, {owner_of(declared, one)})
+def published(who: Owners, declared: Resource, *found: HostDevice) -> list[str | None]:
+    """Publish devices, and return why they are unhealthy."""
+    judged = who.judged(declared, Snapshot({one.id: one for one in found}))
+    who.published(declared, judged)
+    return [one.reason for one in judged.devices.values()]
+
+
+async def allocated(who: Owners, declared: Resource, one: HostDevice) -> bool:
+    """Publish a device, allocate it if it is healthy, and return whether that was so."""
+    if published(who, declared, one) == [None]:
+        await who.allocated(declared, [one])
         return True
     return False
 
@@ -72,71 +80,125 @@ async def healthy(who: Owners, declared: Resource, one: HostDevice) -> bool:
         pytest.param(resource(A), device("b"), False, id="another ID"),
         pytest.param(resource(A, replicas=2), device("a"), False, id="shares of it"),
         pytest.param(resource(B), device("a", path="/dev/y"), False, id="under another path"),
-        pytest.param(resource(B), device("a", inode=2), True, id="another node at its path"),
+        pytest.param(resource(B), device("a", inode=2), False, id="a second node of its number"),
         pytest.param(resource(B), device("a", number=65), True, id="another number"),
     ],
 )
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_node_is_offered_under_one_name(
+async def test_what_was_allocated_is_offered_under_one_name(
     tmp_path: Path, later: Resource, again: HostDevice, free: bool, restarted: bool
 ) -> None:
     first = owners(tmp_path)
-    assert await healthy(first, resource(A), device("a"))
-    second = owners(tmp_path) if restarted else first
-    assert await healthy(second, later, again) is free
+    assert await allocated(first, resource(A), device("a"))
+    second = first
+    if restarted:
+        second = owners(tmp_path)
+        assert await second.load() == {A: {"/dev/x"}}
+    assert await allocated(second, later, again) is free
+
+
+async def test_what_was_not_allocated_waits_for_the_list_alone() -> None:
+    """No pod has it; once its former name has left the kubelet's list, it is anybody's."""
+    who, device_list, looks = owners(), DeviceList(0.0), asyncio.Event()
+    who.serve(A, device_list, lambda: None)
+    who.serve(B, DeviceList(0.0), looks.set)
+    published(who, resource(A), device("a"))
+    device_list.update({"a": AdvertisedDevice(True)})
+    gone = replace(device("a"), reason="left to another one", missing_since=1.0, replaced=True)
+    published(who, resource(A), gone)
+    waits = f"withheld: still in the kubelet's list as {A} a"
+    assert published(who, resource(B), device("b")) == [waits]
+    assert published(who, resource(A, id="new-${name}"), gone, device("new-a")) == [
+        gone.reason,
+        waits,
+    ]
+    assert not looks.is_set()
+    device_list.update({})
+    device_list.prune(1.0)
+    assert published(who, resource(A)) == []
+    assert looks.is_set()
+    assert published(who, resource(B), device("b")) == [None]
+    assert not who.has(A)
+
+
+async def test_of_two_instances_that_allocate_one_thing_the_second_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Both offer it, because neither has a record when it learns of it."""
+    one, two = owners(tmp_path), owners(tmp_path)
+    assert published(one, resource(A), device("a")) == [None]
+    assert published(two, resource(B), device("b")) == [None]
+    await one.allocated(resource(A), [device("a")])
+    with pytest.raises(AllocationError, match="another instance of devhost has handed it out"):
+        await two.allocated(resource(B), [device("b")])
+    assert published(two, resource(B), device("b")) != [None]
+    with pytest.raises(AllocationError, match=f"/dev/x was handed out as {A} a"):
+        await two.allocated(resource(B), [device("b")])
+
+
+async def test_an_allocate_writes_once(tmp_path: Path) -> None:
+    who = owners(tmp_path)
+    assert await allocated(who, resource(A), device("a"))
+    written = (tmp_path / "allocated.json").stat().st_ino
+    assert await allocated(who, resource(A), device("a"))
+    assert (tmp_path / "allocated.json").stat().st_ino == written
 
 
 @pytest.mark.parametrize("former", ["allow", "deny"])
 @pytest.mark.parametrize("later", ["allow", "deny"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_overlap_shares_nodes(former: str, later: str, declared: bool) -> None:
+async def test_overlap_shares_nodes(
+    tmp_path: Path, former: str, later: str, declared: bool
+) -> None:
     """Where both are declared one of them is enough, as everywhere; else both have to say so."""
-    who = owners()
+    who = owners(tmp_path)
     one, two = resource(A, overlap=former), resource(B, overlap=later)
     who.declare([one, two])
-    assert await healthy(who, one, device("a"))
+    assert await allocated(who, one, device("a"))
     who.declare([one, two] if declared else [two])
     said = [former, later].count("allow")
-    assert await healthy(who, two, device("b")) is (said >= (1 if declared else 2))
+    assert await allocated(who, two, device("b")) is (said >= (1 if declared else 2))
 
 
 async def test_after_a_boot_the_path_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inodes are others then, and the kubelet's answers name paths."""
-    assert await healthy(owners(tmp_path), resource(A), device("a", 1))
+    """Numbers are others then, and the kubelet's answers name paths."""
+    assert await allocated(owners(tmp_path), resource(A), device("a"))
     monkeypatch.setattr(module, "boot_id", lambda: "another")
     after = owners(tmp_path)
-    assert not await healthy(after, resource(B), device("a", 77))
-    assert await healthy(after, resource(B), device("other", 78, "/dev/z"))
-    # Found again under its own name, elsewhere: what is at its former path is another node.
-    swapped = owners(tmp_path)
-    await swapped.keep(resource(A), [device("a", 77), device("new", 78, "/dev/y")])
-    assert not swapped.judged(resource(A), Snapshot({"n": device("n", 77)})).devices["n"].healthy
+    await after.load()
+    assert published(after, resource(B), device("b", number=77)) != [None]
+    assert published(after, resource(B), device("b", path="/dev/z")) == [None]
+    # Found again under its own name: the record has the new number from now on.
+    assert published(after, resource(A), device("a", number=77)) == [None]
+    assert published(after, resource(B), device("b", number=77, path="/dev/z")) != [None]
+    assert published(after, resource(B), device("b", path="/dev/x")) == [None]
+    await after.load()
+    again = owners(tmp_path)
+    await again.load()
+    assert published(again, resource(B), device("b", number=77, path="/dev/z")) != [None]
 
 
 async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only when two lists say that nobody holds it, and not before it has left the list."""
     monkeypatch.setattr("devhost.host.holders.POLL_S", 0.01)
-    told, device_list, looks = Told(), DeviceList(0.0), asyncio.Event()
+    told, looks = Told(), asyncio.Event()
     told.held = {A: {"a": frozenset({"default/pod"})}}
     who = owners(tmp_path, told)
-    who.serve(B, device_list, looks.set)
+    who.serve(B, DeviceList(0.0), looks.set)
     holders = who._holders
     holders.subscribe(lambda: None)
+    assert await allocated(who, resource(A), device("a"))
+    published(who, resource(A))
     tasks = [asyncio.create_task(one) for one in (holders.run(), who.run())]
     try:
-        assert await healthy(who, resource(A), device("a"))
-        who.offered(A, ())
-        assert not await healthy(who, resource(B), device("b"))
-        judged = who.judged(resource(B), Snapshot({"b": device("b")}))
-        who.count(B, judged)
         async with asyncio.timeout(60):
-            while "held as example.com/a a by default/pod" not in str(judged.devices["b"].reason):
+            held = "withheld: held as example.com/a a by default/pod"
+            while published(who, resource(B), device("b")) != [held]:
                 await asyncio.sleep(0.01)
-                judged = who.judged(resource(B), Snapshot({"b": device("b")}))
             assert not looks.is_set()
             told.held = {}
             await looks.wait()
-        assert await healthy(who, resource(B), device("b"))
+        assert await allocated(who, resource(B), device("b"))
     finally:
         for task in tasks:
             task.cancel()
@@ -144,20 +206,15 @@ async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_what_went_away_is_free_without_pod_resources() -> None:
-    """A node that is no longer found is nobody's; the next one in its place is another."""
+    """A node that is no longer found is nobody's."""
     who = owners()
-    assert await healthy(who, resource(A), device("a"))
-    (entry,) = who._index.of(Owner(A, "a", shared=False))
-    entry.unknown = False  # kubelet knows
-    who.offered(A, ())
+    assert await allocated(who, resource(A), device("a"))
+    published(who, resource(A))
     who.drop_free()
-    assert not await healthy(who, resource(B), device("b"))
-    assert await healthy(who, resource(A), device("a"))
-    await who.keep(resource(A), [replace(device("a"), missing_since=1.0, reason="gone")])
-    who.offered(A, ())
-    await asyncio.sleep(0.01)
+    assert published(who, resource(B), device("b")) != [None]
+    published(who, resource(A), replace(device("a"), missing_since=1.0, reason="gone"))
     who.drop_free()
-    assert await healthy(who, resource(B), device("b"))
+    assert published(who, resource(B), device("b")) == [None]
 
 
 async def test_a_state_directory_that_cannot_be_used(
@@ -167,53 +224,36 @@ async def test_a_state_directory_that_cannot_be_used(
     state = tmp_path / "state"
     state.write_text("no directory")
     who = owners(state)
-    assert await healthy(who, resource(A), device("a"))
-    assert not await healthy(who, resource(B), device("b"))
-    assert "records.jsonl" in str(who.problem)
-    assert "cannot save node owners" in caplog.text
+    assert await allocated(who, resource(A), device("a"))
+    assert published(who, resource(B), device("b")) != [None]
+    assert "allocated.json" in str(who.records.problem)
+    assert "cannot save allocated devices" in caplog.text
     state.unlink()
-    who._journal.start()
+    who.records.reload()
     async with asyncio.timeout(60):
-        while who.problem is not None:
+        while who.records.problem is not None:
             await asyncio.sleep(0.01)
-    assert not await healthy(owners(state), resource(B), device("b"))
+    other = owners(state)
+    await other.load()
+    assert published(other, resource(B), device("b")) != [None]
 
 
-async def test_two_devices_exchange_their_nodes() -> None:
-    """Both are withheld until the kubelet has both as unhealthy; neither waits for the other."""
-    looks, device_list = asyncio.Event(), DeviceList(0.0)
+@pytest.mark.parametrize("held", [True, False])
+async def test_two_devices_exchange_their_nodes(held: bool) -> None:
+    """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
     who, declared = owners(assume_free=True), resource(A)
-    who.serve(A, device_list, looks.set)
-    stream = device_list.open_stream()
-
-    async def published(*found: HostDevice) -> list[str | None]:
-        """Publish devices, and return why they are unhealthy."""
-        await who.keep(declared, found)
-        judged = who.judged(declared, Snapshot({one.id: one for one in found}))
-        who.count(A, judged)
-        devices = judged.devices.values()
-        device_list.update({one.id: AdvertisedDevice(one.healthy) for one in devices})
-        return [one.reason for one in devices]
-
-    def sent() -> None:
-        device_list.end_send(
-            stream, device_list.begin_send(stream), asyncio.get_running_loop().time()
-        )
-
-    assert await published(device("a"), device("b", 2, "/dev/y")) == [None, None]
-    sent()
-    exchanged = [device("a", 2, "/dev/y"), device("b")]
-    for _ in range(2):
-        assert await published(*exchanged) == [
-            f"withheld: still in the kubelet's list as {A} b",
-            f"withheld: still in the kubelet's list as {A} a",
-        ]
-        who.drop_free()  # the kubelet has them as healthy
-    sent()
-    assert not looks.is_set()
-    who.drop_free()
-    assert looks.is_set()
-    assert await published(*exchanged) == [None, None]
+    first = [device("a"), device("b", number=65, path="/dev/y")]
+    assert published(who, declared, *first) == [None, None]
+    if held:
+        await who.allocated(declared, first)
+    exchanged = [device("a", number=65, path="/dev/y"), device("b")]
+    reasons = published(who, declared, *exchanged)
+    if held:
+        handed_out = "withheld: it was handed out as example.com/a"
+        assert [str(one).startswith(handed_out) for one in reasons] == [True, True]
+        who.drop_free()  # by `assume_free`
+        reasons = published(who, declared, *exchanged)
+    assert reasons == [None, None]
 
 
 async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -> None:
@@ -228,15 +268,14 @@ async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -
             stream, device_list.begin_send(stream), asyncio.get_running_loop().time()
         )
 
-    was = device("a")
-    assert await healthy(who, resource(A), was)
+    was, other = device("a"), device("b", path="/dev/y")
+    assert await allocated(who, resource(A), was)
     listed(was)
     missing = replace(was, reason="not found any more", missing_since=0.0)
-    await who.keep(resource(A), [missing])
+    published(who, resource(A), missing)
     who.drop_free()
-    assert not await healthy(who, resource(B), device("b", path="/dev/y"))
+    assert published(who, resource(B), other) != [None]
     listed(missing)
     who.drop_free()
-    assert await healthy(who, resource(B), device("b", path="/dev/y"))
+    assert published(who, resource(B), other) == [None]
     assert "a" in device_list
-    assert not await healthy(who, resource(A), was)

@@ -9,7 +9,7 @@ from devhost.host.ownership.owners import Owners
 from devhost.host.resource.publisher import Publisher
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.instances import Instances
+from devhost.kubelet.directory import PluginDirectory
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Node, Snapshot
 
@@ -20,8 +20,8 @@ async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
     (resource,) = loads(text).require().resources
     scanner = Scanner.of(resource, HostFiles(), Policy(enforced=False), "node", hold_s=0.0)
     device_list = DeviceList(leave_after=1000.0)
-    instances = Instances(Path("/nowhere"))
-    owners = Owners(Holders(None), instances, None, assume_free=False, leave_after=1000.0)
+    directory = PluginDirectory(Path("/nowhere"))
+    owners = Owners(Holders(None), directory, None, assume_free=False, leave_after=1000.0)
     publisher = Publisher(scanner, device_list, owners, [])
     held = frozenset(f"{number:063}" for number in range(100_000))
     device_list.ids_held_by_pods = lambda: held

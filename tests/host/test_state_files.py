@@ -10,7 +10,6 @@ import pytest
 
 from devhost.host import state_files
 from devhost.host.config.last_good import LastGood
-from devhost.host.ownership.owner_file import Journal
 from devhost.host.state_files import StateWriter, locked, write_atomically
 
 
@@ -42,18 +41,14 @@ def test_a_file_that_is_too_large_is_moved_aside_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 100)
-    good, journal = LastGood(tmp_path), Journal(tmp_path)
+    good = LastGood(tmp_path)
     good.path.write_bytes(b"x" * 100)
     assert good.read() == b"x" * 100
-    journal.path.parent.mkdir()
-    for path in (good.path, journal.path):
-        path.write_bytes(b"x" * 101)
+    good.path.write_bytes(b"x" * 101)
     assert good.read() is None
-    assert journal.exchange([]) == ([], [], None)
-    for path in (good.path, journal.path):
-        aside = Path(f"{path}.damaged")
-        assert aside.stat().st_size == 101
-        assert f"{path} is larger than 0 MiB, moved to {aside}" in caplog.messages
+    aside = Path(f"{good.path}.damaged")
+    assert aside.stat().st_size == 101
+    assert f"{good.path} is larger than 0 MiB, moved to {aside}" in caplog.messages
 
 
 # ── a file that is kept up to date ──

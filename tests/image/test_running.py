@@ -93,7 +93,7 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     fresh.write_text(CONFIG + "  - {name: example.com/slot, sources: [static: 3]}\n")
     fresh.replace(config / "config.yaml")
     await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
-    assert (directory / "state" / "nodes").is_dir()
+    assert (directory / "state" / "allocated.json").is_file()
     shown = await asyncio.to_thread(containers.execute, "status")
     assert COLA in shown.stdout, shown.stderr
 

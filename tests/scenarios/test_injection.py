@@ -15,6 +15,7 @@ from devhost.allocation import cdi
 from devhost.allocation.policy import Policy
 from devhost.host.cdi.files import CdiFiles
 from devhost.host.cdi.injection import CdiInjection
+from devhost.host.resource.runner import Runner
 from devhost.model.state import State
 from tests.support import cdiverify
 from tests.support.daemon import until
@@ -356,19 +357,26 @@ async def test_a_name_that_a_pod_holds_stays_in_the_spec_over_a_restart(
     bench.inject(*named(device, "new-a", "new-b"))
 
 
-async def test_the_older_of_two_leaves_the_spec_to_the_newer(
+async def test_an_instance_that_waits_leaves_the_spec_to_the_one_that_serves(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
-    """Their configurations may differ, and the kubelet hands out what the newer one has."""
+    """Their configurations may differ; when it serves, it writes its own."""
     bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)
-    (older,) = hosting.hosts[0].runners
     bench.start('inject: cdi, id: "new-${name}"')
-    await until(lambda: older.status.state is State.WAITING, "the older one")
+    await until(lambda: [*map(_state, hosting.hosts[1].runners)] == [State.WAITING], "the second")
+    (second,) = hosting.hosts[1].runners
     bench.plug("b", 2)
-    await until(lambda: {"a", "b"} <= older.snapshot.devices.keys(), "a look of the older one")
-    await until(lambda: bench.numbers().keys() == {"new-a", "new-b"}, "a look of the newer one")
+    await until(lambda: {"new-a", "new-b"} <= second.snapshot.devices.keys(), "its look")
+    await until(lambda: bench.numbers().keys() == {"a", "b"}, "a look of the first one")
+    await hosting.stop(0)
+    await until(lambda: bench.numbers().keys() == {"new-a", "new-b"}, "its spec")
+    await started.wait(PORT, 2, 2)
+
+
+def _state(runner: Runner) -> State:
+    return runner.status.state
 
 
 @pytest.mark.parametrize("more", ["inject: cdi", 'id: "${realpath}"', 'group: "${realpath}"'])

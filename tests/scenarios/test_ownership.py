@@ -150,7 +150,7 @@ async def test_removed_in_one_edit_and_added_in_another(
     hosting.reload("version: v1\nresources: []\n")
     await until(lambda: not hosting.hosts[-1].runners, "its end")
     hosting.reload(config(directory, B))
-    await withheld(started, hosting, B, f"it was offered as {A} cola")
+    await withheld(started, hosting, B, f"it was handed out as {A} cola")
 
 
 async def test_what_comes_and_goes_is_not_withheld(
@@ -237,6 +237,7 @@ async def test_without_pod_resources_the_whole_edit_is_refused(
     task = asyncio.create_task(host.run())
     try:
         await started.wait(A, 1, 1)
+        await started.admit("first", {"app": {A: 1}})
         edited = text.replace(*edit) + "  - {name: e.com/other, sources: [static: 1]}\n"
         file.write_text(edited)
         source.reload_soon()
@@ -326,7 +327,7 @@ async def test_without_pod_resources_the_file_changes_while_devhost_is_down(
     await started.admit("first", {"app": {A: 1}})
     await hosting.stop()
     hosting.start(config(directory, B), state_dir=state, assume_free=False)
-    await withheld(started, hosting, B, f"it was offered as {A} cola")
+    await withheld(started, hosting, B, f"it was handed out as {A} cola")
     await hosting.stop()
     await started.free("first")
     hosting.start(config(directory, B), state_dir=state, assume_free=True)

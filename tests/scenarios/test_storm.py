@@ -25,11 +25,9 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError
 from devhost.host.supervisor import Host
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.instances import Instances
 from devhost.kubelet.servicer import Servicer
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
-from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import KubeletDied
@@ -425,44 +423,3 @@ async def test_an_id_that_leaves_during_preferred_allocation(
             await admission
     else:
         await dies(started, admission)
-
-
-@pytest.mark.parametrize("waiting", [True, False])
-async def test_a_newer_instance_that_knows_other_ids(
-    started: Kubelet,
-    hosting: Hosting,
-    directory: Path,
-    held: Held,
-    admission: asyncio.Task[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    waiting: bool,
-) -> None:
-    """It registers when the older one hands out nothing any more; the kubelet dies if not so."""
-    await started.wait(FILES, 2, 0)
-    (directory / "colas" / "c").touch()
-    await started.wait(FILES, 3, 1)  # the older one has no other list to send from now on
-    if not waiting:
-        active_older = Instances.active_older
-
-        def looked(self: Instances, resource: str) -> set[str]:
-            active_older(self, resource)
-            return set()
-
-        monkeypatch.setattr(Instances, "active_older", looked)
-        monkeypatch.setattr(Instances, "supersede", lambda *_: None)
-    older = hosting.hosts[0].runners[0]
-    hosting.start(
-        f"version: v1\nresources: [{{name: {FILES}, sources: [directory: {directory}/colas]}}]\n"
-    )
-    if not waiting:
-        await started.wait(FILES, 1, 1)
-        held.release.set()
-        await dies(started, admission)
-        return
-    async with asyncio.timeout(60):
-        while older.status.state is not State.WAITING:
-            await asyncio.sleep(0.005)
-    assert (await started.capacity())[FILES][0] >= 2
-    held.release.set()
-    assert (await admission)["app"]["deviceIds"][FILES]
-    await started.wait(FILES, 1, 1)

@@ -108,10 +108,10 @@ class Hosting:
         device = self.device(resource, device_id)
         return device.reason if device else None
 
-    async def stop(self) -> None:
-        """Stop the host that was started last."""
-        self.hosts.pop()
-        task = self._tasks.pop()
+    async def stop(self, which: int = -1) -> None:
+        """Stop the host that was started last, or another one."""
+        self.hosts.pop(which)
+        task = self._tasks.pop(which)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
-import grpc
-
 from devhost.allocation.policy import Policy
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
@@ -31,7 +28,7 @@ def tokens(who: str, **counts: int) -> str:
 
 
 class Instance:
-    """A host in this process, with an instance ID of its own."""
+    """A host in this process."""
 
     def __init__(self, directory: Path, config: str) -> None:
         settings = Settings(
@@ -61,24 +58,6 @@ class Instance:
 
 
 Start = Callable[[str], Instance]  # starts a host with a configuration
-
-
-def options_server(answer: Callable[[], Awaitable[None]]) -> grpc.aio.Server:
-    """Return a server that tells its options when `answer` returns, and does nothing else."""
-
-    async def options(_request: pb.Empty, _context: object) -> pb.DevicePluginOptions:
-        await answer()
-        return pb.DevicePluginOptions()
-
-    handler = grpc.unary_unary_rpc_method_handler(
-        options, pb.Empty.FromString, pb.DevicePluginOptions.SerializeToString
-    )
-    service = {"GetDevicePluginOptions": handler}
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", service),)
-    )
-    return server
 
 
 async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> None:

@@ -19,7 +19,7 @@ from devhost.discovery import topology
 from devhost.errors import ConfigError, DevhostError
 from devhost.host.supervisor import Host
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.instances import path_length_problem
+from devhost.kubelet.resource_lock import path_length_problem
 from devhost.testing import (
     AdmissionError,
     HostTree,

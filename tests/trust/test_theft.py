@@ -68,10 +68,11 @@ async def test_a_link_does_not_take_a_device_away(
 async def test_a_link_does_not_take_a_device_away_at_a_restart(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
-    """The state directory says who had it; devhost, and the kubelet too, may start again."""
+    """The state directory says what pods got; devhost, and the kubelet too, may start again."""
     state = directory / "state"
     hosting.start(config(directory), state_dir=state)
     await standin.wait(HSM, 1, 1)
+    await standin.admit("victim", {"app": {HSM: 1}})
     for number in range(3):
         await hosting.stop()
         (directory / "tenant" / f"x{number}").symlink_to(node)
@@ -91,6 +92,7 @@ async def test_a_device_that_is_held_back_at_a_restart_is_not_free(
     text = config(directory).replace(own, f"[glob: '{directory}/more/*', {own[1:]}")
     hosting.start(text, state_dir=state)
     await standin.wait(HSM, 1, 1)
+    await standin.admit("victim", {"app": {HSM: 1}})
     await hosting.stop()
     (directory / "tenant" / "x").symlink_to(node)
     hosting.hold_s = 1.0

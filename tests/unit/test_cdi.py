@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice, CdiNode
-from devhost.kubelet.instances import Instances
+from devhost.kubelet.resource_lock import fresh_name
 from devhost.model import names
 from devhost.model.allocation import MountSpec
 
@@ -114,7 +114,7 @@ def test_a_foreign_file_s_name_has_no_hash(name: str) -> None:
 
 def test_a_socket_s_name_begins_with_the_same_hash(tmp_path: Any) -> None:
     """So that who knows the living sockets can say whether a file's resource is served."""
-    socket = Instances(tmp_path).fresh_name(T)
+    socket = fresh_name(T)
     assert socket.split("-")[1] == cdi.resource_hash(T)[:12]
 
 

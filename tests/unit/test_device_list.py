@@ -112,7 +112,7 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
             case "close", int() if streams:
                 device_list.close_stream(streams.pop(value % len(streams)).stream)
             case "end", int() if calls:
-                device_list.end_call(calls.pop(value % len(calls)))
+                device_list.end_call(calls.pop(value % len(calls)), now)
         assert device_list.entries == expected
         assert device_list.leaving == expected.keys() - wanted.keys()
         assert {i for i in "abc" if i in device_list} == expected.keys()
@@ -175,10 +175,9 @@ def test_the_bytes_of_a_list_are_those_of_its_message(
 
 
 def test_a_list_that_does_not_change_is_encoded_once() -> None:
-    """All streams send the same bytes, again too; and entries of a kind are one object."""
+    """All streams send the same bytes; and entries of a kind are one object."""
     device_list, stream = served("a", "b")
     message = device_list.begin_send(stream)
-    device_list.resend()
     device_list.end_send(stream, device_list.begin_send(stream), 1.0)
     assert device_list.begin_send(stream) is message
     device_list.update({"a": UP, "b": DOWN, "c": AdvertisedDevice(True)})
@@ -275,7 +274,7 @@ def test_a_call_that_began_before_holds_the_id() -> None:
     device_list.end_send(stream, device_list.begin_send(stream), 1.0)
     device_list.begin_call(1.5)
     assert not device_list.prune(100.0)
-    device_list.end_call(old)
+    device_list.end_call(old, 2.0)
     assert device_list.prune(100.0)
 
 

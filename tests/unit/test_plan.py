@@ -256,7 +256,7 @@ def test_a_renamed_resource() -> None:
     assert found["b"][1] == (
         "looks renamed from example.com/a: devices stay Unhealthy until those of example.com/a "
         "have left the list and no pod has them; without --pod-resources, devhost rejects this "
-        "file while it offers such devices"
+        "file once pods were given such devices"
     )
     assert found["a"][-1].startswith("looks renamed to example.com/b: ")
 

@@ -1,8 +1,13 @@
-"""Which resource and ID a node belongs to, and belonged to; that outlives the process.
+"""What was handed out, and under what name; that outlives the process.
 
-A node is not offered under a second resource or ID before the first one is free: kubelet's list no
-longer has it, and no pod holds it. Records belong to the machine: all instances of devhost on it
-share them through the state directory.
+A thing that a pod may have is not given to another one under a second resource or ID. It is
+recorded when it is allocated, before Allocate is answered: only what a pod has can be in two pods.
+It is free when kubelet can no longer allocate it under the former name, and no pod holds that.
+Records belong to the machine: all instances of devhost on it share them through the state
+directory, and of two that hand out one thing at a time the second is refused.
+
+What is not allocated is not recorded. Under a second name of this process it waits only until the
+first one has left kubelet's list, so that no pod asks for what it would not get.
 
 "Free" is decided here, for another name of a device. Two other rules look similar and differ:
 `DeviceList.may_leave` only says that kubelet has seen an ID as unhealthy, which running pods may
@@ -11,31 +16,23 @@ gives, because it may be incomplete; there an Allocate is the proof.
 """
 
 import asyncio
-import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from devhost.errors import AllocationError
 from devhost.host.holders import Holders
-from devhost.host.ownership.owner_file import (
-    JournalWriter,
-    NodeIdentity,
-    Owner,
-    OwnerRecord,
-    identity_of,
-    keys_of,
-)
-from devhost.host.ownership.owner_index import Entry, OwnerIndex
+from devhost.host.ownership.record_store import Known, RecordStore
+from devhost.host.ownership.records import Owner, Record, keys_of, thing_of
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.instances import Instances
+from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
 from devhost.model.names import distinct, share_ids
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
-_SLICE: Final = 500
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
     "--pod-resources, or drain the node and start devhost with --assume-free"
@@ -44,10 +41,18 @@ _UNACCOUNTED: Final = (
 
 @dataclass(eq=False, slots=True)
 class _Served:
-    """A resource of this process."""
+    """A resource of this process.
+
+    Attributes:
+        device_list: What kubelet gets.
+        rescan: Has the resource scanned again.
+        devices: What was published last, by ID, and under what name.
+        withheld: How many of its devices are withheld.
+    """
 
     device_list: DeviceList
     rescan: Callable[[], None]
+    devices: dict[str, tuple[HostDevice, Owner]] = field(default_factory=dict)
     withheld: int = 0
 
 
@@ -56,7 +61,7 @@ class Owners:
 
     Args:
         holders: Which pods hold what.
-        instances: The other instances of devhost on the node.
+        directory: Tells whether another instance of devhost serves a resource.
         state_dir: Where records outlive the process; ``None`` where they do not.
         assume_free: Whether an ID that has left the list counts as held by no pod, where
             pod-resources cannot be asked.
@@ -66,32 +71,27 @@ class Owners:
     def __init__(
         self,
         holders: Holders,
-        instances: Instances,
+        directory: PluginDirectory,
         state_dir: Path | None,
         *,
         assume_free: bool,
         leave_after: float,
     ) -> None:
-        self._holders, self._instances = holders, instances
+        self._holders, self._directory = holders, directory
         self._assume_free, self._leave_after = assume_free, leave_after
-        self._journal = JournalWriter(state_dir, self._learn)
-        self._index = OwnerIndex()
-        self._freed = False  # a node, since the waiting resources were last scanned
+        self.records = RecordStore(state_dir, self._refused)
         self._served: dict[str, _Served] = {}
+        self._listed: dict[str, set[Owner]] = {}  # by thing, of all resources
         self._overlap: Mapping[str, bool] = {}
-
-    @property
-    def problem(self) -> str | None:
-        """Why the state directory does not have the records; ``None`` where it has."""
-        return self._journal.problem
 
     # ── resources ──
 
     def declare(self, resources: Iterable[Resource]) -> None:
         """Set the resources of the configuration in force."""
         before, self._overlap = self._overlap, {r.name: r.overlap == "allow" for r in resources}
+        self.records.reload()  # a resource may have another name now
         if before != self._overlap:
-            self._freed = True  # a node may wait for one that shares its nodes now
+            self._look_again()  # a device may wait for one that shares its nodes now
 
     def serve(self, name: str, device_list: DeviceList, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
@@ -99,182 +99,188 @@ class Owners:
 
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        self._served.pop(name, None)
-        self.offered(name, ())
+        self._update(self._served[name], {})
+        del self._served[name]
 
     def has(self, name: str) -> bool:
-        """Whether a resource has devices with nodes, now."""
-        owners = self._index.owners(name)
-        return any(not one.former for owner in owners for one in self._index.of(owner))
+        """Whether devices of a resource were handed out, and may be in pods."""
+        return any(known.record.owner.resource == name for known in self.records)
 
     def withheld(self, name: str) -> int:
         """Return how many devices of a resource are withheld."""
-        served = self._served.get(name)
-        return served.withheld if served else 0
+        return self._served[name].withheld
 
-    # ── before kubelet learns of devices ──
+    # ── what kubelet may learn ──
 
     async def load(self) -> Mapping[str, frozenset[str]]:
         """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
-        await self._journal.read()
-        return self._index.realpaths()
-
-    async def keep(self, resource: Resource, devices: Collection[HostDevice]) -> None:
-        """Record the nodes of devices, unless they are known to belong to another device.
-
-        To be awaited before kubelet learns of them. Never fails; waits as `JournalWriter.saved`.
-        """
-        await self._journal.read()
-        for note in (self._refresh, self._enter):
-            for number, device in enumerate(devices, 1):
-                note(resource, device)
-                if number % _SLICE == 0:
-                    await asyncio.sleep(0)  # ten thousand take a quarter of a second
-        await self._journal.saved()
-
-    def offered(self, name: str, owners: Collection[Owner]) -> None:
-        """Set the devices of a resource; all others of it no longer have nodes."""
-        for owner in set(self._index.owners(name)) - set(owners):
-            self.left(owner)
-
-    def left(self, owner: Owner) -> None:
-        """Note that a device is gone."""
-        for entry in self._index.of(owner):
-            self._leave(entry)
+        await self.records.loaded()
+        found: dict[str, set[str]] = {}
+        for known in self.records:
+            if not known.record.overlap:
+                found.setdefault(known.record.owner.resource, set()).add(known.record.key)
+        return {resource: frozenset(keys) for resource, keys in found.items()}
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot in which devices are unhealthy whose nodes may belong to others."""
         devices: dict[str, HostDevice] = {}
         for device in snapshot.devices.values():
-            if device.healthy and not device.replaced and (reason := self._why(resource, device)):
-                devices[device.id] = replace(device, reason=reason)
+            if device.healthy and not device.replaced:
+                reason = self._why(resource, device, snapshot)
+                if reason is not None:
+                    devices[device.id] = replace(device, reason=f"{WITHHELD}: {reason}")
         return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
-    def count(self, name: str, snapshot: Snapshot) -> None:
-        """Count the withheld devices of a resource."""
-        if served := self._served.get(name):
-            served.withheld = sum(
-                device.reason is not None and device.reason.startswith(WITHHELD)
-                for device in snapshot.devices.values()
-            )
+    def published(self, resource: Resource, snapshot: Snapshot) -> None:
+        """Note what the list of a resource has now, as judged."""
+        served, shared = self._served[resource.name], resource.replicas > 1
+        devices = {}
+        for device in snapshot.devices.values():
+            before = served.devices.get(device.id)
+            if before is None or before[0] is not device or before[1].shared is not shared:
+                before = device, owner_of(resource, device)
+            devices[device.id] = before
+        served.withheld = sum(map(is_withheld, snapshot.devices.values()))
+        self._update(served, devices)
+        for known in self.records:
+            found = devices.get(known.record.owner.device)
+            if found is not None and found[1] == known.record.owner:
+                self._follow(known, found[0])
+
+    def _update(self, served: _Served, devices: dict[str, tuple[HostDevice, Owner]]) -> None:
+        before, served.devices = served.devices, devices
+        ended = False
+        for one in before.keys() | devices.keys():
+            old, new = before.get(one), devices.get(one)
+            if old is new:
+                continue
+            had, has = _listed(old), _listed(new)
+            for thing, owner in had - has:
+                self._listed[thing].discard(owner)
+                if not self._listed[thing]:
+                    del self._listed[thing]
+                ended = True
+            for thing, owner in has - had:
+                self._listed.setdefault(thing, set()).add(owner)
+            for thing, owner in _present(old) - _present(new):
+                self._lose(thing, owner)
+        if ended:
+            self._look_again()
+
+    def _lose(self, thing: str, owner: Owner) -> None:
+        """Note that a device has lost a thing, which a running Allocate may still use."""
+        for known in self.records.at([thing]):
+            if known.record.owner == owner:
+                known.since = asyncio.get_running_loop().time() + self._leave_after
+
+    def _follow(self, known: Known, device: HostDevice) -> None:
+        """Update what is known of a record by what a scan has found of its device."""
+        record = known.record
+        if device.missing_since is not None:
+            known.gone = not device.replaced and record.key not in device.remaining
+        elif record.boot == self.records.boot:
+            known.gone = known.gone and record.thing not in map(thing_of, _owned(device))
+        else:
+            self._follow_boot(record, device)
+
+    def _follow_boot(self, record: Record, device: HostDevice) -> None:
+        for node in _owned(device):
+            # The machine has booted since; its path leads to what the pod gets now.
+            if not {node.key, node.path}.isdisjoint(record.keys(self.records.boot)):
+                self.records.drop(record)
+                self._put(self._record(record.owner, node, overlap=record.overlap))
+                return
+
+    # ── Allocate ──
+
+    async def allocated(self, resource: Resource, devices: Iterable[HostDevice]) -> None:
+        """Record that devices are handed out, before a container has them.
+
+        It waits at most 0.25 s, and not at all for devices that are recorded. What could not be
+        written by then is written later.
+
+        Raises:
+            AllocationError: Something of it was handed out under another name.
+        """
+        fresh: list[Record] = []
+        for device in devices:
+            for node in _owned(device):
+                if (other := self._other(resource, device, node)) is not None:
+                    self._served[resource.name].rescan()
+                    text = f"{node.shown} was handed out as {other.record.owner}"
+                    raise AllocationError(f"{resource.name}: device {device.id}: {text}")
+                overlap = resource.overlap == "allow"
+                record = self._record(owner_of(resource, device), node, overlap=overlap)
+                if not self.records.has(record):
+                    fresh.append(record)
+        for record in fresh:
+            self._put(record)
+        if fresh:
+            await self.records.saved()
+        if refused := [one for one in fresh if one not in self.records]:
+            text = "another instance of devhost has handed it out under another name"
+            raise AllocationError(f"{resource.name}: device {refused[0].owner.device}: {text}")
+
+    def _record(self, owner: Owner, node: Node, *, overlap: bool) -> Record:
+        return Record(owner, thing_of(node), node.path, node.key, self.records.boot, overlap)
+
+    def _put(self, record: Record) -> None:
+        self.records.put(record, since=self._leave_after)
 
     # ── the end of records ──
 
     async def run(self) -> None:
-        """Drop records of free nodes, until cancelled."""
+        """Drop records of what is free, until cancelled."""
         try:
             while True:
                 self.drop_free()
                 await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
         finally:
-            await self._journal.close()
+            await self.records.close()
 
     def drop_free(self) -> None:
-        """Drop records of devices that kubelet can no longer allocate and that no pod holds."""
-        has_left = functools.cache(self._index.has_left)  # a device may have thousands of nodes
-        for entry in [one for one in self._index.former if self._is_free(one, has_left)]:
-            self._drop(entry)
-        if self._freed:
-            self._freed = False
-            for served in self._served.values():
-                if served.withheld:
-                    served.rescan()
+        """Drop records of what kubelet can no longer allocate by them, and that no pod holds."""
+        free = [known.record for known in self.records if self._is_free(known)]
+        for record in free:
+            self.records.drop(record)
+        if free:
+            self._look_again()
 
-    def _is_free(self, entry: Entry, has_left: Callable[[Owner], bool]) -> bool:
-        owner, now = entry.record.owner, asyncio.get_running_loop().time()
-        served = self._served.get(owner.resource)
-        if served and has_left(owner) and _offers(served.device_list, owner, now):
-            entry.since, entry.listed = now, True
-            return False
-        if entry.listed:  # another reason counts from now on
-            entry.listed, self._freed = False, True
-        if self._elsewhere(owner.resource) or now < entry.since:
+    def _is_free(self, known: Known) -> bool:
+        owner, now = known.record.owner, asyncio.get_running_loop().time()
+        if served := self._served.get(owner.resource):
+            found = served.devices.get(owner.device)
+            present = {thing for thing, its in _present(found) if its == owner}
+            if known.record.thing in present:
+                return False
+            if not present and _offers(served.device_list, owner, now):
+                known.since = now
+                return False
+        if now < known.since or self._elsewhere(owner):
             return False
         if not self._holders.asked:
-            return self._assume_free or entry.gone
+            return self._assume_free or known.gone
         held = {"shared": owner.shared}
-        if self._holders.unheld(owner.resource, owner.device, since=entry.since, **held):
+        if self._holders.unheld(owner.resource, owner.device, since=known.since, **held):
             return True
         if not self._holders.holding(owner.resource, owner.device, **held):
             self._holders.ask_soon()
         return False
 
-    def _elsewhere(self, resource: str) -> bool:
-        return self._instances.newer(resource) or bool(self._instances.older(resource))
+    def _elsewhere(self, owner: Owner) -> bool:
+        return self._directory.lock(owner.resource).elsewhere
 
     # ── one device ──
 
-    def _refresh(self, resource: Resource, device: HostDevice) -> None:
-        """Update the known nodes of a device by what a scan has found."""
+    def _other(self, resource: Resource, device: HostDevice, node: Node) -> Known | None:
+        """Return a record of a node under another name."""
         owner = owner_of(resource, device)
-        own = self._index.of(owner)
-        if not own:
-            return
-        if device.missing_since is not None:
-            for entry in own:
-                entry.gone = not device.replaced and entry.record.realpath not in device.remaining
-                if entry.gone:  # the file may have another name now, in another resource
-                    self._lose(entry)
-            return
-        former = [entry for entry in own if entry.record.boot != self._index.boot]
-        paths = {path for node in device.nodes for path in (node.path, node.key)}
-        for entry in former:
-            # The machine has rebooted since; its path leads to the node that is found now.
-            if not paths.isdisjoint((entry.record.path, entry.record.realpath)):
-                self._index.forget(entry)
-
-    def _enter(self, resource: Resource, device: HostDevice) -> None:
-        if device.missing_since is not None or device.replaced:
-            return
-        nodes = {node.key: node for node in _owned(device)}
-        if not nodes:
-            return
-        if self._other(resource, device) is None:
-            self._record(resource, device, nodes)
-        # Also if it is withheld, or two devices that exchange their nodes wait for each other.
-        own = self._index.of(owner_of(resource, device))
-        for entry in own:
-            if entry.record.realpath not in nodes:
-                self._lose(entry)
-
-    def _record(self, resource: Resource, device: HostDevice, nodes: Mapping[str, Node]) -> None:
-        owner, allow = owner_of(resource, device), resource.overlap == "allow"
-        own = {entry.record.realpath: entry for entry in self._index.of(owner)}
-        unknown = all(entry.unknown for entry in own.values())
-        for realpath, node in nodes.items():
-            identity, entry = identity_of(node), own.get(realpath)
-            if entry is not None and self._same(entry.record, node, identity, allow=allow):
-                entry.former = entry.gone = False
-                self._index.former.discard(entry)
-                continue
-            if entry is not None:
-                self._index.forget(entry)
-            record = OwnerRecord(
-                owner, node.path, realpath, identity, self._index.boot, overlap=allow
-            )
-            self._index.add(Entry(record, unknown=unknown))
-            self._journal.put(record)
-
-    def _same(
-        self, record: OwnerRecord, node: Node, identity: NodeIdentity, *, allow: bool
-    ) -> bool:
-        return (
-            record.identity == identity
-            and record.path == node.path
-            and record.boot == self._index.boot
-            and record.overlap == allow
-        )
-
-    def _other(self, resource: Resource, device: HostDevice) -> Entry | None:
-        """Return a record of one of a device's nodes under another name."""
-        owner = owner_of(resource, device)
-        for node in _owned(device):
-            for entry in self._index.at(keys_of(node)):
-                if entry.record.owner != owner and not self._may_share(resource, entry.record):
-                    return entry
+        for known in self.records.at(keys_of(node)):
+            if known.record.owner != owner and not self._may_share(resource, known.record):
+                return known
         return None
 
-    def _may_share(self, resource: Resource, record: OwnerRecord) -> bool:
+    def _may_share(self, resource: Resource, record: Record) -> bool:
         """Whether ``overlap`` allows a resource to offer a node of another one.
 
         Where both are declared it is enough that one of them allows it.
@@ -286,84 +292,54 @@ class Owners:
             return allow or self._overlap[name]
         return allow and record.overlap
 
-    def _why(self, resource: Resource, device: HostDevice) -> str | None:
+    def _why(self, resource: Resource, device: HostDevice, snapshot: Snapshot) -> str | None:
         """Return why a device cannot be offered; ``None`` where it can."""
-        other = self._other(resource, device)
-        if other is None:
-            former = Owner(resource.name, device.id, shared=resource.replicas <= 1)
-            if (served := self._served.get(resource.name)) and _lists(served.device_list, former):
-                return f"{WITHHELD}: its former IDs are still in the kubelet's list"
-            own = self._index.of(owner_of(resource, device))
-            recorded = {entry.record.realpath for entry in own if not entry.former}
-            if all(node.key in recorded for node in _owned(device)):
-                return None
-            return f"{WITHHELD}: its nodes are about to be recorded"
-        owner = other.record.owner
+        former = Owner(resource.name, device.id, shared=resource.replicas <= 1)
+        if _lists(self._served[resource.name].device_list, former):
+            return "its former IDs are still in the kubelet's list"
+        for node in _owned(device):
+            if (known := self._other(resource, device, node)) is not None:
+                return self._why_not_free(known)
+            for other in self._listed.get(thing_of(node), ()):
+                if self._waits_for(other, resource, snapshot):
+                    return f"still in the kubelet's list as {other}"
+        return None
+
+    def _waits_for(self, other: Owner, resource: Resource, snapshot: Snapshot) -> bool:
+        """Whether a device waits until another one with the same node has left the list."""
+        if not _lists(self._served[other.resource].device_list, other):
+            return False
+        if other.resource == resource.name:
+            # Of two that are there the scan has made two devices; each may have the other's node.
+            device = snapshot.devices.get(other.device)
+            return device is None or device.replaced
+        return resource.overlap != "allow" and not self._overlap.get(other.resource)
+
+    def _why_not_free(self, known: Known) -> str:
+        owner = known.record.owner
         served = self._served.get(owner.resource)
-        pods = self._holders.holding(owner.resource, owner.device, shared=owner.shared)
-        if pods:
-            why = f"held as {owner} by {', '.join(pods)}"
-        elif served and (
-            _offers(served.device_list, owner, asyncio.get_running_loop().time())
-            if other.former
-            else _lists(served.device_list, owner)
-        ):
-            why = f"still in the kubelet's list as {owner}"
-        elif self._elsewhere(owner.resource):
-            why = f"another instance of devhost serves {owner.resource}, which had it as {owner}"
-        elif not self._holders.asked:
-            why = f"it was offered as {owner}, and {_UNACCOUNTED}"
-        else:
-            unknown = self._holders.unknown
-            reason = f" (pod-resources unavailable: {unknown})" if unknown else ""
-            why = f"it was offered as {owner}: waiting until no pod holds that{reason}"
-        return f"{WITHHELD}: {why}"
+        if pods := self._holders.holding(owner.resource, owner.device, shared=owner.shared):
+            return f"held as {owner} by {', '.join(pods)}"
+        if served and _offers(served.device_list, owner, asyncio.get_running_loop().time()):
+            return f"still in the kubelet's list as {owner}"
+        if self._elsewhere(owner):
+            return f"another instance of devhost serves {owner.resource}, which had it as {owner}"
+        if not self._holders.asked:
+            return f"it was handed out as {owner}, and {_UNACCOUNTED}"
+        unknown = self._holders.unknown
+        reason = f" (pod-resources unavailable: {unknown})" if unknown else ""
+        return f"it was handed out as {owner}: waiting until no pod holds that{reason}"
 
-    # ── the records in memory ──
+    def _refused(self) -> None:
+        """Have all scanned: another instance has handed out what one of them was about to."""
+        for served in self._served.values():
+            served.rescan()
 
-    def _drop(self, entry: Entry) -> None:
-        """Drop a record, on the disk too."""
-        self._index.forget(entry)
-        self._freed = True
-        self._journal.put(replace(entry.record, dropped=True))
-        self._journal.start()
-
-    def _lose(self, entry: Entry) -> None:
-        """Note that a listed device has lost a node, which a running Allocate may still use."""
-        self._leave(entry, asyncio.get_running_loop().time() + self._leave_after)
-
-    def _leave(self, entry: Entry, since: float | None = None) -> None:
-        if not entry.former:
-            owner = entry.record.owner
-            served = self._served.get(owner.resource)
-            if entry.unknown and served and not _lists(served.device_list, owner):
-                self._drop(entry)  # kubelet never learned of it
-                return
-            entry.former = True
-            entry.since = asyncio.get_running_loop().time() if since is None else since
-            self._index.former.add(entry)
-
-    # ── records of other instances ──
-
-    def _learn(self, others: Iterable[OwnerRecord], refused: Iterable[OwnerRecord]) -> None:
-        """Adopt the records of other instances."""
-        now = asyncio.get_running_loop().time()
-        for record in others:
-            known = self._index.known(record)
-            if known is not None and not known.former:
-                if record.dropped:
-                    self._journal.put(known.record)
-                continue
-            if known is not None:
-                self._index.forget(known)
-            if not record.dropped:
-                self._index.add(Entry(record, former=True, since=now))
-        for record in refused:
-            known = self._index.known(record)
-            if known is not None and known.record is record:
-                self._index.forget(known)
-                if served := self._served.get(record.owner.resource):
-                    served.rescan()
+    def _look_again(self) -> None:
+        """Have those scanned whose devices may be free now."""
+        for served in self._served.values():
+            if served.withheld:
+                served.rescan()
 
 
 def owner_of(resource: Resource, device: HostDevice) -> Owner:
@@ -371,9 +347,36 @@ def owner_of(resource: Resource, device: HostDevice) -> Owner:
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
 
 
+def is_withheld(device: HostDevice) -> bool:
+    """Whether a device waits, because its nodes may be another one's."""
+    return device.reason is not None and device.reason.startswith(WITHHELD)
+
+
 def _owned(device: HostDevice) -> Iterator[Node]:
     """Yield the nodes of a device that no other may have: those that the kernel knows."""
     return (node for node in device.nodes if node.state or node.hardware)
+
+
+def _present(published: tuple[HostDevice, Owner] | None) -> set[tuple[str, Owner]]:
+    """Return what a device has now, with its name."""
+    if published is None or published[0].replaced:
+        return set()
+    device, owner = published
+    return {
+        (thing_of(node), owner)
+        for node in _owned(device)
+        if device.missing_since is None or node.key in device.remaining
+    }
+
+
+def _listed(published: tuple[HostDevice, Owner] | None) -> set[tuple[str, Owner]]:
+    """Return what kubelet may allocate by a device, or what is leaving its list with it."""
+    if published is None or is_withheld(published[0]):
+        return set()
+    device, owner = published
+    if device.replaced:
+        return {(thing_of(node), owner) for node in _owned(device)}
+    return _present(published)
 
 
 def _lists(device_list: DeviceList, owner: Owner) -> bool:

@@ -78,9 +78,12 @@ class ResourceBackend:
             await self._preparation.allocated(scanner.resource, ids)
         try:
             with self._shared.holders.allocating():
-                return await self._calls.run(lambda: scanner.allocate(snapshot, ids))
+                answer = await self._calls.run(lambda: scanner.allocate(snapshot, ids))
+                devices = [snapshot.devices[one] for one in distinct(ids)]
+                await self._shared.owners.allocated(scanner.resource, devices)
         except NoAnswerError as error:
             raise AllocationError(f"{name}: the host does not answer: {error}") from None
+        return answer
 
     def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
         """Take note that an Allocate has ended, how, and after how long."""

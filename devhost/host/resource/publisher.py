@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.scan import Scanner
-from devhost.host.ownership.owners import Owners, owner_of
+from devhost.host.ownership.owners import Owners
 from devhost.host.resource.changes import log_changes
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.device import Snapshot
@@ -75,10 +75,7 @@ class Publisher:
         self.found = without_left(found, device_list.leaving)
         former, self.snapshot = self.snapshot, without_left(snapshot, device_list.leaving)
         log_changes(scanner.resource.name, former, self.snapshot)
-        devices = self.snapshot.devices.values()
-        declared = {owner_of(scanner.resource, one) for one in devices if not one.replaced}
-        self._owners.offered(scanner.resource.name, declared)
-        self._owners.count(scanner.resource.name, self.snapshot)
+        self._owners.published(scanner.resource, self.snapshot)
 
     def _judged(self, found: Snapshot) -> Snapshot:
         """Say of each device whether it can be offered."""

@@ -220,8 +220,11 @@ class Runner:
             self._shared.metrics.registration(self.name, ok=state is State.REGISTERED)
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()
-        if self.resource.inject == "cdi" and state is State.REGISTERED:
-            self.trigger_scan()  # an older instance may have written its spec until now
+        if state is State.SERVING and reason is None:
+            # Another instance may have served it until now.
+            self._shared.owners.records.reload()
+            if self.resource.inject == "cdi":
+                self.trigger_scan()
 
     # ── discovery ──
 
@@ -267,9 +270,8 @@ class Runner:
     async def _follow(self, scanner: Scanner, found: Snapshot) -> None:
         """See to all that has to be so before the kubelet learns of what was found."""
         if not self.draining:
-            await self._shared.owners.keep(scanner.resource, found.devices.values())
             self.health.watch(scanner, found)
-            if not self._shared.directory.instances.newer(self.name):  # that has written its own
+            if not self._shared.directory.lock(self.name).elsewhere:  # that has written its own
                 await self._injection.write(scanner, found)
             if not self._up_to_date.is_set():
                 await self._preparation.declared(scanner.resource)

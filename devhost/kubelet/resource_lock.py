@@ -1,0 +1,131 @@
+"""Which devhost on a node serves a resource: the one that has its lock.
+
+The lock is an ``flock`` of a file in a directory of the plugin directory; kubelet, which removes
+the files there when it starts, leaves directories alone. The kernel frees the lock when the
+process ends, however it ends, so that who gets it knows that no other devhost serves the resource.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+_PREFIX: Final = "devhost-"
+_LOCKS: Final = "devhost-locks"
+_HASH_LENGTH: Final = 12
+_SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
+_OWN: Final = secrets.token_hex(4)
+_SERIAL: Final = itertools.count(1)
+
+
+def fresh_name(resource: str) -> str:
+    """Return a socket name that no server had before.
+
+    Kubelet's directory leaves 75 bytes of a socket path's 107, so the resource is hashed. A path
+    that was registered once must not be used again: since 1.37 kubelet refuses a path that it takes
+    as connected, and the refusal hides the end of that connection (k8s.io/kubernetes v1.37.1
+    pkg/kubelet/cm/devicemanager/manager.go, PluginConnected, and plugin/v1beta1/handler.go,
+    deregisterClient).
+    """
+    return f"{_prefix(resource)}{_OWN}-{next(_SERIAL)}.sock"
+
+
+def path_length_problem(directory: Path) -> str | None:
+    """Say that a directory's path leaves no room for a socket's name, or return ``None``."""
+    longest = len(os.fsencode(directory)) + 1 + len(fresh_name("")) + len("00000")
+    if longest <= _SOCKET_PATH_MAX:
+        return None
+    return f"{directory} is too long: with a socket's name, {longest} bytes of {_SOCKET_PATH_MAX}"
+
+
+class ResourceLock:
+    """The lock of one resource, for one process.
+
+    Args:
+        directory: The plugin directory.
+        resource: The resource's name.
+    """
+
+    def __init__(self, directory: Path, resource: str) -> None:
+        self._directory, self._prefix = directory, _prefix(resource)
+        self._path = _path(directory, _hash(resource))
+        self._descriptor: int | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another process has it."""
+        return not self._held and _is_locked(self._path)
+
+    @property
+    def _held(self) -> bool:
+        """Whether this process has it, and the file is still the one that others would lock."""
+        if self._descriptor is None:
+            return False
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        return False
+
+    def acquire(self) -> bool:
+        """Take the lock, unless another process has it; remove sockets that others have left.
+
+        Raises:
+            OSError: The plugin directory cannot be used.
+        """
+        if self._held:
+            return True
+        self.release()
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._descriptor = _locked(self._path, os.O_CREAT)
+        if self._descriptor is None:
+            return False
+        for left in self._directory.glob(f"{self._prefix}*"):
+            left.unlink(missing_ok=True)
+        return True
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def is_served(directory: Path, sha256: str) -> bool:
+    """Whether a process has the lock of the resource whose name has this SHA-256, in hex."""
+    return _is_locked(_path(directory, sha256))
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = _locked(path)
+    except OSError:
+        return False  # nobody has made it
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None
+
+
+def _locked(path: Path, flags: int = 0) -> int | None:
+    """Return the descriptor of a file that is locked by it; ``None`` if another one has it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _hash(resource: str) -> str:
+    return hashlib.sha256(resource.encode()).hexdigest()
+
+
+def _prefix(resource: str) -> str:
+    return f"{_PREFIX}{_hash(resource)[:_HASH_LENGTH]}-"
+
+
+def _path(directory: Path, sha256: str) -> Path:
+    return directory / _LOCKS / f"{sha256[:_HASH_LENGTH]}.lock"

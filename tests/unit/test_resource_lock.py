@@ -1,0 +1,79 @@
+"""One instance at a time has the lock of a resource."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from devhost.allocation import cdi
+from devhost.kubelet.resource_lock import ResourceLock, fresh_name, is_served, path_length_problem
+
+T, U = "example.com/t", "example.com/u"
+
+
+def test_the_second_gets_the_lock_when_the_first_releases_it(tmp_path: Path) -> None:
+    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    assert first.acquire()
+    assert first.acquire(), "it has it already"
+    assert not second.acquire()
+    assert (first.elsewhere, second.elsewhere) == (False, True)
+    assert ResourceLock(tmp_path, U).acquire()
+    first.release()
+    assert not second.elsewhere
+    assert second.acquire()
+
+
+def test_dead_sockets_of_the_resource_are_removed_with_the_lock(tmp_path: Path) -> None:
+    """Kubelet's own, and those of other resources, stay."""
+    dead, other, kubelet = (
+        tmp_path / fresh_name(T),
+        tmp_path / fresh_name(U),
+        tmp_path / "kubelet.sock",
+    )
+    for path in (dead, other, kubelet):
+        path.touch()
+    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    assert first.acquire()
+    assert not dead.exists()
+    dead.touch()
+    assert not second.acquire()
+    assert dead.exists()
+    assert other.exists()
+    assert kubelet.exists()
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+    """Else two would have the lock, each of another file."""
+    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    assert first.acquire()
+    shutil.rmtree(tmp_path / "devhost-locks")
+    assert second.acquire()
+    assert not first.acquire()
+    second.release()
+    assert first.acquire()
+
+
+def test_whether_a_resource_is_served_is_told_by_its_hash(tmp_path: Path) -> None:
+    digest = cdi.resource_hash(T)
+    assert not is_served(tmp_path, digest)
+    lock = ResourceLock(tmp_path, T)
+    assert lock.acquire()
+    assert is_served(tmp_path, digest)
+    lock.release()
+    assert not is_served(tmp_path, digest)
+
+
+def test_without_the_directory_there_is_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ResourceLock(tmp_path / "gone", T).acquire()
+
+
+def test_no_socket_has_a_name_again() -> None:
+    assert fresh_name(T) != fresh_name(T)
+    assert fresh_name(T).startswith("devhost-")
+
+
+def test_the_directory_leaves_room_for_a_name() -> None:
+    room = 107 - len(f"/{fresh_name(T)}") - 5
+    assert path_length_problem(Path("/" + "x" * (room - 3))) is None
+    assert "is too long" in str(path_length_problem(Path("/" + "x" * room)))
