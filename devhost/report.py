@@ -118,7 +118,6 @@ def _explained_json(one: Explanation) -> dict[str, Any]:
     return {
         "source": one.source,
         "summary": one.summary,
-        "looked": one.looked,
         "other": one.other,
         "candidates": [
             {
@@ -126,7 +125,6 @@ def _explained_json(one: Explanation) -> dict[str, Any]:
                 "taken": candidate.taken,
                 "reasons": list(candidate.reasons),
                 "paths": list(candidate.paths),
-                "nodes": list(candidate.nodes),
             }
             for candidate in one.candidates
         ],
@@ -248,7 +246,7 @@ def _injected(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
 def _report(scanner: Scanner, snapshot: Snapshot, request: str | None) -> ResourceReport:
     warnings = (
         *snapshot.notes,
-        *snapshot.unmatched,
+        *snapshot.why_none(),
         *mistakes(scanner.resource, snapshot),
         *_unknown(snapshot),
         *_needed(scanner, snapshot),

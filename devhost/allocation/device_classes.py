@@ -4,13 +4,13 @@ Never by its name: anybody who may create nodes chooses that. The class is the s
 and in the subsystem misc the kernel's own name of the device; ``docs/devices.md`` has a table.
 """
 
-import os
 import posixpath
 from pathlib import Path
 from typing import Final
 
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import Number
+from devhost.hostfs.sysfs import ancestors, sysfs_by_number
 from devhost.immutable import immutable
 
 MEMORY: Final = "memory"
@@ -64,9 +64,7 @@ class DeviceClasses:
     """
 
     def __init__(self, files: HostFiles) -> None:
-        # A container's own sysfs and /proc/devices show the same devices as the host's.
-        seen = files.to_local("/sys")
-        self._sys = seen if os.path.isdir(f"{seen}/dev/char") else "/sys"
+        self._sysfs = sysfs_by_number(files)
         self._proc = files.to_local("/proc/devices")
         self._known: dict[Number, DeviceClass] = {}
 
@@ -80,31 +78,28 @@ class DeviceClasses:
         major, minor = number
         if major == _MEM_MAJOR:  # whatever sysfs says
             return _class(_MEM.get(minor, MEMORY))
-        directory = f"{self._sys}/dev/char"
-        try:
-            target = os.readlink(f"{directory}/{major}:{minor}")
-        except OSError:
+        place = self._sysfs.of_number("char", number)
+        if place is None:
             return self._assigned(major, minor)
-        place = posixpath.normpath(posixpath.join(directory, target))
         name = posixpath.basename(place)
-        match subsystem := _subsystem(place):
-            case "":
+        match subsystem := self._sysfs.linked(f"{place}/subsystem"):
+            case None:
                 return self._assigned(major, minor)
             case "tty":
                 return _class(self._terminal(place))
             case "misc":
                 return _misc(name)
             case "usb":
-                vendor, product = (_text(f"{place}/{one}") for one in ("idVendor", "idProduct"))
+                files = ("idVendor", "idProduct")
+                vendor, product = (self._sysfs.text(f"{place}/{one}") for one in files)
                 return DeviceClass("usb", usb_id=f"{vendor}:{product}" if vendor else "")
             case "vfio" | "vfio-dev" if name.startswith("noiommu"):
                 return _class("vfio-noiommu")
         return _class(subsystem)
 
     def _terminal(self, place: str) -> str:
-        above = set()
-        while len(place := posixpath.dirname(place)) > len(self._sys):
-            above.add(_subsystem(place))
+        every = ancestors(posixpath.dirname(place))
+        above = {self._sysfs.linked(f"{one}/subsystem") for one in every}
         if "usb" in above:
             return "tty-usb"
         return "tty-serial" if any(above) else "tty"
@@ -128,13 +123,6 @@ def _class(name: str) -> DeviceClass:
 
 def _misc(name: str) -> DeviceClass:
     return DeviceClass(name, safe=name in SAFE_MISC)
-
-
-def _subsystem(place: str) -> str:
-    try:
-        return posixpath.basename(os.readlink(f"{place}/subsystem"))
-    except OSError:
-        return ""
 
 
 def _text(path: str) -> str:

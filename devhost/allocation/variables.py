@@ -33,7 +33,7 @@ def constants(resource: str, node_name: str) -> dict[str, str]:
 USB_VARIABLES: Final = frozenset(
     f"usb.{name}"
     for name in (
-        *("device", "manufacturer", "product", "serial", "port", "interface"),
+        *("device", "manufacturer", "product", "serial", "port", "class", "interface"),
         *("busnum", "devnum", "hub", "name"),
     )
 )

@@ -44,7 +44,7 @@ class _Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = args[0] in _COMMANDS or not args[0].isalpha()
         if not known and not ctx.resilient_parsing:
-            from devhost.loading.spelling import did_you_mean
+            from devhost.model.spelling import did_you_mean
 
             ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], _COMMANDS)}")
         return super().resolve_command(ctx, args)

@@ -87,7 +87,7 @@ def fail(message: str) -> NoReturn:
 
 def resource_hint(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for a resource that there is not, or an empty string."""
-    from devhost.loading.spelling import nearest
+    from devhost.model.spelling import nearest
 
     # Most have the domain in common, which would make all of them near.
     by_last_part = {one.rpartition("/")[2]: one for one in known}
@@ -155,12 +155,11 @@ def print_reports(
 def _print_explained(explained: dict[str, Any], *, everything: bool) -> None:
     """Print what a source has looked at."""
     wrapped(f"sources[{explained['source']}]: {explained['summary']}", "  ", "    ")
-    wrapped(explained["looked"], "  ", "    ")
     candidates = explained["candidates"]
     shown = candidates if everything else candidates[:_CANDIDATES_MAX]
     for one in shown:
         label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
-        paths = ", ".join(one["nodes"]) if one["taken"] else ""
+        paths = ", ".join(one["paths"]) if one["taken"] else ""
         text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
         wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
     hidden = len(candidates) - len(shown) + explained["other"]

@@ -2,13 +2,15 @@
 
 import fnmatch
 from collections.abc import Iterator
+from typing import Final
 
-from devhost.discovery.match import Match, Readings
-from devhost.discovery.nearest import nearest
-from devhost.discovery.roots import DirectoryRoot, Reading, contents
+from devhost.discovery.match import Match, Missed, Readings
+from devhost.discovery.roots import DirectoryRoot, Reading
 from devhost.immutable import immutable
 from devhost.model import pattern
 from devhost.model.sources import Dev
+
+_IN_PART: Final = "the pattern matches only a part of it"
 
 
 @immutable
@@ -42,27 +44,11 @@ class DevFinder:
         reason = "excluded" if excluded else None
         return Match(f"/dev/{name}", name, groups, reason, (reading, name))
 
-    @property
-    def summary(self) -> str:
-        """The source in words."""
-        return f"dev {self.options.pattern}"
-
-    def looked(self, readings: Readings) -> str:
-        """Say how much there is below /dev."""
-        return f"{len(readings[self.roots[0]].names)} paths below /dev"
-
-    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the paths of which the pattern matches a part."""
+    def missed(self, readings: Readings) -> Iterator[Missed]:
+        """Yield the other paths."""
         text = self.options.pattern
         for name in readings[self.roots[0]].names:
-            if pattern.fullmatch(text, name) is None and pattern.is_in(text, name):
-                yield name, ("only a part of it matches",)
-
-    def unmatched(self, readings: Readings) -> str:
-        """Say that no path matches, and what comes nearest."""
-        reading = readings[self.roots[0]]
-        found = f"{contents(reading, '/dev')}, nothing below it matches {self.options.pattern}"
-        part = next(self.left(readings), None)
-        if part is not None:
-            return f"{found}; the pattern has to match the whole path, such as {part[0]}"
-        return found + nearest(self.options.pattern, reading.names)
+            if pattern.fullmatch(text, name) is None:
+                in_part = pattern.is_in(text, name)
+                path = f"/dev/{name}"
+                yield Missed(path, {"": _IN_PART} if in_part else {"pattern": path})

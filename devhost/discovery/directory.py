@@ -3,8 +3,8 @@
 import fnmatch
 from collections.abc import Iterator, Sequence
 
-from devhost.discovery.match import Match, Readings
-from devhost.discovery.roots import DirectoryRoot, contents
+from devhost.discovery.match import Match, Missed, Readings
+from devhost.discovery.roots import DirectoryRoot
 from devhost.immutable import immutable
 from devhost.model.sources import Directory
 
@@ -40,26 +40,11 @@ class DirectoryFinder:
         """Whether names that begin with a dot count."""
         return any(glob.startswith((".", "[.]")) for glob in self.options.include or ())
 
-    @property
-    def summary(self) -> str:
-        """The source in words."""
-        return f"directory {self.options.path}"
-
-    def looked(self, readings: Readings) -> str:
-        """Say how many entries there are."""
-        return contents(readings[self.roots[0]], self.options.path)
-
-    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def missed(self, readings: Readings) -> Iterator[Missed]:
         """Yield the hidden entries."""
-        if not self._hidden:
-            for name in readings[self.roots[0]].names:
-                if name.startswith("."):
-                    yield name, ("its name begins with a dot",)
-
-    def unmatched(self, readings: Readings) -> str:
-        """Say that the directory is empty, or that its entries are hidden."""
-        found = contents(readings[self.roots[0]], self.options.path)
-        return found if found.endswith("empty") else f"{found}, none without a leading dot"
+        for name in readings[self.roots[0]].names if not self._hidden else ():
+            if name.startswith("."):
+                yield Missed(name, {"": "its name begins with a dot"})
 
 
 def _fits(name: str, globs: Sequence[str]) -> bool:

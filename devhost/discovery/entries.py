@@ -8,12 +8,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from devhost.discovery.hardware import KernelNode
-from devhost.discovery.machine import BRIDGE, Described, Machine, ancestors, class_name
-from devhost.discovery.pci import PciFunction
-from devhost.discovery.sysfs import PLACES
-from devhost.discovery.sysfs_devices import SysfsFinder
-from devhost.discovery.usb import UsbDevice
+from devhost.discovery.hardware import KernelNode, SysfsDevice, devices_above, member_differs
+from devhost.discovery.machine import Described, Machine, class_name
+from devhost.hostfs.sysfs import PLACES
 from devhost.model.hardware import USB_NODE, ParentSelector, Sysfs
 
 _SERIAL_MIN: Final = 4
@@ -34,10 +31,9 @@ class EntryWriter:
     def entry(self, found: Described) -> dict[str, Any]:
         """Return a resource that offers exactly this device."""
         owner = found.owner
-        if isinstance(owner, UsbDevice):
-            return self._usb_entry(found, owner)
-        if isinstance(owner, PciFunction):
-            return self._pci_entry(found, owner)
+        if owner is not None:
+            write = self._usb_entry if owner.prefix == "usb." else self._pci_entry
+            return write(found, owner)
         assert found.node is not None, "found by its node"  # noqa: S101
         node = found.node
         if not node.subsystem:
@@ -55,11 +51,7 @@ class EntryWriter:
         if len(reading.members) == 1:
             return node.subsystem
         own: dict[str, Any] = {"name": name_glob(node.name, reading.members)}
-        above = [
-            path
-            for path in ancestors(node.syspath)
-            if reading.sysfs.link(f"{path}/subsystem") is not None
-        ]
+        above = list(devices_above(node.syspath, reading.sysfs))
         named = [glob.escape(posixpath.basename(path)) for path in above]
         # The nearest whose name says where it is, and what is below it as that calls it.
         at = (
@@ -82,29 +74,30 @@ class EntryWriter:
             matching = (
                 path
                 for path in reading.members.values()
-                if next(SysfsFinder(selector).mismatches(path, reading.sysfs), None) is None
+                if not member_differs(path, selector, reading.sysfs)
             )
             if list(matching) == [node.syspath]:
                 return options
         return {"subsystem": node.subsystem, "name": node.name}
 
-    def _usb_entry(self, found: Described, owner: UsbDevice) -> dict[str, Any]:
-        twins = [one for one in self._machine.usb_devices() if one.number == owner.number]
-        options: dict[str, Any] = {"device": owner.number}
-        if owner.is_hub:
+    def _usb_entry(self, found: Described, owner: SysfsDevice) -> dict[str, Any]:
+        facts = owner.facts
+        twins = [o for o in self._machine.usb_devices() if o.facts["device"] == facts["device"]]
+        options: dict[str, Any] = {"device": facts["device"]}
+        if owner.is_between:
             options["class"] = "hub"
-        product, serial = owner.text("product"), owner.text("serial")
-        if product and any(one.text("product") != product for one in twins):
+        product, serial = facts["product"], facts["serial"]
+        named = [one for one in twins if one.facts["product"] == product]
+        if product and len(named) < len(twins):
             options["product"] = glob.escape(product)
-        named = [one for one in twins if "product" not in options or one.text("product") == product]
         more = {}
-        if serial and _is_good(serial) and sum(o.text("serial") == serial for o in twins) == 1:
+        if _is_good(serial) and sum(one.facts["serial"] == serial for one in twins) == 1:
             options["serial"] = glob.escape(serial)
             more["id"] = "${usb.serial}"
-        elif len(named) > 1 and owner.port is not None:
-            options["port"] = glob.escape(owner.port)
+        elif len(named if "product" in options else twins) > 1 and owner.place:
+            options["port"] = glob.escape(owner.place)
         options |= self._node_options(found)
-        return _resource(product or owner.number.replace(":", "-"), {"usb": options}, **more)
+        return _resource(product or facts["device"].replace(":", "-"), {"usb": options}, **more)
 
     def _node_options(self, found: Described) -> dict[str, Any]:
         """Return which node of a USB device is meant."""
@@ -127,13 +120,13 @@ class EntryWriter:
                 choice = {"subsystem": node.subsystem, "attr": {"index": index}}
         return {**options, "node": choice}
 
-    def _pci_entry(self, found: Described, owner: PciFunction) -> dict[str, Any]:
-        twins = [one for one in self._machine.pci_functions() if one.number == owner.number]
-        options: dict[str, Any] = {"device": owner.number}
-        if owner.code.startswith(BRIDGE):
+    def _pci_entry(self, found: Described, owner: SysfsDevice) -> dict[str, Any]:
+        number, functions = owner.facts["device"], self._machine.pci_functions()
+        options: dict[str, Any] = {"device": number}
+        if owner.is_between:
             options["class"] = "bridge"
-        if len(twins) > 1:
-            options["address"] = owner.address
+        if sum(one.facts["device"] == number for one in functions) > 1:
+            options["address"] = owner.name
         if (node := found.node) is None:
             options["node"] = _subsystems(found.nodes) if found.nodes else "none"
         else:
@@ -143,7 +136,7 @@ class EntryWriter:
                 more = {"id": "${place}"} if "place" in found.variables else {}
                 return _resource(node.name, {"sysfs": self._sysfs_options(node)}, **more)
             options["node"] = f"{node.subsystem}/{name}" if len(alike) > 1 else node.subsystem
-        return _resource(class_name(owner.code), {"pci": options})
+        return _resource(class_name(owner.facts["class"]), {"pci": options})
 
 
 def numbered(resources: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,13 +1,9 @@
 """The source ``glob``: each path that matches is a device."""
 
-import contextlib
 import fnmatch
-import itertools
 from collections.abc import Iterable, Iterator
-from typing import Final
 
-from devhost.discovery.match import Match, Readings
-from devhost.discovery.nearest import closest, few, nearest
+from devhost.discovery.match import Match, Missed, Readings
 from devhost.discovery.roots import (
     NOT_DEVICES,
     BaseRoot,
@@ -16,7 +12,6 @@ from devhost.discovery.roots import (
     Root,
     WatchRoot,
     absent,
-    contents,
     failure,
 )
 from devhost.hostfs.files import DirectoryEntry, HostFiles
@@ -24,9 +19,6 @@ from devhost.hostfs.tally import Tally, TooManyEntriesError
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.sources import Glob
-
-_SHOWN_MAX: Final = 3
-_BESIDE_MAX: Final = 500
 
 
 @immutable
@@ -56,12 +48,9 @@ class PatternRoot(BaseRoot):
         if found:
             return Reading(self, files, found, links=links, unreadable=unreadable)
         entries = files.entries(base or "/")
-        if entries is None:
-            return Reading(self, files, missing=absent(files, base or "/"))
-        beside = _beside(self.text, files) or [entry.name for entry in entries]
-        return Reading(
-            self, files, unreadable=unreadable, count=len(entries), beside=names.natural(beside)
-        )
+        missing = absent(files, base or "/") if entries is None else None
+        beside = [] if _is_wild(self.text) else [one.name for one in entries or ()]
+        return Reading(self, files, unreadable=unreadable, missing=missing, beside=beside)
 
 
 @immutable
@@ -108,76 +97,14 @@ class GlobFinder:
             for text in self.options.exclude
         )
 
-    @property
-    def summary(self) -> str:
-        """The source in words."""
-        return f"glob {' '.join(self._paths)}"
-
-    def looked(self, readings: Readings) -> str:
-        """Say what is in the directories in front of the wildcards."""
-        return "; ".join(dict.fromkeys(_looked(text, readings) for text in self._paths))
-
-    def left(self, readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield the other entries of these directories."""
+    def missed(self, readings: Readings) -> Iterator[Missed]:
+        """Yield the other entries of the directories in front of the wildcards."""
         matched = {match.path for match in self._each(readings)}
-        seen: set[str] = set()
-        for text in self._paths:
-            reading = readings[_root(text)]
-            for name in reading.beside or reading.names:
-                path = reading.path(name)
-                if path not in matched and path not in seen:
-                    seen.add(path)
-                    yield path, (f"not matched by {text}",)
-
-    def unmatched(self, readings: Readings) -> str:
-        """Say what is in the directories in front of the wildcards, by up to 3 patterns."""
-        found = [_unmatched(text, readings[_root(text)]) for text in self._paths[:_SHOWN_MAX]]
-        more = len(self._paths) - len(found)
-        return "; ".join(found) + (f"; and {more} more patterns" if more else "")
-
-
-def _beside(text: str, files: HostFiles) -> list[str]:
-    """Return what is in the directories up to which a pattern matches, below its base."""
-    base = _literal_prefix(text)
-    parts = text[len(base) + 1 :].split("/")
-    for count in range(len(parts) - 1, 0, -1):
-        if "**" in parts[:count]:
-            continue
-        inside = "/".join((base, *parts[:count], "*"))
-        with contextlib.suppress(OSError):  # it would only be a hint
-            walk = _Walk(files, base, Tally())
-            if found := list(itertools.islice(walk.expand(inside), _BESIDE_MAX)):
-                return [path[len(base) + 1 :] for path in found]
-    return []
-
-
-def _unmatched(text: str, reading: Reading) -> str:
-    prefix = _literal_prefix(text)
-    rest = text[len(prefix) + 1 :]
-    near = _nearest(rest, reading, prefix)
-    return f"{contents(reading, prefix or '/')}, none matches {rest}{near}"
-
-
-def _nearest(rest: str, reading: Reading, base: str) -> str:
-    """Return what was probably meant where nothing matches, by the first part that does not."""
-    beside = reading.beside or reading.names
-    depth = beside[0].count("/") if beside else 0
-    part = rest.split("/")[depth]
-    if not depth:
-        hint = "" if part == "**" else nearest(part, beside)
-        return hint or (few(beside) if base.startswith("/dev/") else "")
-    by_last = {name.rpartition("/")[2]: name for name in reversed(beside)}
-    near = closest(part, by_last)
-    return f"; did you mean {names.printable(f'{base}/{by_last[near]}')}?" if near else ""
-
-
-def _looked(text: str, readings: Readings) -> str:
-    reading = readings[_root(text)]
-    if not _matching(reading, text):
-        return _unmatched(text, reading)
-    if isinstance(reading.root, PatternRoot):  # nothing else was counted
-        return f"{len(reading.names)} of {text}"
-    return contents(reading, _literal_prefix(text) or "/")
+        some = (readings[root] for root in self.roots)
+        paths = dict.fromkeys(
+            reading.path(name) for reading in some for name in (*reading.names, *reading.beside)
+        )
+        return (Missed(path, {"paths": path}) for path in paths if path not in matched)
 
 
 def _root(text: str) -> Root:

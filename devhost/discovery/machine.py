@@ -2,27 +2,32 @@
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
-from devhost.discovery import hardware
-from devhost.discovery.hardware import KernelNode
-from devhost.discovery.pci import PciFunction
+from devhost.discovery.hardware import (
+    NET,
+    PCI,
+    USB,
+    KernelNode,
+    SysfsDevice,
+    described,
+    device_above,
+    devices_above,
+    pci_functions,
+    usb_devices,
+)
 from devhost.discovery.sysfs import (
     NodesRoot,
     NumbersRoot,
     SubsystemReading,
     SubsystemRoot,
-    SysfsTree,
 )
-from devhost.discovery.usb import UsbDevice
 from devhost.hostfs.file_owners import FileAccess, FileOwners
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.sysfs import SysfsTree
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.class_codes import PCI_CLASSES
 from devhost.model.device import FileState
-
-BRIDGE: Final = "06"
 
 
 @immutable
@@ -54,7 +59,7 @@ class Described:
 
     node: KernelNode | None
     state: FileState | None
-    owner: UsbDevice | PciFunction | None
+    owner: SysfsDevice | None
     variables: Mapping[str, str]
     parents: tuple[tuple[str, str], ...]
     nodes: tuple[KernelNode, ...]
@@ -70,10 +75,10 @@ class Machine:
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self._usb = SubsystemRoot("usb").read(files)
-        self._pci = SubsystemRoot("pci").read(files)
+        self._usb = USB.read(files)
+        self._pci = PCI.read(files)
         self._numbers = NumbersRoot().read(files)
-        self._net = SubsystemRoot("net").read(files)
+        self._net = NET.read(files)
         self._udev = NodesRoot(links=True).read(files)
 
     @property
@@ -90,56 +95,47 @@ class Machine:
         """Return the devices of a subsystem."""
         return SubsystemRoot(name).read(self._files)
 
-    def usb_devices(self) -> list[UsbDevice]:
+    def usb_devices(self) -> Sequence[SysfsDevice]:
         """Return all USB devices."""
-        sysfs, members = self._usb.sysfs, self._usb.members
-        return [
-            UsbDevice(path, sysfs, members)
-            for name, path in members.items()
-            if ":" not in name and sysfs.is_usb_device(path)
-        ]
+        return self._usb.once(usb_devices)
 
-    def pci_functions(self) -> list[PciFunction]:
+    def pci_functions(self) -> Sequence[SysfsDevice]:
         """Return all PCI functions."""
-        sysfs = self._pci.sysfs
-        return [
-            PciFunction(p, sysfs) for p in self._pci.members.values() if sysfs.is_pci_function(p)
-        ]
+        return self._pci.once(pci_functions)
 
     def usb_rows(self) -> Iterator[DeviceRow]:
         """Yield the USB devices; hubs are no plain ones."""
         for device in self.usb_devices():
-            texts = (device.text("manufacturer"), device.text("product"))
-            nodes = self.nodes(device.syspath)
+            facts, nodes = device.facts, self.nodes(device.syspath)
             values = {
                 "USB": device.name,
-                "DEVICE": device.number,
-                "NAME": " ".join(filter(None, texts)) or "-",
-                "SERIAL": device.text("serial") or "-",
+                "DEVICE": facts["device"],
+                "NAME": f"{facts['manufacturer']} {facts['product']}".strip() or "-",
+                "SERIAL": facts["serial"] or "-",
                 "NODES": _names(nodes),
             }
-            yield DeviceRow(values, plain=not device.is_hub)
+            yield DeviceRow(values, plain=not device.is_between)
 
     def pci_rows(self) -> Iterator[DeviceRow]:
         """Yield the PCI functions; bridges are no plain ones."""
         for function in self.pci_functions():
-            nodes = self.nodes(function.syspath)
+            facts, nodes = function.facts, self.nodes(function.syspath)
             values = {
-                "PCI": function.address,
-                "DEVICE": function.number,
-                "CLASS": class_name(function.code),
-                "DRIVER": function.driver or "-",
-                "GROUP": function.group or "-",
+                "PCI": function.name,
+                "DEVICE": facts["device"],
+                "CLASS": class_name(facts["class"]),
+                "DRIVER": facts["driver"] or "-",
+                "GROUP": facts["group"] or "-",
                 "NODES": _names(nodes),
             }
-            yield DeviceRow(values, plain=not function.code.startswith(BRIDGE))
+            yield DeviceRow(values, plain=not function.is_between)
 
     def subsystem_rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem."""
         reading = SubsystemRoot(subsystem).read(self._files)
         for name, path in reading.members.items():
             node = KernelNode.of(subsystem, path, reading.sysfs)
-            found = hardware.described(node, reading.sysfs) if node else {}
+            found = described(node, reading.sysfs) if node else {}
             values = {
                 "NAME": name,
                 "NODE": f"/dev/{node.file}" if node and node.file else "-",
@@ -170,14 +166,11 @@ class Machine:
     def find(self, what: str) -> list[Described]:
         """Return what is meant: a node or a link to it, a USB name, a PCI address, or a number."""
         number = what.lower()
-        addresses = (number, f"0000:{number}")
-        owners: Sequence[UsbDevice | PciFunction] = [
-            *(one for one in self.usb_devices() if number in (one.name, one.number)),
-            *(
-                one
-                for one in self.pci_functions()
-                if one.address in addresses or one.number == number
-            ),
+        known = (number, f"0000:{number}")
+        owners = [
+            one
+            for one in (*self.usb_devices(), *self.pci_functions())
+            if one.name in known or one.facts["device"] == number
         ]
         if owners:
             return [self._described(None, one) for one in owners]
@@ -200,39 +193,30 @@ class Machine:
             return [self._described(node, None)]
         return alike[:1]
 
-    def _owner(self, path: str, sysfs: SysfsTree) -> UsbDevice | PciFunction | None:
-        above = sysfs.owner(path) or self._elsewhere(path, sysfs)
-        if above is None:
-            return None
-        if sysfs.is_usb_device(above):
-            return UsbDevice(above, self._usb.sysfs, self._usb.members)
-        return PciFunction(above, self._pci.sysfs)
-
-    def _elsewhere(self, path: str, sysfs: SysfsTree) -> str | None:
-        """Return the PCI function of a node that is below none: an IOMMU group's, a disk's head."""
+    def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
+        """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
+        if (above := device_above(path, sysfs)) is not None:
+            every = (*self.usb_devices(), *self.pci_functions())
+            return next((one for one in every if one.syspath == above.syspath), above)
         if sysfs.linked(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")
-            some = (one for one in self.pci_functions() if one.group == group)
-            return next((one.syspath for one in some if not one.code.startswith(BRIDGE)), None)
+            some = (one for one in self.pci_functions() if one.facts["group"] == group)
+            return next((one for one in some if not one.is_between), None)
         if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
             block = SubsystemRoot("block").read(self._files)
             for one in self.pci_functions():
                 if any(path == disk for _, disk in block.below(one.syspath)):
-                    return one.syspath
+                    return one
         return None
 
-    def _described(
-        self, node: KernelNode | None, owner: UsbDevice | PciFunction | None
-    ) -> Described:
+    def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> Described:
         nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
-        shown = node or (owner.node() if isinstance(owner, UsbDevice) else None)
-        variables = dict(owner.variables()) if owner is not None else {}
+        shown = node or (self._node(owner.syspath, self._usb.sysfs) if owner else None)
+        variables = owner.variables() if owner is not None else {}
         sysfs, path = self._numbers.sysfs, shown.syspath if shown else ""
         if shown is not None:
-            if isinstance(owner, UsbDevice) and (at := sysfs.interface(path)) is not None:
-                variables["usb.interface"] = self._interface(owner, at)
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
-            variables |= hardware.described(shown, sysfs)
+            variables |= described(shown, sysfs)
             for variable, by in (("byId", "by-id"), ("byPath", "by-path")):
                 if link := self._udev.by[by].get(f"/dev/{shown.file}"):
                     variables[variable] = link
@@ -241,16 +225,11 @@ class Machine:
         above = path or (owner.syspath if owner else "")
         parents = tuple(
             (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
-            for one in ancestors(above)
-            if sysfs.link(f"{one}/subsystem") is not None
+            for one in devices_above(above, sysfs)
         )
         permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
         known = {name: value for name, value in variables.items() if value}
         return Described(shown, state, owner, known, parents, nodes, permissions)
-
-    def _interface(self, owner: UsbDevice, path: str) -> str:
-        one = next((one for one in owner.interfaces() if one.syspath == path), None)
-        return "" if one is None else str(one.number)
 
 
 def _names(nodes: Sequence[KernelNode]) -> str:
@@ -261,11 +240,3 @@ def class_name(code: str) -> str:
     """Return the most precise name of a PCI class."""
     known = [(digits, name) for name, digits in PCI_CLASSES.items() if code.startswith(digits)]
     return max(known, key=lambda one: len(one[0]), default=("", code))[1]
-
-
-def ancestors(path: str) -> Iterator[str]:
-    """Yield the directories above a device, from below upwards."""
-    path = posixpath.dirname(path)
-    while path.startswith("/sys/devices/"):
-        yield path
-        path = posixpath.dirname(path)

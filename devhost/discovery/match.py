@@ -2,14 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Protocol
 
 from devhost.discovery.roots import Reading, Root
 from devhost.immutable import immutable
 from devhost.model.device import Hardware, Skipped, no_variables
-
-NO_INTERFACE: Final = "no interface has the class, interface and driver that are asked for"
-LETTERS: Final = "upper and lower case count"  # why something does not match that looks alike
 
 
 @immutable
@@ -48,29 +45,20 @@ class Finder(Protocol):
         """Yield every match, and what is skipped without a look."""
         ...
 
-    @property
-    def summary(self) -> str:
-        """The source in words."""
-        ...
-
-    def looked(self, readings: Readings) -> str:
-        """Say how many things were looked at."""
-        ...
-
-    def left(self, readings: Readings) -> Iterable[tuple[str, tuple[str, ...]]]:
-        """Yield what does not match, and why; not what is not worth a line."""
-        ...
-
-    def unmatched(self, readings: Readings) -> str:
-        """Say why nothing is found where nothing is missing."""
+    def missed(self, readings: Readings) -> "Iterable[Missed]":
+        """Yield what was looked at and is not selected; reads no more than `find` has read."""
         ...
 
 
-def distance(left: tuple[str, tuple[str, ...]]) -> tuple[int, bool, bool]:
-    """Return how far from a match something is: the nearest comes first.
+@immutable
+class Missed:
+    """What a source has looked at and does not select.
 
-    What differs in its interfaces alone is what was named.
+    Attributes:
+        name: What it is called.
+        differs: By option that it fails, what it has instead, empty for nothing. An empty key has a
+            sentence that says it in full.
     """
-    _, reasons = left
-    named = reasons[0].startswith(NO_INTERFACE)
-    return len(reasons), not reasons[0].endswith(LETTERS), not named
+
+    name: str
+    differs: Mapping[str, str]

@@ -4,21 +4,19 @@ import errno
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from devhost.discovery.nearest import closest
 from devhost.hostfs.block_use import BlockUse
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.tally import Tally, TooManyEntriesError
 from devhost.immutable import immutable
 from devhost.model import names
 from devhost.model.device import FileState
+from devhost.model.spelling import nearest_node
 
 # Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
 # Only a source that names one of them as its directory looks into it.
 NOT_DEVICES: Final = frozenset(
     f"/dev/{name}" for name in ("fd", "hugepages", "mqueue", "pts", "shm")
 )
-
-_ALIKE: Final = 0.7  # how alike a directory is to be what was meant, from 0 to 1
 
 
 @immutable
@@ -83,8 +81,7 @@ class Reading:
         names: The paths below its base, in natural order.
         links: Those of the names that are links.
         unreadable: Why entries, or what is below them, cannot be read.
-        count: How many entries the base itself has.
-        beside: What is there where nothing matches.
+        beside: What is there instead of a single path.
         missing: Why there is nothing to read, where that is no failure.
         failure: Why it could not be read.
         block_use: What uses block devices.
@@ -98,7 +95,6 @@ class Reading:
         *,
         links: Iterable[str] = (),
         unreadable: Mapping[str, str] | None = None,
-        count: int = 0,
         missing: str | None = None,
         failure: str | None = None,
         beside: Sequence[str] = (),
@@ -108,7 +104,7 @@ class Reading:
         self.links = frozenset(links)
         self.unreadable = unreadable or {}
         self.beside = beside
-        self.count, self.missing, self.failure = count, missing, failure
+        self.missing, self.failure = missing, failure
         self.block_use = BlockUse(files)
         self._states: dict[str, FileState | None] = {}
 
@@ -181,7 +177,7 @@ class DirectoryRoot(BaseRoot):
                     except OSError as error:
                         unreadable[name], inside = failure(error), None
                     pending.append((f"{name}/", inside or []))
-        return Reading(self, files, found, links=links, unreadable=unreadable, count=len(entries))
+        return Reading(self, files, found, links=links, unreadable=unreadable)
 
 
 def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
@@ -215,8 +211,8 @@ def absent(files: HostFiles, directory: str) -> str:
     """Say why there is no such directory."""
     if files.stat(directory) is not None:
         return f"{directory} is not a directory"
-    near = _nearest(files, directory)
-    hint = f"; did you mean {names.printable(near)}?" if near else ""
+    near = _beside(files, directory) if directory.startswith("/dev/") else ""
+    hint = f"; did you mean {near}?" if near else ""
     if files.is_host:
         return f"{directory} does not exist yet{hint}"
     return (
@@ -225,31 +221,15 @@ def absent(files: HostFiles, directory: str) -> str:
     )
 
 
-def _nearest(files: HostFiles, directory: str) -> str | None:
-    """Return a directory that is there, and whose path is most like that of one that is not."""
-    above, below = directory.rstrip("/"), ""
+def _beside(files: HostFiles, directory: str) -> str:
+    """Return what is most like a directory, beside the first part of it that does not exist."""
+    above, _, name = directory.rstrip("/").rpartition("/")
     try:
-        while above:
+        while (entries := files.entries(above or "/")) is None:
             above, _, name = above.rpartition("/")
-            entries = files.entries(above or "/")
-            if entries is not None:
-                some = [one.name for one in entries if one.is_directory or one.is_link]
-                near = closest(name, names.natural(some), _ALIKE)
-                if near is None:
-                    return None
-                whole = f"{above}/{near}{below}"
-                return whole if files.stat(whole) is not None else f"{above}/{near}"
-            below = f"/{name}{below}"
     except OSError:
-        pass
-    return None
-
-
-def contents(reading: Reading, directory: str) -> str:
-    """Say how many entries a directory has."""
-    if reading.count == 0:
-        return f"{directory} is empty"
-    return f"{directory} has {reading.count} {'entry' if reading.count == 1 else 'entries'}"
+        return ""
+    return nearest_node(name, (f"{above}/{one.name}" for one in entries))
 
 
 def is_silent(path: str) -> bool:

@@ -103,7 +103,7 @@ class Scanner(Declaration):
             skipped_count=len(identified.skipped),
             error="; ".join(found.failed.values()) or None,
             notes=(*found.notes, *_unseen(unseen, self.files.root), *_cut(identified)),
-            unmatched=() if devices else found.unmatched,
+            why_none=tuple if devices else found.why_none,
             deferred=identified.deferred,
             again_at=self.again_at(devices, identified, now),
             mixed=mixed,

@@ -1,9 +1,11 @@
 """What of all that was read is a resource's: candidates, and what is not offered and why."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
+from devhost.discovery import wording
 from devhost.discovery.dev import DevFinder
 from devhost.discovery.directory import DirectoryFinder
 from devhost.discovery.glob import GlobFinder
@@ -42,8 +44,8 @@ class Selection:
         failed: By source, why it could not be read.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
-        unmatched: Why nothing is found, where nothing is missing and no source finds anything; of
-            a group, which needs a node of each, why a source finds nothing.
+        why_none: Says why nothing is found, where nothing is missing and no source finds anything;
+            of a group, which needs a node of each, why a source finds nothing. Else `tuple`.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -51,7 +53,7 @@ class Selection:
     failed: Mapping[int, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    unmatched: tuple[str, ...] = ()
+    why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -75,18 +77,14 @@ def finder(kind: Kind, resource: Resource) -> Finder:
             return DevFinder(kind)
         case Static():
             return StaticFinder(kind)
-        case Usb():  # loaded here: most files name no hardware, and its code takes 0.5 MiB
-            from devhost.discovery.usb import UsbFinder  # noqa: PLC0415 (as said)
+        case Usb() | Pci():  # loaded here: most files name no hardware, and its code takes 0.5 MiB
+            from devhost.discovery.hardware_finder import BusFinder  # noqa: PLC0415 (as said)
 
-            return UsbFinder(kind, resource.mentioned)
-        case Pci():
-            from devhost.discovery.pci import PciFinder  # noqa: PLC0415 (as above)
-
-            return PciFinder(kind, resource.mentioned)
+            return BusFinder(kind, resource.mentioned)
         case Sysfs():
-            from devhost.discovery.sysfs_devices import SysfsFinder  # noqa: PLC0415 (as above)
+            from devhost.discovery.hardware_finder import SubsystemFinder  # noqa: PLC0415 (the same)
 
-            return SysfsFinder(kind, resource.mentioned)
+            return SubsystemFinder(kind, resource.mentioned)
 
 
 def roots_of(resource: Resource) -> tuple[Root, ...]:
@@ -117,7 +115,7 @@ def select(
     failed: dict[int, str] = {}
     unreadable: dict[str, str] = {}
     notes: list[str] = []
-    empty: list[Finder] = []
+    empty: list[tuple[Kind, Finder]] = []
     for index, source in enumerate(resource.sources):
         found = finder(source.kind, resource)
         some = [readings[root] for root in found.roots]
@@ -135,7 +133,7 @@ def select(
         if missing and not (one.nodes or one.skipped):
             notes.append(missing)
         elif not (one.nodes or one.skipped or source.optional):
-            empty.append(found)
+            empty.append((source.kind, found))
     if (nodes or skipped) and resource.group is None:
         empty = []
     return Selection(
@@ -144,8 +142,12 @@ def select(
         failed,
         unreadable,
         tuple(notes),
-        tuple(one.unmatched(readings) for one in empty),
+        functools.cache(lambda: _why_none(empty, readings)) if empty else tuple,
     )
+
+
+def _why_none(empty: Iterable[tuple[Kind, Finder]], readings: Readings) -> tuple[str, ...]:
+    return tuple(wording.why_none(kind, one.missed(readings)) for kind, one in empty)
 
 
 class _Source:

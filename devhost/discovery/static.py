@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from devhost.discovery.match import Match, Readings
+from devhost.discovery.match import Match, Missed, Readings
 from devhost.discovery.roots import Root
 from devhost.immutable import immutable
 from devhost.model import names
@@ -26,19 +26,6 @@ class StaticFinder:
         texts = names.natural(ids) if ids is not None else map(str, range(self.options.count or 0))
         return (Match("", text) for text in texts)
 
-    @property
-    def summary(self) -> str:
-        """The source in words."""
-        return "static"
-
-    def looked(self, _readings: Readings) -> str:
+    def missed(self, _readings: Readings) -> Iterator[Missed]:
         """Nothing is looked at."""
-        return "declared in the configuration"
-
-    def left(self, _readings: Readings) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Nothing is left."""
         return iter(())
-
-    def unmatched(self, _readings: Readings) -> str:
-        """Say that none are declared."""
-        return "static declares no devices"

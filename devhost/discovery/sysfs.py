@@ -1,213 +1,28 @@
-"""What the kernel says of its devices, below the root's /sys.
+"""The devices of a class or a bus, and the nodes below /dev, as parts of the host to read.
 
 Members of a subsystem are found by their links, never by walking directories: a device that is
-being removed loses its links first. A file that cannot be read counts as absent, because a device
-may go at any time; only a subsystem that cannot be listed is a failure. Nothing here opens a
-device, wakes one up, or reads a directory below one.
+being removed loses its links first. Only a subsystem that cannot be listed is a failure.
 """
 
-import errno
 import os
-import posixpath
 import re
-import stat
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar, cast
 
-from devhost.discovery.nearest import closest
-from devhost.discovery.roots import (
-    NOT_DEVICES,
-    BaseRoot,
-    Reading,
-    Root,
-    WatchRoot,
-    unusable,
-)
+from devhost.discovery.roots import NOT_DEVICES, BaseRoot, Reading, Root, WatchRoot
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.sysfs import SysfsTree
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
 from devhost.model import names
+from devhost.model.spelling import did_you_mean
 
 T = TypeVar("T")
 
-_ALIKE: Final = 0.7  # how alike a subsystem is to be what was meant, from 0 to 1
-VALUE_MAX: Final = 4096  # bytes; an attribute has at most a page
 # In these directories, link by link, udev names what it knows by more than a number.
 _BY: Final = ("by-id", "by-path")
-_PCI: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_USB: Final = re.compile(r"[0-9]+-(?P<ports>[0-9.]+)(?P<interface>:[0-9]+\.[0-9]+)?")
-_ROOT_HUB: Final = re.compile(r"usb[0-9]+")
 # Native multipath: the path nvme2c2n1 has no node; the disk is its head nvme2n1.
 _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
-_NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
-PLACES: Final = ("pci", *_NAMED)
-
-
-class SysfsTree:
-    """Reads files and links of /sys, each once. All methods block."""
-
-    def __init__(self, files: HostFiles) -> None:
-        self._files = files
-        self._texts: dict[str, str | None] = {}
-        self._links: dict[str, str | None] = {}
-        self._places: dict[str, str | None] = {}
-        self._uevents: dict[str, Mapping[str, str]] = {}
-
-    def text(self, path: str) -> str | None:
-        """Return what a file holds, without blanks at its ends; ``None`` where it is no text."""
-        if path not in self._texts:
-            raw = self._read(path)
-            self._texts[path] = None if raw is None else _text(raw)
-        return self._texts[path]
-
-    def attribute(self, device: str, file: str) -> str | None:
-        """Return what a file of a device holds; links on the way to it may not leave /sys."""
-        path = f"{device}/{file}"
-        if "/" in file or self.link(path) is not None:
-            path = self._files.resolve(path)
-        return self.text(path) if path.startswith("/sys/") else None
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-            descriptor = os.open(self._files.to_local(path), flags)
-        except (OSError, ValueError):
-            return None
-        try:
-            # A configuration chooses attributes, and may learn what every user may read.
-            if not os.fstat(descriptor).st_mode & stat.S_IROTH:
-                return None
-            raw = os.read(descriptor, VALUE_MAX + 1)
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
-        return None if len(raw) > VALUE_MAX else raw
-
-    def link(self, path: str) -> str | None:
-        """Return the host path that a link leads to; ``None`` where there is none."""
-        if path not in self._links:
-            try:
-                target = os.readlink(self._files.to_local(path))
-            except OSError:
-                self._links[path] = None
-            else:
-                whole = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-                self._links[path] = whole
-        return self._links[path]
-
-    def linked(self, path: str) -> str | None:
-        """Return the last part of where a link leads."""
-        target = self.link(path)
-        return None if target is None else posixpath.basename(target)
-
-    def uevent(self, device: str) -> Mapping[str, str]:
-        """Return the keys of a device's ``uevent``, but for those that are there twice.
-
-        The name that a device gives itself may have line feeds, and after them other keys.
-        """
-        if device not in self._uevents:
-            lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
-            pairs = [line.partition("=")[::2] for line in lines if line and "=" in line]
-            count = Counter(key for key, _ in pairs)
-            self._uevents[device] = {key: value for key, value in pairs if count[key] == 1}
-        return self._uevents[device]
-
-    def list(self, directory: str) -> list[str] | None:
-        """Return the names in a directory; ``None`` where there is none.
-
-        Raises:
-            OSError: It cannot be read.
-        """
-        try:
-            return names.natural(os.listdir(self._files.to_local(directory)))  # noqa: PTH208
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return None
-            raise
-
-    def place(self, device: str) -> str | None:
-        """Return where a device is plugged in, as udev's ID_PATH_WITH_USB_REVISION has it.
-
-        ``pci-0000:00:14.0-usbv2-0:1.4:1.0-port0``: the outermost part first. Bus numbers are not
-        part of it, as the order of controllers may change.
-        """
-        if device not in self._places:
-            self._places[device] = self._place(device)
-        return self._places[device]
-
-    def _place(self, device: str) -> str | None:
-        parts: list[str] = []
-        path = device
-        ended = False
-        while path.startswith("/sys/devices/") and not ended:
-            name = posixpath.basename(path)
-            subsystem = self.linked(f"{path}/subsystem")
-            if subsystem == "usb-serial":
-                port = self.text(f"{path}/port_number")
-                parts += [] if port is None else [f"port{port}"]
-            elif subsystem == "usb" and (match := _USB.fullmatch(name)):
-                hub = _above(path, _ROOT_HUB)
-                if hub is None:
-                    return None
-                release = (self.text(f"{hub}/version") or "2")[:1]
-                parts.append(f"usbv{release}-0:{match['ports']}{match['interface'] or ''}")
-                path = hub
-            elif subsystem == "pci" and _PCI.fullmatch(name):
-                parts.append(f"pci-{name}")
-                ended = True
-            elif subsystem in _NAMED:
-                parts.append(f"{subsystem}-{name}")
-                ended = True
-            path = posixpath.dirname(path)
-        return "-".join(reversed(parts)) if ended else None
-
-    def owner(self, device: str) -> str | None:
-        """Return the nearest USB device or PCI function, from a device upwards."""
-        path = device
-        while path.startswith("/sys/devices/"):
-            if self.is_usb_device(path) or self.is_pci_function(path):
-                return path
-            path = posixpath.dirname(path)
-        return None
-
-    def interface(self, device: str) -> str | None:
-        """Return the USB interface that a device is below, if any, up to its owner."""
-        path = device
-        while path.startswith("/sys/devices/") and not self.is_usb_device(path):
-            if (match := _USB.fullmatch(posixpath.basename(path))) and match["interface"]:
-                return path
-            path = posixpath.dirname(path)
-        return None
-
-    def is_usb_device(self, device: str) -> bool:
-        """Whether a path is a USB device."""
-        name = posixpath.basename(device)
-        match = _USB.fullmatch(name)
-        named = (match is not None and not match["interface"]) or _ROOT_HUB.fullmatch(name)
-        return bool(named) and self.text(f"{device}/idVendor") is not None
-
-    def is_pci_function(self, device: str) -> bool:
-        """Whether a path is a PCI function."""
-        named = _PCI.fullmatch(posixpath.basename(device))
-        return named is not None and self.text(f"{device}/vendor") is not None
-
-
-def _text(raw: bytes) -> str | None:
-    try:
-        text = raw.decode().strip()
-    except UnicodeDecodeError:
-        return None
-    return None if unusable(text) else text
-
-
-def _above(path: str, name: re.Pattern[str]) -> str | None:
-    while path != "/":
-        if name.fullmatch(posixpath.basename(path)):
-            return path
-        path = posixpath.dirname(path)
-    return None
 
 
 @immutable
@@ -333,10 +148,8 @@ def _absent(subsystem: str, files: HostFiles) -> str:
     if subsystem in ("usb", "pci"):
         return f"this kernel has no {subsystem.upper()}"
     sysfs = SysfsTree(files)
-    known = names.natural({*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())})
-    near = closest(subsystem, known, _ALIKE)
-    hint = f"; did you mean {near}?" if near else ""
-    return f"this kernel has no subsystem {subsystem}{hint}"
+    known = (*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ()))
+    return f"this kernel has no subsystem {subsystem}{did_you_mean(subsystem, known)}"
 
 
 @immutable

@@ -1,12 +1,13 @@
 """Which NUMA nodes devices are attached to, from sysfs."""
 
-import os
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
 from devhost.hostfs.files import HostFiles
-from devhost.model.device import FileKind, FileState, HostDevice, Snapshot
+from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
+from devhost.model.device import FileKind, HostDevice, Snapshot
 
 
 def placed(
@@ -27,7 +28,7 @@ def placed(
         The devices, and whether some are attached to NUMA nodes and others are not.
     """
     nodes: dict[str, tuple[int, ...]] = {}
-    sysfs = NumaNodes(files)
+    sysfs = functools.cache(lambda: sysfs_by_number(files))
     for device_id, device in devices.items():
         if choice == "none":
             nodes[device_id] = ()
@@ -57,84 +58,27 @@ def _known(device: HostDevice, previous: Snapshot, *, thorough: bool) -> tuple[i
     return before.numa_nodes if kept or device.missing_since is not None else None
 
 
-def _nodes_of(device: HostDevice, sysfs: "NumaNodes") -> tuple[int, ...]:
-    found: set[int] = set()
+def _nodes_of(device: HostDevice, sysfs: Callable[[], SysfsTree]) -> tuple[int, ...]:
+    """Return the NUMA nodes of a device, none where sysfs names none. Blocks."""
+    found: set[int | None] = set()
     for node in device.nodes:
         if node.hardware is not None:
-            found |= sysfs.above(node.hardware.numa)
-        elif node.state is not None:
-            found |= sysfs.numa_nodes(node.state)
-    return tuple(sorted(found))
+            found.add(sysfs().numa(node.hardware.numa))
+        elif node.state is not None and node.state.number is not None:
+            kind = "block" if node.state.kind is FileKind.BLOCK else "char"
+            place = sysfs().of_number(kind, node.state.number)
+            found |= set(map(sysfs().numa, _parts(place, sysfs()) if place else ()))
+    return tuple(sorted(one for one in found if one is not None))
 
 
-class NumaNodes:
-    """Reads sysfs; what is above several devices is read once."""
-
-    def __init__(self, files: HostFiles) -> None:
-        below = files.to_local("/sys")
-        self._path = below if os.path.isdir(f"{below}/dev") else "/sys"
-        self._virtual = f"{self._path}/devices/virtual"  # what is of the kernel alone is nowhere
-        self._numbers: dict[str, int | None] = {}
-
-    def numa_nodes(self, state: FileState) -> frozenset[int]:
-        """Return the NUMA nodes of a device node, empty where sysfs names none. Blocks.
-
-        The first ancestor in sysfs that has a NUMA node counts (a PCI function, say); a block
-        device that is made of others is where these are.
-        """
-        if state.number is None:
-            return frozenset()
-        kind = "block" if state.kind is FileKind.BLOCK else "char"
-        major, minor = state.number
-        return frozenset(self._climb(f"{self._path}/dev/{kind}/{major}:{minor}", kind))
-
-    def above(self, directory: str) -> frozenset[int]:
-        """Return the NUMA node of a directory of sysfs (``/sys/devices/…``). Blocks."""
-        number = self._nearest(self._path + directory.removeprefix("/sys"))
-        return frozenset() if number is None or number < 0 else frozenset({number})
-
-    def _climb(self, link: str, kind: str) -> Iterator[int]:
-        try:
-            target = os.readlink(link)
-        except OSError:
-            return
-        beside = "" if target.startswith("/") else f"{os.path.dirname(link)}/"
-        place = os.path.normpath(beside + target)
-        if slaves := _slaves(place) if kind == "block" else ():
-            for slave in slaves:
-                yield from self._climb(f"{place}/slaves/{slave}", kind)
-            return
-        number = self._nearest(place)
-        if number is not None and number >= 0:  # -1: no matter, or the firmware does not say
-            yield number
-
-    def _nearest(self, place: str) -> int | None:
-        """Return what the first directory says, from a place upwards, that says something."""
-        if len(place) <= 1 or place == self._virtual:
-            return None
-        if place not in self._numbers:
-            number = _read(f"{place}/numa_node")
-            self._numbers[place] = (
-                self._nearest(place.rpartition("/")[0]) if number is None else number
-            )
-        return self._numbers[place]
-
-
-def _slaves(place: str) -> list[str]:
+def _parts(place: str, sysfs: SysfsTree) -> Iterator[str]:
+    """Yield the devices that a block device is made of, or itself."""
     try:
-        return sorted(os.listdir(f"{place}/slaves"))  # noqa: PTH208 (names are all that is wanted)
+        slaves = sysfs.list(f"{place}/slaves")
     except OSError:
-        return []
-
-
-def _read(path: str) -> int | None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return int(os.read(descriptor, 16))
-    except (OSError, ValueError):
-        return -1
-    finally:
-        os.close(descriptor)
+        slaves = None
+    if not slaves:
+        yield place
+    for slave in slaves or ():
+        if (below := sysfs.link(f"{place}/slaves/{slave}")) is not None:
+            yield from _parts(below, sysfs)

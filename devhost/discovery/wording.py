@@ -1,86 +1,116 @@
-"""What a source of hardware selects, and why it finds nothing, as people say it."""
+"""What a source selects, and why it finds nothing, as people say it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from devhost.discovery.hardware import any_matches
-from devhost.discovery.match import LETTERS, Finder, Readings, distance
-from devhost.discovery.nearest import closest
+from devhost.discovery.match import Missed
+from devhost.model import names
 from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
-from devhost.model.hardware import NodeChoice, PciSelector, Sysfs, UsbSelector
+from devhost.model.hardware import Pci
 from devhost.model.mapping import options_of
+from devhost.model.sources import Kind
+from devhost.model.spelling import nearest, nearest_node
 
-_PLAIN: Final = ("class", "interface", "subsystem")  # options whose values need no quotes
-
-
-def in_words(kind: str, options: UsbSelector | PciSelector | Sysfs) -> str:
-    """Return the options of a source as people say them."""
-    given = options_of(options)
-    for left_out in ("node", "exclude"):
-        given.pop(left_out, None)
-    main = ("subsystem",) if isinstance(options, Sysfs) else ("device",)
-    first = [f"{kind} {_in_words(given.pop(name))}" for name in main if name in given]
-    words = []
-    for name, value in given.items():
-        shown = [_class_name(kind, one) for one in value] if name == "class" else value
-        words.append(f"{name} {_in_words(shown, quoted=name not in _PLAIN)}")
-    return ", ".join([*first, *words]) if first else f"{kind} {', '.join(words)}"
+_MAIN: Final = {
+    "directory": "path",
+    "glob": "paths",
+    "dev": "pattern",
+    "usb": "device",
+    "pci": "device",
+    "sysfs": "subsystem",
+}
+_NAMED_MAX: Final = 5  # that are all named
+_ALIKE: Final = 0.7  # how alike a text is to be what was meant, from 0 to 1
+_NO_LITERAL: Final = re.compile(r"[*?+|^$\\()\[\]{}]")
 
 
-def nodes_in_words(choices: Sequence[NodeChoice]) -> str:
-    """Return which nodes a source wants as people say it."""
-    texts = (
-        f"{one.subsystem}/{'|'.join(one.name)}" if one.name else one.subsystem for one in choices
-    )
-    return f"node {' and '.join(texts)}"
+def summary(kind: Kind) -> str:
+    """Return a source in words: ``usb 0403:6001, serial A1, node tty``."""
+    name, given = type(kind).__name__.lower(), options_of(kind)
+    if "class" in given:
+        known = PCI_CLASSES if isinstance(kind, Pci) else USB_CLASSES
+        by_code = {code: word for word, code in known.items()}
+        given["class"] = [by_code.get(code, code) for code in given["class"]]
+    main = given.pop(_MAIN.get(name, ""), None)
+    words = [] if main is None else [_said(main)]
+    words += [one if value is True else f"{one} {_said(value)}" for one, value in given.items()]
+    return names.printable(f"{name} {', '.join(words)}")
 
 
-def _class_name(kind: str, code: str) -> str:
-    known = USB_CLASSES if kind == "usb" else PCI_CLASSES
-    return next((name for name, digits in known.items() if digits == code), code)
-
-
-def _in_words(value: object, *, quoted: bool = False) -> str:
+def _said(value: object) -> str:
     if is_dataclass(value):
         value = options_of(value)
     if isinstance(value, Mapping):
-        return " ".join(f"{key} {_in_words(one, quoted=quoted)}" for key, one in value.items())
+        return " ".join(
+            _said(one) if key == "subsystem" else f"{key} {_said(one)}"
+            for key, one in value.items()
+        )
     if isinstance(value, list | tuple):
-        return " or ".join(_in_words(one, quoted=quoted) for one in value)
-    return f"'{value}'" if quoted and isinstance(value, str) else str(value)
+        return " or ".join(map(_said, value))
+    return str(value)
 
 
-class HardwareFinder(Finder, Protocol):
-    """A source of hardware."""
+def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
+    """Say that a source finds nothing, and what comes nearest."""
+    if not (some := in_order(missed)):
+        return f"{summary(kind)}: there is nothing to select"
+    hint = _nearest(kind, some)
+    if not hint and len(some) <= _NAMED_MAX:
+        hint = f": {', '.join(one.name for one in some)}"
+    return names.printable(f"none of {len(some)} is {summary(kind)}{hint}")
 
-    def texts(self, readings: Readings) -> Iterator[tuple[Sequence[str], Mapping[str, str]]]:
-        """Yield the globs of options, and the texts of all devices by the devices' names."""
-        ...
+
+def _nearest(kind: Kind, some: Sequence[Missed]) -> str:
+    first, last = some[0], some[-1]
+    if "" in first.differs or _failed(first) < _failed(last):
+        return f"; nearest: {first.name} ({'; '.join(reasons(first))})"
+    (option,) = first.differs if len(first.differs) == 1 else ("",)
+    found: dict[str, str] = {}
+    for one in some:
+        if option in one.differs:
+            found.setdefault(one.differs[option], one.name)
+    for glob in _wanted(kind, option):
+        if value := _alike(option, glob, found):
+            what = value if found[value] == value else f"{value} ({found[value]})"
+            letters = fnmatch.fnmatchcase(value.lower(), glob.lower())
+            return f"; did you mean {what}?{' (upper and lower case count)' if letters else ''}"
+    return ""
 
 
-def unmatched(found: HardwareFinder, readings: Readings, listed: str) -> str:
-    """Say how many devices there are, and which one comes nearest.
+def in_order(missed: Iterable[Missed]) -> list[Missed]:
+    """Return what a source does not select, what differs least first."""
+    return sorted(missed, key=lambda one: (_failed(one), "" not in one.differs))
 
-    Args:
-        found: The source.
-        readings: Of its roots.
-        listed: The command that lists all there is.
-    """
-    looked = found.looked(readings)
-    if looked.startswith("0 "):  # of anything, whatever is asked for
-        return f"{looked.partition(':')[0]}, so none is {found.summary}"
-    said = f"{looked}; none is {found.summary}"
-    for globs, texts in found.texts(readings):
-        if any(any_matches(globs, text) for text in texts.values()):
-            continue
-        near = closest(globs[0], texts.values())
-        name = next((name for name, text in texts.items() if text == near), None)
-        if name is not None:
-            what = near if name == near else f"{near!r} ({name})"
-            letters = any_matches([one.lower() for one in globs], str(near).lower())
-            return f"{said}; did you mean {what}?{f' ({LETTERS})' if letters else ''}"
-    left = min(found.left(readings), key=distance, default=None)
-    if left is not None:
-        return f"{said}; {left[0]}: {left[1][0]}"
-    return f"{said}; `{listed}` lists what there is"
+
+def _failed(one: Missed) -> int:
+    return len(one.differs) - ("" in one.differs)
+
+
+def reasons(one: Missed) -> tuple[str, ...]:
+    """Say how something differs from what a source selects."""
+    if "" in one.differs:
+        return (one.differs[""],)
+    if one.name in one.differs.values():
+        return ("not matched",)
+    return tuple(
+        names.printable(f"{option} is {value}" if value else f"it has no {option}")
+        for option, value in one.differs.items()
+    )
+
+
+def _wanted(kind: Kind, option: str) -> Sequence[str]:
+    found = options_of(kind).get(option, ())
+    return [found] if isinstance(found, str) else [one for one in found if isinstance(one, str)]
+
+
+def _alike(option: str, glob: str, found: Collection[str]) -> str:
+    """Return what is most like a glob or pattern, or an empty string."""
+    plain = max(_NO_LITERAL.split(glob.rpartition("/")[2]), key=len)
+    if option in ("paths", "pattern"):
+        return nearest_node(plain, found)
+    in_letters = (one for one in found if fnmatch.fnmatchcase(one.lower(), glob.lower()))
+    of_vendor = (one for one in found if option == "device" and one[:5] == glob[:5])
+    return next(in_letters, "") or nearest(plain, found, _ALIKE) or next(of_vendor, "")

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.entries import EntryWriter, numbered
-from devhost.discovery.machine import Described, Machine
-from devhost.discovery.pci import PciFunction
-from devhost.discovery.usb import UsbDevice
+from devhost.discovery.hardware import SysfsDevice
+from devhost.discovery.machine import Described, Machine, class_name
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
@@ -112,15 +111,16 @@ def text(found: Iterable[DraftEntry], domain: str) -> str:
 
 def _interesting(machine: Machine) -> Iterator[Described]:
     for usb in machine.usb_devices():
-        if not usb.is_hub and _is_wanted_usb(machine, usb):
+        if not usb.is_between and _is_wanted_usb(machine, usb):
             (found,) = machine.find(usb.name)
             yield replace(found, nodes=tuple(n for n in found.nodes if n.subsystem not in _OWN))
     for function in machine.pci_functions():
         nodes = machine.nodes(function.syspath)
-        if function.code.startswith("0c03") or not {one.subsystem for one in nodes} - _OWN:
+        usb_host = function.facts["class"].startswith("0c03")
+        if usb_host or not {one.subsystem for one in nodes} - _OWN:
             continue
         render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
-        yield machine.find(render or function.address)[0]
+        yield machine.find(render or function.name)[0]
     for subsystem in _CLASSES:
         for row in machine.subsystem_rows(subsystem):
             for one in machine.find(row.values["NODE"]) if row.values["NODE"] != "-" else ():
@@ -128,21 +128,22 @@ def _interesting(machine: Machine) -> Iterator[Described]:
                     yield one
 
 
-def _is_wanted_usb(machine: Machine, device: UsbDevice) -> bool:
+def _is_wanted_usb(machine: Machine, device: SysfsDevice) -> bool:
     interfaces = list(device.interfaces())
-    if all(one.code.startswith(_HID) for one in interfaces):  # keyboards, mice and the like
+    # Keyboards, mice and the like.
+    if all(one.facts["class"].startswith(_HID) for one in interfaces):
         return False
     if nodes := machine.nodes(device.syspath):
         return any(node.subsystem not in _OWN for node in nodes)
     # Without nodes it is for libusb, if no driver of the kernel has it.
-    return not any(one.driver for one in interfaces)
+    return not any(one.facts["driver"] for one in interfaces)
 
 
 def _merged(machine: Machine, found: Sequence[Described]) -> list[DraftEntry]:
     """Return one entry for devices that differ in their serial number or place alone."""
     writer, result = EntryWriter(machine), dict[str, DraftEntry]()
     for one in found:
-        resource, title = writer.entry(one), _title(machine, one)
+        resource, title = writer.entry(one), _title(one)
         equal = _without(resource)
         if (before := result.get(equal)) is not None:
             sources = [*before.resource["sources"], *resource["sources"]]
@@ -161,14 +162,14 @@ def _without(resource: dict[str, Any]) -> str:
     return repr({**resource, "sources": source})
 
 
-def _title(machine: Machine, found: Described) -> str:
+def _title(found: Described) -> str:
     owner, node = found.owner, found.node
-    if isinstance(owner, UsbDevice):
-        texts = (owner.text("manufacturer"), owner.text("product"))
-        title = f"USB {owner.name}: {' '.join(filter(None, texts)) or 'device'} ({owner.number})"
-    elif isinstance(owner, PciFunction):
-        row = next(r for r in machine.pci_rows() if r.values["PCI"] == owner.address)
-        title = f"PCI {owner.address}: {row.values['CLASS']} ({owner.number})"
+    facts = owner.facts if owner is not None else {}
+    if owner is not None and owner.prefix == "usb.":
+        name = f"{facts['manufacturer']} {facts['product']}".strip() or "device"
+        title = f"USB {owner.name}: {name} ({facts['device']})"
+    elif owner is not None:
+        title = f"PCI {owner.name}: {class_name(facts['class'])} ({facts['device']})"
     else:
         title = f"{found.variables.get('subsystem')} {node.name if node else ''}".strip()
     nodes = found.nodes if owner is not None else (node,)

@@ -101,7 +101,7 @@ def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
     device_list = runner.device_list
     found_amiss = mistakes(runner.resource, snapshot)
-    warnings = (*snapshot.notes, *snapshot.unmatched, *found_amiss)
+    warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss)
     if device_list.omitted:
         warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
     if device_list.paused:

@@ -1,11 +1,13 @@
 """Which block devices the machine itself uses: mounted, swapped on, or held by another."""
 
 import contextlib
+import os
+import posixpath
 from collections.abc import Iterator
-from pathlib import Path
 
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import Number, mounts, number_of, swapped
+from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 
 
 class BlockUse:
@@ -34,47 +36,37 @@ def use_of(number: Number, used: frozenset[Number], files: HostFiles) -> str | N
     """
     if number in used:
         return "mounted or swapped on"
-    sysfs = _sysfs(files, "dev/block") / f"{number[0]}:{number[1]}"
-    if _held(sysfs):
+    sysfs = sysfs_by_number(files)
+    link = f"/sys/dev/block/{number[0]}:{number[1]}"
+    place = sysfs.link(link) or link
+    if _names(sysfs, f"{place}/holders"):
         return "held by another block device"
-    for partition in _found(sysfs, "*/partition"):
-        if _number(partition.parent) in used:
-            return f"its partition {partition.parent.name} is mounted or swapped on"
-        if _held(partition.parent):
-            return f"its partition {partition.parent.name} is held by another block device"
-    if (sysfs / "partition").exists():
-        disk = sysfs.resolve().parent
-        if _number(disk) in used:
-            return f"its disk {disk.name} is mounted or swapped on"
-        if _held(disk):
-            return f"its disk {disk.name} is held by another block device"
+    is_partition = sysfs.private(f"{place}/partition") is not None
+    disk = posixpath.dirname(place)
+    others = {disk: "its disk"} if is_partition else {}
+    for name in _names(sysfs, place):
+        if sysfs.private(f"{place}/{name}/partition") is not None:
+            others[f"{place}/{name}"] = "its partition"
+    for other, what in others.items():
+        name = posixpath.basename(other)
+        if _number(sysfs, other) in used:
+            return f"{what} {name} is mounted or swapped on"
+        if _names(sysfs, f"{other}/holders"):
+            return f"{what} {name} is held by another block device"
     return None
 
 
-def _sysfs(files: HostFiles, place: str) -> Path:
-    below = Path(files.to_local(f"/sys/{place}"))
-    alone = below.is_dir() or files.is_another_machine
-    return below if alone else Path("/sys", place)
-
-
-def _held(sysfs: Path) -> bool:
-    try:
-        return any((sysfs / "holders").iterdir())
-    except OSError:
-        return False
-
-
-def _found(sysfs: Path, pattern: str) -> list[Path]:
+def _names(sysfs: SysfsTree, directory: str) -> list[str]:
     """Return what is there; nothing of a device that is being unplugged."""
     try:
-        return list(sysfs.glob(pattern))
+        return sysfs.list(directory) or []
     except OSError:
         return []
 
 
-def _number(sysfs: Path) -> Number | None:
-    with contextlib.suppress(OSError, ValueError):
-        return number_of((sysfs / "dev").read_text())
+def _number(sysfs: SysfsTree, place: str) -> Number | None:
+    with contextlib.suppress(ValueError):
+        return number_of(sysfs.private(f"{place}/dev") or "")
     return None
 
 
@@ -105,9 +97,14 @@ def _swapped(files: HostFiles) -> Iterator[Number]:
 
 def _joined(files: HostFiles) -> Iterator[Number]:
     """Yield what a mounted btrfs consists of: its mount has no device's number, and names one."""
-    for device in _found(_sysfs(files, "fs/btrfs"), "*/devices/*"):
-        if (number := _number(device)) is not None:
-            yield number
+    top = "/sys/fs/btrfs"  # the chart does not mount it
+    alone = os.path.isdir(files.to_local(top)) or files.is_another_machine
+    sysfs = SysfsTree(files if alone else HostFiles())
+    for uuid in _names(sysfs, top):
+        for device in _names(sysfs, f"{top}/{uuid}/devices"):
+            link = f"{top}/{uuid}/devices/{device}"
+            if (number := _number(sysfs, sysfs.link(link) or link)) is not None:
+                yield number
 
 
 def _node(path: str, files: HostFiles) -> Iterator[Number]:

@@ -119,9 +119,9 @@ class CodeScanner(Scanner):
                 continue
             found[item.id] = nodes
             owners |= dict.fromkeys((node.key for node in nodes), item.id)
-        unmatched = () if found or skipped else ("devices() returned no devices",)
+        empty = () if found or skipped else ("devices() returned no devices",)
         nodes = tuple(node for nodes in found.values() for node in nodes)
-        return Selection(nodes, tuple(skipped), unmatched=unmatched)
+        return Selection(nodes, tuple(skipped), why_none=lambda: empty)
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
         variables = {ID_VARIABLE: device.id}

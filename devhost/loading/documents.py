@@ -13,9 +13,9 @@ from typing import Any, Final
 from devhost.errors import Excerpt, Problem, Severity
 from devhost.loading import syntax, wrong_shapes, yamltree
 from devhost.loading.loaded import brief
-from devhost.loading.spelling import nearest
 from devhost.loading.syntax_error import TreeError
 from devhost.loading.yamltree import Extent, Path, Position, Tree
+from devhost.model.spelling import nearest
 
 _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem

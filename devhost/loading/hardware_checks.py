@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from devhost.loading.kernel_names import counted_of
-from devhost.loading.spelling import did_you_mean
 from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Resource
 from devhost.model.hardware import (
@@ -18,6 +17,7 @@ from devhost.model.hardware import (
     attribute_problem,
 )
 from devhost.model.sources import Source
+from devhost.model.spelling import did_you_mean
 
 _VARIABLES: Final = ("usb", "pci", "attr")  # prefixes of variables
 _KNOWN: Final = (

@@ -15,7 +15,6 @@ from devhost.allocation.variables import (
     USB_VARIABLES,
 )
 from devhost.loading.lookalikes import docker_mistake, go_template_mistake
-from devhost.loading.spelling import did_you_mean
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
 from devhost.model.allocate import DeviceNode, Mount, Text
@@ -23,6 +22,7 @@ from devhost.model.config import Resource
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Static
+from devhost.model.spelling import did_you_mean
 from devhost.model.template import Template, TemplateError
 
 PathTemplate = tuple[Path, Template]

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Final
 
-from devhost.loading.spelling import nearest
 from devhost.loading.synonyms import SYNONYMS, device_number, source_mistake
 from devhost.loading.yamltree import Path, Tree
 from devhost.model import allocate, config, hardware, sources
 from devhost.model.mapping import key_of
+from devhost.model.spelling import nearest
 
 # The model of the mapping below a key.
 _BELOW: Final[dict[str, type]] = {

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from devhost.loading.characters import odd_character
-from devhost.loading.spelling import did_you_mean
 from devhost.loading.unknown_keys import keys_of, model_at, unknown_key
 from devhost.loading.yamltree import Path, Position, Tree
 from devhost.model.names import printable
+from devhost.model.spelling import did_you_mean
 from devhost.model.template import TemplateError
 
 if TYPE_CHECKING:

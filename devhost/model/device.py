@@ -1,6 +1,6 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
@@ -230,7 +230,8 @@ class Snapshot:
         skipped_count: How much that is; as of the last full scan where not all is kept.
         error: Why a source could not be read; its devices are kept, as unhealthy.
         notes: States that are not failures, such as a directory that does not exist yet.
-        unmatched: Why there are no devices, where no failure and nothing skipped explains it.
+        why_none: Says why there are no devices, where no failure and nothing skipped explains it.
+            `tuple` where there is nothing to say.
         deferred: First sight (seconds on the host's clock) of nodes that wait, by `Node.key`.
         again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
@@ -242,7 +243,7 @@ class Snapshot:
     skipped_count: int = 0
     error: str | None = None
     notes: tuple[str, ...] = ()
-    unmatched: tuple[str, ...] = ()
+    why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
     deferred: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     mixed: bool = False

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
 from devhost.model.mapping import Before, Limits, mapping
+from devhost.model.spelling import did_you_mean
 from devhost.model.values import AsTuple, NotEmpty
 
 USB_NODE: Final = "usb"
@@ -50,16 +51,13 @@ def vendor_product(value: object) -> str:
 
 def _class_of(known: dict[str, str]) -> Before:
     def validate(value: object) -> object:
-        import difflib  # noqa: PLC0415 (only needed for a file with errors)
-
         if not isinstance(value, str):
             raise ValueError("should be a string")  # noqa: TRY004 (as above)
         text = value.lower()
         code = known.get(text, text)
         if not _CODE.fullmatch(code):
-            near = difflib.get_close_matches(text, known, n=1)
             raise ValueError(
-                f"unknown class {value!r}{f'; did you mean {near[0]!r}?' if near else ''} (known: "
+                f"unknown class {value!r}{did_you_mean(text, known)} (known: "
                 f"{', '.join(known)}; or 2, 4 or 6 hexadecimal digits in quotes)"
             )
         return code

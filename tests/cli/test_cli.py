@@ -777,8 +777,8 @@ resources:
     assert tried == planned
     assert planned == [
         [f"{tmp_path}/no does not exist yet"],
-        [f"{tmp_path}/empty is empty"],
-        [f"{tmp_path} has 2 entries, none matches */tty*"],
+        [f"directory {tmp_path}/empty: there is nothing to select"],
+        [f"glob {tmp_path}/*/tty*: there is nothing to select"],
     ]
 
 

@@ -636,7 +636,9 @@ def test_plan_node_devices(tree: Tree) -> None:
     for each in (tun, kvm):
         assert (each["skipped"], each["warnings"]) == ([], [])
     assert fuse["skipped"] == []
-    assert fuse["warnings"] == ["/dev has 4 entries, nothing below it matches fuse"]
+    assert fuse["warnings"] == [
+        "none of 5 is dev fuse: /dev/kvm, /dev/net, /dev/net/tun, /dev/null, /dev/vhost-net"
+    ]
     assert tun["allocation"] == allocation(
         ["net/tun::0", "net/tun::1"], devices=[node("/dev/net/tun")]
     )

@@ -398,7 +398,7 @@ def test_a_class_that_is_not_there_yet_is_not_missing(tree: HostTree) -> None:
     tree.hardware(COMPOSITE)
     snapshot = scanned(tree, "{usb: {device: 0403:6001, node: hidraw}}")
     assert snapshot.notes == ()
-    assert "4 USB devices" in snapshot.unmatched[0]
+    assert snapshot.why_none() == ("none of 1 is usb 0403:6001, node hidraw: 1-1.2.3",)
 
 
 def load(source: str, more: str = "") -> list[str]:
@@ -437,10 +437,6 @@ def test_what_is_surely_not_meant(tree: HostTree) -> None:
         "usb 10c4:ea60 has tty nodes, but the USB node is handed out: node: tty gives /dev/ttyUSB0"
     ) in warnings(tree, "{usb: 10c4:ea60}")
     assert not any("tty" in one for one in warnings(tree, "{usb: {device: 10c4:ea60, node: usb}}"))
-    by_serial = warnings(
-        tree, "{usb: {device: 10c4:ea60, serial: '0*', node: tty}}", ', id: "${usb.serial}"'
-    )
-    assert any("2 devices have the ID 0001" in one for one in by_serial)
 
 
 def test_a_plan_knows_what_the_usb_node_claims(tree: HostTree) -> None:
@@ -477,7 +473,7 @@ def explained(tree: HostTree, source: str) -> list[str]:
     (found,) = report(config, files, Policy(), "node", explained=True)
     (one,) = found.explained or ()
     return [
-        f"{candidate.candidate}: {', '.join(candidate.nodes)}; {'; '.join(candidate.reasons)}"
+        f"{candidate.candidate}: {', '.join(candidate.paths)}; {'; '.join(candidate.reasons)}"
         for candidate in one.candidates
     ]
 
@@ -485,9 +481,8 @@ def explained(tree: HostTree, source: str) -> list[str]:
 def test_why_there_is_no_tty(tree: HostTree) -> None:
     tree.hardware((HERE / "trees/not-found.tree").read_text())
     first, second, *_ = explained(tree, "{usb: {device: 10c4:ea60, product: CP2102*, node: tty}}")
-    assert "it would be cp210x" in first
+    assert "no driver is bound to 1-1:1.0" in first
     assert "it is not authorized" in second
-    assert "it would be" not in second
 
 
 def test_who_may_open_a_node_and_why_it_is_unhealthy(tree: HostTree) -> None:
@@ -496,6 +491,6 @@ def test_who_may_open_a_node_and_why_it_is_unhealthy(tree: HostTree) -> None:
     os.chown(tree.root / "dev/ttyUSB1", 0, 20)
     tree.remove("/dev/ttyUSB0")
     first, second = sorted(explained(tree, "{usb: {device: 0403:6001, node: tty}}"))
-    assert "/dev/ttyUSB1 (188:1, root dialout (20) 0660)" in first
+    assert "/dev/ttyUSB1;" in first
     assert "supplementalGroups: [20], or inject: cdi" in first
     assert "is not there, but the kernel has it" in second

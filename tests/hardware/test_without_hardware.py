@@ -9,7 +9,7 @@ from tests.support.daemon import Daemon
 
 NAME = "example.com/a"
 CODE = {
-    *(f"devhost.discovery.{name}" for name in ("hardware", "pci", "sysfs", "sysfs_devices", "usb")),
+    *(f"devhost.discovery.{name}" for name in ("hardware", "hardware_finder", "kernel_nodes")),
     "devhost.watch.uevents",
 }
 TELL = """

@@ -43,7 +43,7 @@ async def test_what_devices_says_of_the_same_nodes_may_change(
 async def test_no_devices_have_a_reason(standin: SimulatedKubelet, serving: Serving) -> None:
     serving.start(Plain([]))
     await standin.wait(NAME, 0, 0)
-    assert serving.snapshot(NAME).unmatched == ("devices() returned no devices",)
+    assert serving.snapshot(NAME).why_none() == ("devices() returned no devices",)
 
 
 async def test_the_declared_answer(started: Kubelet, serving: Serving, nodes: Path) -> None:

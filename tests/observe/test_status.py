@@ -83,7 +83,7 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
 async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     """As long as there are none, also when the last one has gone."""
     place = directory / "colas"
-    reason = f"{place} is empty"
+    reason = f"directory {place}: there is nothing to select"
     await daemon.start(colas(directory, ", removeMissingAfter: 0s"))
     port = await status_port_of(daemon)
     await until(port, lambda it: resource(it).get("warnings") == [reason])

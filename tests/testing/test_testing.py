@@ -20,6 +20,7 @@ from devhost.errors import ConfigError, DevhostError
 from devhost.host.supervisor import Host
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.resource_lock import path_length_problem
+from devhost.model.device import HostDevice, Node, Snapshot
 from devhost.testing import (
     AdmissionError,
     HostTree,
@@ -184,19 +185,19 @@ def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
     tree.block("/dev/sdz", 240, 16)
     files = HostFiles(str(tree.root))
 
-    def nodes(path: str) -> frozenset[int]:
-        state = files.stat(path)
-        assert state is not None
-        return topology.NumaNodes(files).numa_nodes(state)
+    def nodes(path: str) -> tuple[int, ...]:
+        device = HostDevice("a", (Node(path, files.stat(path), 0, "a"),))
+        placed, _ = topology.placed("auto", {"a": device}, Snapshot(), files)
+        return placed["a"].numa_nodes
 
-    assert nodes("/dev/ttyUSB0") == nodes("/dev/sdz") == frozenset()
+    assert nodes("/dev/ttyUSB0") == nodes("/dev/sdz") == ()
     tree.numa(188, 0, 1)
     tree.numa(240, 16, 2, block=True)
-    assert (nodes("/dev/ttyUSB0"), nodes("/dev/sdz")) == (frozenset({1}), frozenset({2}))
+    assert (nodes("/dev/ttyUSB0"), nodes("/dev/sdz")) == ((1,), (2,))
     tree.numa(188, 0, 3)
-    assert nodes("/dev/ttyUSB0") == frozenset({3})
+    assert nodes("/dev/ttyUSB0") == (3,)
     tree.numa(188, 0, -1)
-    assert nodes("/dev/ttyUSB0") == frozenset()
+    assert nodes("/dev/ttyUSB0") == ()
     assert tree.at("/sys/dev/char/188:0").readlink().parts[:2] == ("..", "..")
 
 

@@ -41,7 +41,7 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
         _LOG.log(level, "and more", extra=fields(changes=rest))
     for note in set(after.notes) - set(before.notes):
         _LOG.info("host path missing", extra=fields(reason=note))
-    for reason in () if before.unmatched else after.unmatched:
+    for reason in after.why_none() if before.why_none is tuple else ():
         _LOG.info("no devices", extra=fields(reason=reason))
     if after.error is not None and after.error != before.error:
         _LOG.warning("source failed", extra=fields(reason=after.error))

@@ -140,7 +140,7 @@ class Runner:
         publisher = self._publisher
         publisher.found = carried_over(publisher.found, self.resource, scanner.resource)
         # The log says it again if the new declaration finds nothing either.
-        publisher.snapshot = replace(publisher.snapshot, unmatched=())
+        publisher.snapshot = replace(publisher.snapshot, why_none=tuple)
         self._scans = Scans(scanner, self._member, self._shared, self._calls, self.trigger_scan)
         self._use(scanner)
         self._declare(scanner)

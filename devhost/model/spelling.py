@@ -1,0 +1,40 @@
+"""The closest of the words that are known."""
+
+from collections.abc import Iterable
+from typing import Final
+
+# The time for a hint grows with both.
+_HINT_LENGTH_MAX: Final = 100
+_HINT_WORDS_MAX: Final = 500
+# How the paths below /dev begin that are proposed: others are not handed out without a flag.
+_PROPOSED: Final = (
+    *("ttyUSB", "ttyACM", "serial", "video", "media", "v4l", "snd", "dri", "dvb", "kvm", "fuse"),
+    *("net/", "vfio", "kfd", "nvidia", "accel", "apex_", "hailo", "gpiochip", "iio:device"),
+    *("infiniband", "cec", "lirc"),
+)
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the closest word, or an empty string."""
+    near = nearest(word, words)
+    return f"; did you mean '{near}'?" if near else ""
+
+
+def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the closest word, or an empty string if none is so much alike, from 0 to 1."""
+    words = list(words)
+    if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
+        return ""
+    import difflib  # noqa: PLC0415 (only needed for a file with errors)
+
+    words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
+    lower = {other.lower(): other for other in words}
+    near = difflib.get_close_matches(word.lower(), lower, 1, cutoff)
+    return lower[near[0]] if near else ""
+
+
+def nearest_node(name: str, paths: Iterable[str]) -> str:
+    """Return the path below /dev whose last part is closest to a name, or an empty string."""
+    known = (one for one in paths if one.startswith("/dev/") and one[5:].startswith(_PROPOSED))
+    by_name = {path.rpartition("/")[2]: path for path in known}
+    return by_name.get(nearest(name, by_name, 0.7), "")
