@@ -100,7 +100,7 @@ def check(
         taken: The nodes that resources before it offer.
         shared: Those of them that only resources with ``overlap: allow`` offer: one that had such
             a node before them keeps it.
-        behind: The nodes that resources behind it offer, and have offered since the last rest.
+        behind: The nodes that resources behind it offer, and may have offered before it found them.
 
     Raises:
         Problem: It is not as it has to be at rest.

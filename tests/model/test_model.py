@@ -204,13 +204,14 @@ class Machine(RuleBasedStateMachine):
                 raise Problem(f"{name} is removed, the kubelet has {capacity[name]}")
 
     def behind(self, one: Declared) -> set[str]:
-        """Return the nodes that resources behind one offer and do not share, since the last rest."""
+        """Return the nodes that resources behind one offer and do not share, since some time."""
         return {
             node_of(device_id)
             for other in self.here[self.here.index(one) + 1 :]
             for device_id, well in self.bench.entries(other.name).items()
             if well and not other.overlap and not is_token(device_id)
-            if device_id.partition("::")[0] in self.past[other.name].kept
+            if device_id.partition("::")[0]
+            in self.past[other.name].kept | self.past[other.name].maybe
         }
 
     def seen(self) -> str:
