@@ -23,7 +23,7 @@ from devhost.hostfs.file_owners import FileOwners
 from devhost.hostfs.files import HostFiles
 from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.allocation import Allocation, Link
+from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import HostDevice, Skipped, Snapshot
 from devhost.model.names import distinct, share_ids
@@ -142,7 +142,6 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
                 "hostPath": mount.host_path,
                 "containerPath": mount.container_path,
                 "readOnly": mount.read_only,
-                **_link_json(mount.link),
             }
             for mount in answer.mounts
         ],
@@ -151,7 +150,6 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
                 "hostPath": device.host_path,
                 "containerPath": device.container_path,
                 "permissions": device.permissions,
-                **_link_json(device.link),
             }
             for device in answer.devices
         ],
@@ -159,19 +157,6 @@ def allocation_json(allocation: Allocation | None, error: str | None) -> dict[st
         "cdiDevices": list(answer.cdi_devices),
         "preStart": [],
         "error": error,
-    }
-
-
-def _link_json(link: Link | None) -> dict[str, Any]:
-    if link is None:
-        return {}
-    return {
-        "link": {
-            "path": link.path,
-            "realpath": link.realpath,
-            "resolved": link.reason is not None,
-            "reason": link.reason,
-        }
     }
 
 

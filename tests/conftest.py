@@ -72,11 +72,16 @@ def patient() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """An empty directory for sockets, whose paths are at most 107 bytes long."""
-    with tempfile.TemporaryDirectory(prefix="dh") as path:
+def _public() -> Iterator[Path]:
+    """An empty directory that every user may look into, as sources need it without a flag."""
+    with tempfile.TemporaryDirectory(prefix="dh", ignore_cleanup_errors=True) as path:
+        Path(path).chmod(0o755)
         yield Path(path)
+
+
+tmp_path = pytest.fixture(_public, name="tmp_path")  # pytest's own are for their user alone
+# For sockets, whose paths are at most 107 bytes long.
+short_path = pytest.fixture(_public, name="short_path")
 
 
 @pytest.fixture

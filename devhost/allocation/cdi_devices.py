@@ -82,10 +82,7 @@ def _brought(
     return CdiDevice(
         cdi.device_name(device.id),
         tuple(node for spec in devices if (node := _node(spec, host_paths)) is not None),
-        tuple(
-            replace(spec, host_path=host_paths.realpath(spec.host_path), link=None)
-            for spec in mounts
-        ),
+        tuple(replace(spec, host_path=host_paths.realpath(spec.host_path)) for spec in mounts),
         whole.envs,
     )
 

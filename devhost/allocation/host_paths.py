@@ -1,7 +1,6 @@
 """Whether what a container would receive exists on the host, and is allowed."""
 
 import os
-import posixpath
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -9,10 +8,10 @@ from typing import Final, TypeVar
 from devhost.allocation.policy import NodeRules, Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles, Ways
+from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.mounts import mounts
 from devhost.model import names
-from devhost.model.allocation import Allocation, DeviceSpec, Link, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 
 _PARTS_MAX: Final = 1000
@@ -27,7 +26,7 @@ class HostPaths:
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
         self._node_rules: NodeRules | None = None  # most scans of files and mounts need none
-        self._cached, self._ways = files.cached(), Ways(files)
+        self._cached = files.cached()
         self._seen: dict[str, FileState | str | None] = {}
         self._visible: tuple[str, ...] | None = None
         self._absent: dict[str, str] = {}  # the real paths of what does not exist
@@ -41,7 +40,9 @@ class HostPaths:
         """Return specs as they are handed out. Blocks.
 
         Optional ones that do not exist are left out, directories stand for their nodes, and links
-        that others than root could change for what they led to when that was checked.
+        for what they led to when that was checked: a runtime would resolve them again at each
+        start of a container. Only below the host's own /dev, where nobody else makes links, they
+        are handed out, so that they lead to the device when it was plugged in again.
 
         Raises:
             AllocationError: A path does not exist, or is refused.
@@ -58,13 +59,16 @@ class HostPaths:
 
     def _handed(self, spec: S) -> S:
         state = self.state(spec.host_path)
-        if state is None or state.realpath == posixpath.normpath(spec.host_path):
+        if state is None or state.realpath == spec.host_path or self._stays(spec.host_path):
             return spec
-        link = Link(spec.host_path, state.realpath, self.way_problem(spec.host_path))
-        if link.reason is None:
-            return replace(spec, link=link)
         self.known(state.realpath, state)
-        return replace(spec, host_path=state.realpath, link=link)
+        return replace(spec, host_path=state.realpath)
+
+    def _stays(self, path: str) -> bool:
+        try:
+            return is_in_dev(path) and self._files.stays_in_dev(path)
+        except OSError:
+            return False
 
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
@@ -200,13 +204,7 @@ class HostPaths:
             return refusal
         if state is None:
             return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
-        if self.way_problem(path) is None or (why := self.way_problem(realpath)) is None:
-            return None
-        return f"{realpath} could be replaced: {why}"
-
-    def way_problem(self, path: str) -> str | None:
-        """Return why others than root could change where a path leads, or ``None``. Blocks."""
-        return self._ways.problem(path)
+        return None
 
     def _nodes_of(self, spec: DeviceSpec) -> tuple[DeviceSpec, ...]:
         try:
@@ -219,8 +217,8 @@ class HostPaths:
 
         Args:
             node: The node.
-            same_number: Whether another device node in its place is a problem, also where only
-                root can have put it there, as udev does for a device that was plugged in again.
+            same_number: Whether another device node in its place is a problem also below the host's
+                own /dev, where udev makes one for a device that was plugged in again.
         """
         if node.state is None:
             return None
@@ -232,22 +230,19 @@ class HostPaths:
         kind = node.state.kind
         if state.kind is not kind:
             return f"{node.path} is no longer a {kind.value}{' device' if kind.is_node else ''}"
-        if state.number == node.state.number:
+        if state.number == node.state.number or (not same_number and self._stays(node.path)):
             return None
-        if same_number or self.way_problem(node.path):
-            return f"{node.path} is another device than at the last scan; a scan is due"
-        return None
+        return f"{node.path} is another device than at the last scan; a scan is due"
 
     def seen(self, device: HostDevice, *, files: bool) -> Seen:
         """Return what is at the paths of a device's nodes, right before they are touched. Blocks.
 
         Args:
             device: The device.
-            files: Also what is no device node. Such a file needs no flag of its own where nobody
-                but root can change what its path leads to.
+            files: Also what is no device node.
 
         Raises:
-            AllocationError: A node is not what the scan has found, or may not be used.
+            AllocationError: A node or file is not what the scan has found, or may not be used.
         """
         found = []
         for node in device.nodes:
@@ -255,11 +250,16 @@ class HostPaths:
                 continue
             if problem := self.node_problem(node, same_number=True):
                 raise AllocationError(problem)
-            judged = node.state.kind.is_node or self.way_problem(node.path) is not None
-            if judged and self._policy.enforced and (refusal := self.refusal(node.path)):
+            if self._policy.enforced and (refusal := self.refusal(node.path)):
                 raise AllocationError(refusal)
-            if (state := self.state(node.path)) is not None:
-                found.append((node, state))
+            state = self.state(node.path)
+            if state is None:
+                continue
+            if not state.kind.is_node and state.identity != node.state.identity:
+                raise AllocationError(
+                    f"{node.path} is another file than at the last scan; a scan is due"
+                )
+            found.append((node, state))
         return found
 
     def lookup(self, path: str) -> FileState | str | None:

@@ -12,7 +12,7 @@ from typing import Final
 from devhost.allocation.device_classes import MEMORY, UNKNOWN, DeviceClass, DeviceClasses
 from devhost.allocation.rules import Target
 from devhost.hostfs.block_use import BlockUse
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.mounts import Number
 from devhost.immutable import immutable
 from devhost.model import names
@@ -22,8 +22,6 @@ from devhost.model.hardware import vendor_product
 
 _BLOCK: Final = DeviceClass("block")
 _MEMORY_PATHS: Final = ("/dev/mem", "/dev/kmem", "/dev/port")
-# Other filesystems below /dev, where more than the kernel and udev make files.
-_NOT_DEV: Final = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages/")  # noqa: S108 (not made here)
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 # Symlinks that nearly every machine has.
 _USUAL_LINKS: Final = {"/var/run/": "/run/", "/var/lock/": "/run/lock/"}
@@ -61,6 +59,11 @@ class Policy:
     def allows_path(self, path: str) -> bool:
         """Say whether ``--allow-path`` names a resolved host path."""
         return _matches(path, self.allow_paths)
+
+    @property
+    def shown_paths(self) -> tuple[str, ...] | None:
+        """Globs on what may be told although only some users may see it; ``None``: all may."""
+        return self.allow_paths if self.enforced else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -140,7 +143,7 @@ class Policy:
             )
         if self._allows_node(path):
             return None
-        if not _is_below_dev(path):
+        if not is_in_dev(path):
             return f"{path} is not below /dev: it needs --allow-device '{path}'"
         if found.name != UNKNOWN and self._allows_class(found):
             return None
@@ -229,10 +232,6 @@ VALUE_PROBLEMS: Final[Mapping[str, Callable[[str], str | None]]] = {
 
 def _matches(text: str, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
-
-
-def _is_below_dev(path: str) -> bool:
-    return path.startswith("/dev/") and not path.startswith(_NOT_DEV)
 
 
 def _refused_memory(path: str) -> str:

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.allocation.rules import Rule, Rules, Target
-from devhost.allocation.variables import CONTAINER_VARIABLES, LINK_VARIABLES, ToLocal, variables
+from devhost.allocation.variables import (
+    CONTAINER_VARIABLES,
+    LINK_VARIABLES,
+    PATH_VARIABLES,
+    ToLocal,
+    variables,
+)
 from devhost.errors import AllocationError
 from devhost.limits import ANSWER_MAX
 from devhost.model import names
@@ -71,6 +77,9 @@ def combine(
     for index, device_id in enumerate(names.natural(by_id)):
         nodes, last = by_id[device_id].nodes, {**known, "index": str(index)}
         values = [variables(node, device_id, nodes) | last for node in nodes]
+        for node, own in zip(nodes, values, strict=True):
+            if node.hardware is not None:
+                _check_paths(rules, own)
         is_node = [node.state is not None and node.state.kind.is_node for node in nodes]
         for rule in rules:
             if rule.per_device:
@@ -90,6 +99,22 @@ def _entries(rule: Rule, each: Iterable[Mapping[str, str]]) -> Iterator[tuple[st
                 raise AllocationError(_no_value(rule, error)) from None
         else:
             yield entry
+
+
+def _check_paths(rules: Rules, node: Mapping[str, str]) -> None:
+    """Refuse what a device says of itself, such as its serial number, where it makes directories.
+
+    Raises:
+        AllocationError: A variable that is no path has a ``/``.
+    """
+    deep = {name for name, value in node.items() if "/" in value} - CONTAINER_VARIABLES
+    for rule in rules if deep else ():
+        for name in sorted(deep & (rule.key.names | rule.value.names)):
+            if (
+                rule.target in ("devices", "mounts")
+                and name.rpartition(".")[2] not in PATH_VARIABLES
+            ):
+                raise AllocationError(f"{rule.label}: ${{{name}}} has a '/': {node[name]!r}")
 
 
 def _no_value(rule: Rule, error: MissingVariableError) -> str:

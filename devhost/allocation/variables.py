@@ -45,6 +45,7 @@ LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directo
 SYSFS_VARIABLES: Final = frozenset(
     {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
 )
+PATH_VARIABLES: Final = frozenset({*_PATHS, "syspath", *LINK_VARIABLES})  # of a node, with slashes
 FILE_VARIABLES: Final = frozenset(_FILE_VALUES)  # a token has none of them
 LATE_VARIABLES: Final = frozenset({"index", "count"})
 CONTAINER_VARIABLES: Final = frozenset({*constants("", ""), "count"})  # every other is a device's

@@ -100,12 +100,12 @@ _ALLOWED: Final = (
 )
 # By the end of a flag's name: the field of `Policy`, what a value is, the help.
 _ALLOW: Final = {
-    "path": ("allow_paths", "GLOB", "Mounts, and files that checks may read."),
+    "path": ("allow_paths", "GLOB", "Mounts, private directories, files that checks read."),
     "device": ("allow_devices", "WHAT", "Nodes by class, USB vendor:product, or path."),
     "resource": ("allow_resources", "NAME", "Resources that other plugins serve, too."),
     "cdi": ("allow_cdi", "GLOB", "CDI devices, and variables that add devices."),
     "annotation": ("allow_annotations", "GLOB", "Annotation keys."),
-    "exec": ("allow_exec", "", "Run commands."),
+    "exec": ("allow_exec", "", "Run commands, and change the mode of nodes."),
 }
 
 

@@ -225,23 +225,15 @@ def received(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"env {name}={value}"
     for device in answer["devices"]:
         paths = f"{device['hostPath']} as {device['containerPath']}"
-        yield f"device {paths} ({device['permissions']}){_resolved(device)}"
+        yield f"device {paths} ({device['permissions']})"
     for mount in answer["mounts"]:
         mode = "read-only" if mount["readOnly"] else "read-write"
         paths = f"{mount['hostPath']} at {mount['containerPath']}"
-        yield f"mount {paths} ({mode}){_resolved(mount)}"
+        yield f"mount {paths} ({mode})"
     for key, value in answer["annotations"].items():
         yield f"annotation {key}={value}"
     for name in answer["cdiDevices"]:
         yield f"cdi {name}"
-
-
-def _resolved(entry: Mapping[str, Any]) -> str:
-    """Say why another host path is handed out than the configuration's, if so."""
-    link = entry.get("link")
-    if not link or not link["resolved"]:
-        return ""
-    return f", resolved from {link['path']}: {link['reason']}"
 
 
 def _print_cdi(spec: dict[str, Any]) -> None:

@@ -89,7 +89,8 @@ def command(
     (loaded,) = _loaded([config], policy)
     wanted = {"": names, "--allocate: ": requests}
     _check_names(wanted, loaded, node_name, config)
-    files, judging = HostFiles(options.real_root(root)), replace(policy, enforced=not as_if_allowed)
+    judging = replace(policy, enforced=not as_if_allowed)
+    files = HostFiles(options.real_root(root), judging.shown_paths)
     # All are scanned: whose a node is depends on the other resources.
     reports = report(loaded, files, judging, node_name, requests, explained=explain)
     if names:

@@ -76,7 +76,7 @@ def run(
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     first = first_config(source, log=log_format == "json" or not on_terminal)
     raise_descriptor_limit(len(first.resources) + len(plugins))
-    files = HostFiles(options.real_root(root))
+    files = HostFiles(options.real_root(root), policy.shown_paths)
     endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
     settings = Settings(
         _usable(plugin_dir),

@@ -75,7 +75,8 @@ def run(
     with _temporary_directory() as temporary:
         if problem := path_length_problem(temporary):
             logs.fail(f"TMPDIR: {problem}")
-        files = HostFiles(options.real_root(root))
+        judging = replace(policy, enforced=not as_if_allowed)
+        files = HostFiles(options.real_root(root), judging.shown_paths)
         endpoint = listen_options.endpoint(
             *((None, None) if once else (listen, status_listen)), devices=metrics_devices
         )
@@ -83,7 +84,7 @@ def run(
             temporary,
             node_name,
             files,
-            replace(policy, enforced=not as_if_allowed),
+            judging,
             state_dir=temporary / "state",
             pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import fnmatch
 import os
 import re
 import stat
@@ -9,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.hostfs.mounts import mounts
 from devhost.hostfs.tally import Tally
 from devhost.immutable import immutable
 from devhost.model.device import FileKind, FileState
@@ -28,15 +28,20 @@ _NODES: Final = (FileKind.CHAR, FileKind.BLOCK)
 # Links of a process in a procfs: by their own names, and those of its open and mapped files.
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
-_FUSE_SUPER_MAGIC: Final = 0x65735546
 _SYSFS_MAGIC: Final = 0x62656572
-_ROOT: Final = 0
-_SHARED: Final = stat.S_IWGRP | stat.S_IWOTH  # with an access list, the group's bits are its mask
+# Other filesystems below /dev, where more than the kernel and udev make files.
+_NOT_DEV: Final = ("/dev/shm", "/dev/mqueue", "/dev/hugepages")  # noqa: S108 (not made here)
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
 # The path leads nowhere: it does not exist, or a part of it is not a directory.
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+
+def is_in_dev(path: str) -> bool:
+    """Whether a path is the host's own /dev or below it, where only the host makes files."""
+    inside = f"{path}/"
+    return inside.startswith("/dev/") and not any(inside.startswith(f"{one}/") for one in _NOT_DEV)
 
 
 def _filesystem(path: str) -> int | None:
@@ -81,9 +86,12 @@ class HostFiles:
 
     Attributes:
         root: ``/``, or the directory under which the host's root is mounted.
+        shown: Globs on paths in directories that not every user may look into: what is there may
+            be told nevertheless; ``None``: all may.
     """
 
     root: str = "/"
+    shown: tuple[str, ...] | None = None
 
     @property
     def is_host(self) -> bool:
@@ -115,20 +123,71 @@ class HostFiles:
 
         Raises:
             OSError: Links form a loop, or lead through a process's own view: the text of such a
-                link (``/proc/1/root``, ``/proc/1/fd/3``) is not where the kernel goes.
+                link (``/proc/1/root``, ``/proc/1/fd/3``) is not where the kernel goes. Or ``..``
+                follows what is no directory.
         """
-        pending = path.split("/")[::-1]
+        *_, (place, _) = self._way(path)
+        return place
+
+    def stays_in_dev(self, path: str) -> bool:
+        """Whether only the host decides where a path leads: no link on the way leaves its /dev.
+
+        Raises:
+            OSError: As `realpath`.
+        """
+        return all(is_in_dev(place) for place, _ in self._way(path))
+
+    def check_shown(self, directory: str, name: str | None = None) -> None:
+        """Refuse to tell what is in a directory that not every user may look into. Blocks.
+
+        Args:
+            directory: The directory.
+            name: What is looked for there; ``None`` where all its names are read.
+
+        Raises:
+            OSError: `shown` does not name it, or it cannot be read.
+        """
+        if self.shown is None:
+            return
+        for place, rest in self._way(directory):
+            if place == "/" or is_in_dev(place):
+                continue
+            try:
+                mode = os.lstat(self.to_local(place)).st_mode
+            except FileNotFoundError:
+                return
+            needed = stat.S_IXOTH if rest or name else stat.S_IROTH | stat.S_IXOTH
+            if not stat.S_ISDIR(mode) or mode & needed == needed:
+                continue
+            whole = "/".join(filter(None, (place, *reversed(rest), name)))
+            below = (whole, f"{whole}/")  # what is allowed below a directory may be listed
+            if not any(fnmatch.fnmatchcase(one, glob) for one in below for glob in self.shown):
+                text = f"not every user may look into {place}: it needs --allow-path '{whole}'"
+                raise OSError(errno.EACCES, text)
+
+    def _way(self, path: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield each place that a path leads through, and the names that follow, the last first.
+
+        The last one is where it leads.
+
+        Raises:
+            OSError: As `realpath`.
+        """
+        pending = _parts(path)
         done: list[str] = []
         links = 0
         while pending:
             part = pending.pop()
-            if part in ("", "."):
-                continue
             if part == "..":
+                place = "/" + "/".join(done)
+                if not stat.S_ISDIR(os.lstat(self.to_local(place)).st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), place)
                 del done[-1:]
                 continue
             done.append(part)
-            local = self.to_local("/" + "/".join(done))
+            place = "/" + "/".join(done)
+            yield place, pending
+            local = self.to_local(place)
             try:
                 target = os.readlink(local)
             except OSError:
@@ -137,11 +196,11 @@ class HostFiles:
             if links > _LINKS_MAX:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             if self._is_magic(done):
-                text = f"leads through /{'/'.join(done)}, where each process sees other files"
+                text = f"leads through {place}, where each process sees other files"
                 raise OSError(errno.ELOOP, text, path)
             done = [] if target.startswith("/") else done[:-1]
-            pending += target.split("/")[::-1]
-        return "/" + "/".join(done)
+            pending += _parts(target)
+        yield "/" + "/".join(done), pending
 
     def _is_magic(self, link: list[str]) -> bool:
         """Whether a link (its path's parts) is one that the kernel does not follow by its text.
@@ -211,12 +270,18 @@ class HostFiles:
                     pending.append(name)
 
 
+def _parts(path: str) -> list[str]:
+    """Return the names in a path, the last first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
 class CachedFiles:
     """Reads many paths; where a directory leads is found out once."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
         self._realpaths: dict[str, str] = {}
+        self._listed: set[str] = set()
 
     def stat(self, path: str) -> FileState | None:
         """Return what `HostFiles.stat` does."""
@@ -245,6 +310,8 @@ class CachedFiles:
         """
         parent, _, name = path.rpartition("/")
         try:
+            if parent not in self._listed:
+                self._files.check_shown(parent, name)
             os.lstat(self._files.to_local(f"{self._where(parent)}/{name}"))
         except OSError as error:
             if error.errno in (*_ABSENT, errno.ENAMETOOLONG):
@@ -266,6 +333,8 @@ class CachedFiles:
         """
         add = (tally or Tally()).add
         try:
+            self._files.check_shown(path)
+            self._listed.add(path)
             with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
                 found = []
                 for one in scan:
@@ -293,104 +362,3 @@ class CachedFiles:
                 where = self._files.realpath(one).rstrip("/")
             self._realpaths[one] = where
         return where
-
-
-class Ways:
-    """Judges the ways to many paths; each directory and link is read once.
-
-    A path that was checked is used again later, by a runtime at each start of a container. It
-    leads to the same file then only if nobody else can change a directory or link on the way.
-    The owner of the root itself, as of a tree that stands for a host in a test, counts as root.
-    """
-
-    def __init__(self, files: HostFiles) -> None:
-        self._files = files
-        self._owners = {_ROOT}
-        self._directories: dict[str, tuple[str | None, bool]] = {}
-        self._entries: dict[str, tuple[str | None, str | None]] = {}
-
-    def problem(self, path: str) -> str | None:
-        """Return why others than root could change where a host path leads, or ``None``. Blocks.
-
-        What it leads to may belong to anybody: its owner cannot put another file in its place.
-        """
-        pending = path.split("/")[::-1]
-        above, links = "", 0
-        while pending:
-            part = pending.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                above = above.rpartition("/")[0]
-                continue
-            place = f"{above}/{part}"
-            if place not in self._entries:
-                self._entries[place] = self._entry(above, place)
-            problem, target = self._entries[place]
-            if problem is not None:
-                return problem
-            if target is None:
-                above = place
-                continue
-            links += 1
-            if links > _LINKS_MAX:
-                return f"{path} has too many links"
-            above = "" if target.startswith("/") else above
-            pending += target.split("/")[::-1]
-        return None
-
-    def _entry(self, above: str, place: str) -> tuple[str | None, str | None]:
-        """Return what is wrong with a directory's entry, and where it leads if it is a link."""
-        try:
-            if above not in self._directories:
-                self._directories[above] = self._directory(above or "/")
-            problem, shared = self._directories[above]
-            if problem is not None:
-                return problem, None
-            local = self._files.to_local(place)
-            found = os.lstat(local)
-            if shared and not (found.st_uid in self._owners and stat.S_ISDIR(found.st_mode)):
-                return _writable(above or "/"), None
-            if not stat.S_ISLNK(found.st_mode):
-                return None, None
-            if found.st_uid not in self._owners:
-                return f"{place} belongs to uid {found.st_uid}", None
-            return None, os.readlink(local)
-        except OSError as error:
-            return f"{place}: {error.strerror or error}", None
-
-    def _directory(self, path: str) -> tuple[str | None, bool]:
-        """Return what is wrong with a directory, and whether others than root may add to it.
-
-        Where they may, as in /tmp, its sticky bit keeps root's directories in their places. Links
-        and files of root's do not count: others can make hard links to them.
-        """
-        local = self._files.to_local(path)
-        found = os.stat(local)
-        if path == "/":
-            self._owners.add(found.st_uid)
-        if found.st_uid not in self._owners:
-            return f"{path} belongs to uid {found.st_uid}", False
-        if (mounted_by := _mounted_by(local, found)) != _ROOT:
-            return f"{path} is on a filesystem of uid {mounted_by}", False
-        shared = bool(found.st_mode & _SHARED)
-        if shared and not found.st_mode & stat.S_ISVTX:
-            return _writable(path), False
-        return None, shared
-
-
-def _writable(path: str) -> str:
-    return f"{path} is writable by others than root"
-
-
-def _mounted_by(local: str, found: os.stat_result) -> int:
-    """Return the user whose process says what is in a directory, and to whom it belongs."""
-    if _filesystem(local) != _FUSE_SUPER_MAGIC:
-        return _ROOT
-    number = os.major(found.st_dev), os.minor(found.st_dev)
-    for mount in mounts("/proc/self/mountinfo"):
-        if mount.number == number:
-            for option in mount.options:
-                if option.startswith("user_id="):
-                    return int(option.removeprefix("user_id="))
-    return _ROOT

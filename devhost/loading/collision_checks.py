@@ -163,10 +163,11 @@ def check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[Finding]
                 yield "warning", where, message, True
 
 
-def _commands(path: Path, resource: Resource) -> Iterator[Path]:
+def _executed(path: Path, resource: Resource) -> Iterator[Path]:
+    """Yield where the configuration has devhost change the host: commands, and modes of nodes."""
     for index, step in enumerate(resource.pre_start):
-        if step.run is not None:
-            yield (*path, "preStart", index, "run")
+        if step.run is not None or step.mode is not None:
+            yield (*path, "preStart", index, "run" if step.run is not None else "mode")
     for index, check in enumerate(resource.health.checks if resource.health else ()):
         if isinstance(check, Probe) and check.exec is not None:
             yield (*path, "health", "checks", index, "exec")
@@ -177,8 +178,9 @@ def check_trust(
 ) -> Iterator[Finding]:
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
-    for where in () if policy.allow_exec else _commands(path, resource):
-        yield severity, where, "running a command needs --allow-exec", True
+    for where in () if policy.allow_exec else _executed(path, resource):
+        what = "changing a node's mode" if where[-1] == "mode" else "running a command"
+        yield severity, where, f"{what} needs --allow-exec", True
     for where, rule in entries:
         if rule.nodes_only:
             continue

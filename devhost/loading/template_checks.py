@@ -1,5 +1,6 @@
 """Errors and warnings of templates: unknown variables and invalid results."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ from devhost.allocation.variables import (
     SYSFS_VARIABLES,
     USB_VARIABLES,
 )
+from devhost.hostfs.files import is_in_dev
 from devhost.loading.lookalikes import docker_mistake, go_template_mistake
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import names, pattern
@@ -21,11 +23,12 @@ from devhost.model.allocate import DeviceNode, Mount, Text
 from devhost.model.config import Resource
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Static
+from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.spelling import did_you_mean
 from devhost.model.template import Template, TemplateError
 
 PathTemplate = tuple[Path, Template]
+_WILD: Final = re.compile(r"[*?\[]")
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
 
@@ -54,6 +57,7 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
         for at, template in _templates_of(where, entry):
             yield from check_template(at, template, allowed, allowed)
             yield from check_path(at, template)
+        yield from _changeable((*where, "hostPath"), entry.host_path, resource)
     for index, template in enumerate(resource.allocate.cdi):
         yield from check_template((*base, "cdi", index), template, known, known)
         if problem := names.cdi_name_problem(_sample(template)):
@@ -147,6 +151,28 @@ def _by_source(resource: Resource) -> list[frozenset[str]] | None:
 def _attributes(resource: Resource) -> frozenset[str]:
     """Return the attributes that templates mention: what a device has is not known before."""
     return frozenset(name for name in resource.mentioned if name.startswith("attr."))
+
+
+def _changeable(path: Path, template: Template, resource: Resource) -> Iterator[Finding]:
+    """Warn of a host path that is made from what others than the host may change."""
+    used = template.names - CONTAINER_VARIABLES - {"index"}
+    for source in resource.sources if used else ():
+        match source.kind:
+            case Directory(path=directory):
+                found = [directory]
+            case Glob(paths=texts):
+                found = [_WILD.split(text)[0].rpartition("/")[0] or "/" for text in texts]
+            case _:
+                continue
+        for directory in found:
+            if not is_in_dev(directory):
+                message = (
+                    f"runtimes resolve it at each start of a container: whoever can write in "
+                    f"{directory}, also root in a pod that has it as hostPath, decides what it "
+                    f"leads to; let nobody else write there, or do without ${{{min(used)}}}"
+                )
+                yield "warning", path, message, False
+                return
 
 
 def _optional_nodes(base: Path, resource: Resource) -> Iterator[Finding]:

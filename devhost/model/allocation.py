@@ -7,27 +7,11 @@ from devhost.immutable import immutable
 
 
 @immutable
-class Link:
-    """What is handed out of a host path that leads through a link.
-
-    Attributes:
-        path: The host path as matched.
-        realpath: Where it led.
-        reason: Why the real path is handed out; ``None`` where the path as matched is, which
-            runtimes resolve again at each container start.
-    """
-
-    path: str
-    realpath: str
-    reason: str | None
-
-
-@immutable
 class DeviceSpec:
     """A device node for a container.
 
     Attributes:
-        host_path: As matched; in an answer without the links that others than root could change.
+        host_path: As matched; in an answer with links resolved, but for those below /dev.
         container_path: Where it will be.
         permissions: Letters of r, w, m.
         optional: Left out where the host does not have it.
@@ -35,7 +19,6 @@ class DeviceSpec:
         uid: Its user in the container, with CDI; ``None``: the container's own.
         gid: Its group in the container, with CDI; ``None``: the container's own.
         mode: Its permission bits in the container, with CDI; ``None``: those on the host.
-        link: In an answer: of a host path that leads through a link.
     """
 
     host_path: str
@@ -46,7 +29,6 @@ class DeviceSpec:
     uid: int | None = None
     gid: int | None = None
     mode: int | None = None
-    link: Link | None = None
 
 
 @immutable
@@ -58,7 +40,6 @@ class MountSpec:
     read_only: bool
     optional: bool = False
     device: str | None = None
-    link: Link | None = None
 
 
 @immutable

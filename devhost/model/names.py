@@ -46,6 +46,12 @@ _CDI_NAME: Final = re.compile(
     r"=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 )
 
+# Printable, by their category, and yet not to be seen: Default_Ignorable_Code_Point in Unicode's
+# DerivedCoreProperties.txt, and the blank of Braille.
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
 _UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 DEVICE_ID_MAX: Final = 63
@@ -157,9 +163,9 @@ def id_problem(device_id: str) -> str | None:
         return "a device ID must not be empty"
     if "::" in device_id:
         return "a device ID must not contain '::', which is reserved for shares"
-    if not device_id.isprintable():
-        hidden = next(one for one in device_id if not one.isprintable())
-        return f"a device ID must not contain {hidden!r}, which cannot be seen"
+    hidden = None if is_plain(device_id) else next(filter(_is_hidden, device_id), None)
+    if hidden is not None:
+        return f"a device ID must not contain {hidden!a}, which cannot be seen"
     return None
 
 
@@ -213,11 +219,13 @@ def natural(texts: Iterable[str]) -> list[str]:
     return sorted(texts, key=lambda text: (natural_key(text), text))
 
 
+def _is_hidden(character: str) -> bool:
+    return not character.isprintable() or _BLANK.match(character) is not None
+
+
 def printable(text: str) -> str:
     """Return a string with everything escaped that a terminal or UTF-8 stream cannot show."""
     if is_plain(text):
         return text
     escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in escaped
-    )
+    return "".join(ascii(one)[1:-1] if _is_hidden(one) else one for one in escaped)

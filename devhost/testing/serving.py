@@ -112,7 +112,7 @@ def _settings(
     return Settings(
         directory,
         node_name,
-        HostFiles(os.path.realpath(root)),
+        HostFiles(os.path.realpath(root), policy.shown_paths),
         policy,
         _LEAVE_AFTER_S,
         _HOLD_S,

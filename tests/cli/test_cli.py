@@ -495,12 +495,6 @@ def serial_report() -> dict[str, Any]:
                     "hostPath": "/dev/serial/by-id/usb-FTDI_A1",
                     "containerPath": "/dev/serial0",
                     "permissions": "rw",
-                    "link": {
-                        "path": "/dev/serial/by-id/usb-FTDI_A1",
-                        "realpath": "/dev/ttyUSB0",
-                        "resolved": False,
-                        "reason": None,
-                    },
                 }
             ],
             "annotations": {},

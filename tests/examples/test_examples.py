@@ -173,13 +173,6 @@ def node(host_path: str, container_path: str | None = None) -> dict[str, str]:
     }
 
 
-def kept(tree: Tree, link: str, container_path: str | None = None) -> dict[str, Any]:
-    """A node that is handed out by its link, which only root can change."""
-    realpath = HostFiles(str(tree.root)).realpath(link)
-    told = {"path": link, "realpath": realpath, "resolved": False, "reason": None}
-    return {**node(link, container_path), "link": told}
-
-
 def allocation(
     ids: list[str],
     envs: Mapping[str, str] | None = None,
@@ -437,7 +430,7 @@ def test_plan_superdisk(tree: Tree) -> None:
     assert disk["allocation"] == allocation(
         ["ata-DATA_1", "scsi-DATA_2"],
         {"SUPERDISKS": f"{BY_ID}/ata-DATA_1,{BY_ID}/scsi-DATA_2"},
-        [kept(tree, f"{BY_ID}/ata-DATA_1"), kept(tree, f"{BY_ID}/scsi-DATA_2")],
+        [node(f"{BY_ID}/ata-DATA_1"), node(f"{BY_ID}/scsi-DATA_2")],
     )
     assert port["devices"] == [advertised(str(number)) for number in range(8)]
     assert port["skipped"] == []
@@ -577,7 +570,7 @@ def test_plan_serial(tree: Tree) -> None:
     assert shown["allocation"] == allocation(
         ids,
         {"SERIAL_PORTS": "/dev/serial0,/dev/serial1"},
-        [kept(tree, first, "/dev/serial0"), kept(tree, second, "/dev/serial1")],
+        [node(first, "/dev/serial0"), node(second, "/dev/serial1")],
     )
 
 
@@ -613,8 +606,8 @@ def test_plan_video(tree: Tree) -> None:
         ids,
         {"CAMERAS": "/dev/video0,/dev/video1"},
         [
-            kept(tree, f"{base}/{ids[0]}", "/dev/video0"),
-            kept(tree, f"{base}/{ids[1]}", "/dev/video1"),
+            node(f"{base}/{ids[0]}", "/dev/video0"),
+            node(f"{base}/{ids[1]}", "/dev/video1"),
         ],
     )
 
@@ -673,8 +666,8 @@ def test_plan_gpio_and_render(tree: Tree) -> None:
         ids,
         {"RENDER_NODES": "/dev/dri/renderD129,/dev/dri/renderD128"},
         [
-            kept(tree, f"{base}/{ids[0]}", "/dev/dri/renderD129"),
-            kept(tree, f"{base}/{ids[1]}", "/dev/dri/renderD128"),
+            node(f"{base}/{ids[0]}", "/dev/dri/renderD129"),
+            node(f"{base}/{ids[1]}", "/dev/dri/renderD128"),
         ],
     )
 
@@ -714,9 +707,9 @@ def test_plan_several_nodes(tree: Tree) -> None:
         [first, second],
         {"CAMERAS": "/dev/video0,/dev/video1"},
         [
-            kept(tree, f"/dev/v4l/by-path/{first}-video-index0", "/dev/video0"),
-            kept(tree, f"/dev/v4l/by-path/{second}-video-index0", "/dev/video1"),
-            kept(tree, f"/dev/media/by-path/{second}-media", "/dev/media1"),
+            node(f"/dev/v4l/by-path/{first}-video-index0", "/dev/video0"),
+            node(f"/dev/v4l/by-path/{second}-video-index0", "/dev/video1"),
+            node(f"/dev/media/by-path/{second}-media", "/dev/media1"),
         ],
     )
 
@@ -760,7 +753,7 @@ def test_plan_formatted_disk(tree: Tree) -> None:
         "timeout": 25.0,
     }
     expected = allocation(
-        ["ata-DATA_1"], {"SCRATCH_DISKS": "/dev/scratch0"}, [kept(tree, by_id, "/dev/scratch0")]
+        ["ata-DATA_1"], {"SCRATCH_DISKS": "/dev/scratch0"}, [node(by_id, "/dev/scratch0")]
     )
     assert shown["allocation"] == expected | {"preStart": [step]}
 

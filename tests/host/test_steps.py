@@ -329,7 +329,9 @@ async def test_what_may_not_be_handed_out_keeps_its_mode(terminal: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CachedFiles, "stat", lambda _, path: states[path])
         start = start_of(
-            node(terminal), memory, policy=Policy(enforced=True, allow_devices=(terminal,))
+            node(terminal),
+            memory,
+            policy=Policy(allow_exec=True, enforced=True, allow_devices=(terminal,)),
         )
         text = await failure(start, mode="0666")
     assert text.endswith("needs --allow-device '/dev/mem', without wildcards")

@@ -193,7 +193,8 @@ async def test_what_cannot_be_checked_stays_healthy_and_says_what_would_allow_it
     started: Kubelet, bench: Bench
 ) -> None:
     bench.plug("a", "b")
-    bench.say("a", "broken")  # in a directory that is not for everyone
+    bench.states.chmod(0o700)
+    bench.say("a", "broken")
     bench.start(bench.reads(), Policy())
 
     def unknown() -> str:

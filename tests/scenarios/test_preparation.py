@@ -538,7 +538,7 @@ resources: [{{name: {DISK}, sources: [/dev/fake/*], preStart: [mode: "0660"]}}]
         root=root,
         state_dir=directory / "state",
         pod_resources=hosting.pod_resources,
-        policy=Policy(enforced=True, allow_devices=("/dev/fake/*",)),
+        policy=Policy(allow_exec=True, enforced=True, allow_devices=("/dev/fake/*",)),
     )
     await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE, start=False)
@@ -669,7 +669,7 @@ async def test_a_disk_is_formatted_for_each_holder_and_for_nobody_else(
     disk.start()
     await started.wait(DISK, 1, 1)
     answer = (await started.admit("pod", ONE))["app"]
-    assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path)]
+    assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path.resolve())]
     with container(disk.device, disk.place, "echo precious >file"):
         hosting.hosts[-1].runners[0].trigger_scan()
         await started.start_container("pod", "app")

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,7 +137,8 @@ class Victim:
         """
         allowed = policy(*allow, execs=execs)
         (loaded,) = loads(config(resource), policy=allowed).require().resources
-        return Scanner.of(loaded, self.files, allowed, "node-1", hold_s=0)
+        files = replace(self.files, shown=allowed.shown_paths)
+        return Scanner.of(loaded, files, allowed, "node-1", hold_s=0)
 
     def scan(self, scanner: Scanner, previous: Snapshot | None = None) -> Snapshot:
         self.now += 1

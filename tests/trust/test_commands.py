@@ -30,7 +30,7 @@ def running(argv: Sequence[str], place: str) -> dict[str, Any]:
     """Return a resource that would run a command."""
     found: dict[str, Any] = {"sources": [{"static": 1}]}
     if place == "preStart":
-        return {**found, "preStart": [{"mode": "0666"}, {"run": [*argv], "every": "start"}]}
+        return {**found, "preStart": [{"waitFor": "/x"}, {"run": [*argv], "every": "start"}]}
     checks = ["readable", {"exec": [*argv]}]
     return {**found, "health": checks if place == "health" else {"checks": checks}}
 

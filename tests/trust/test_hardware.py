@@ -48,7 +48,9 @@ def tree(tmp_path: Path) -> HostTree:
     return tree
 
 
-POLICY: Final = Policy(enforced=True, allow_exec=True, allow_devices=("input",))
+POLICY: Final = Policy(
+    ("/srv/cfg/*",), enforced=True, allow_exec=True, allow_devices=("input", "/srv/cfg/*")
+)
 
 
 def scanner_of(tree: HostTree, source: str, more: str = "") -> Scanner:
@@ -149,3 +151,14 @@ async def test_a_command_is_given_what_a_link_led_to(tree: HostTree, variable: s
     start = Start("example.com/a", device, scanner.constants, scanner.files, POLICY, deadline)
     with pytest.raises(PreStartError, match=f": {tree.root}/dev/input/event1$"):
         await run_step(0, scanner.resource.pre_start[0], start)
+
+
+@pytest.mark.parametrize("template", ["/srv/cfg/${usb.serial}", "/srv/cfg/${id}"])
+@pytest.mark.parametrize("section", ["mounts", "devices"])
+def test_a_serial_number_makes_no_directories(tree: HostTree, section: str, template: str) -> None:
+    """It would reach deeper below what is allowed than the configuration says."""
+    more = f", id: '${{usb.serial}}', allocate: {{{section}: ['{template}']}}"
+    assert "'/'" not in (scan(tree, USB, more).devices["S1"].reason or "")
+    tree.file(f"{SCANNER}/serial", "a/b/c\n")
+    reason = scan(tree, USB, more).devices["a/b/c"].reason or ""
+    assert f"{template.rpartition('/')[2]} has a '/': 'a/b/c'" in reason

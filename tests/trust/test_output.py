@@ -33,7 +33,8 @@ CONTROLS: Final = "\x01\a\b\t\n\r\x1b\x7f\x85\x9b\x9d"
 BIDI: Final = "\u061c\u200e\u200f\u202a\u202d\u202e\u2066\u2067\u2069"
 ZERO_WIDTH: Final = "\xad\u180e\u200b\u200c\u200d\u2060\ufeff\ufff9\U0001d173\U000e0041"
 LINES: Final = "\u2028\u2029"
-HIDDEN: Final = CONTROLS + BIDI + ZERO_WIDTH + LINES
+BLANK: Final = "\u115f\u2800\u3164\ufe0f"  # printable, as Unicode has it
+HIDDEN: Final = CONTROLS + BIDI + ZERO_WIDTH + LINES + BLANK
 NOT_UTF8: Final = "\udc9b\udcff"
 UNSEEN: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 

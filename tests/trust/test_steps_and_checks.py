@@ -35,17 +35,19 @@ def reads(path: str, pattern: str) -> dict[str, Any]:
     return {"file": {"path": path, "matches": pattern}}
 
 
-async def stepped(node: Victim, snapshot: Snapshot, step: dict[str, Any], *allow: str) -> None:
+async def stepped(
+    node: Victim, snapshot: Snapshot, step: dict[str, Any], *allow: str, execs: bool = True
+) -> None:
     """Run a step for the one device of a snapshot."""
     resource = {"sources": [{"static": 1}], "preStart": [step]}
-    (loaded,) = loads(config(resource), policy=policy()).require().resources
+    (loaded,) = loads(config(resource), policy=policy(execs=True)).require().resources
     (device,) = snapshot.devices.values()
     start = Start(
         resource=NAME,
         device=device,
         constants={"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"},
         files=node.files,
-        policy=policy(*allow),
+        policy=policy(*allow, execs=execs),
         deadline=asyncio.get_running_loop().time() + 60,
     )
     await run_step(0, loaded.pre_start[0], start)
@@ -56,6 +58,23 @@ def mode_of(path: Path) -> int:
 
 
 # ── the step `mode` ──
+
+
+@as_root
+async def test_a_mode_needs_the_consent_of_commands(node: Victim) -> None:
+    """It changes the node for all users of the host."""
+    place = node.node("/dev/x", NULL)
+    resource = {"sources": ["/dev/x"], "preStart": [{"mode": "0000"}]}
+    (problem,) = loads(config(resource), policy=policy("*")).problems
+    assert (problem.severity, problem.path) == ("error", "resources[0].preStart[0].mode")
+    assert "--allow-exec" in problem.message
+    assert [one.severity for one in loads(config(resource)).problems] == ["warning"]
+    snapshot = node.scan(node.scanner({"sources": ["/dev/x"]}))
+    with pytest.raises(PreStartError, match="--allow-exec"):
+        await stepped(node, snapshot, {"mode": "0666"}, execs=False)
+    assert mode_of(place) == 0o600
+    await stepped(node, snapshot, {"mode": "0666"})
+    assert mode_of(place) == 0o666
 
 
 @as_root
@@ -164,6 +183,19 @@ async def test_what_is_waited_for_is_below_the_root(tmp_path: Path) -> None:
     for path in ("/in", "/absolute"):
         with pytest.raises(PreStartError, match="did not appear"):
             await stepped(node, snapshot, {"waitFor": path, "timeout": "100ms"})
+
+
+@pytest.mark.parametrize("place", ["/root/there", "/root/absent", "/root/deep/er"])
+async def test_what_is_in_a_private_directory_is_not_waited_for(node: Victim, place: str) -> None:
+    """A step that ends, or does not, would tell whether a path exists there."""
+    node.file("/root/there").parent.chmod(0o700)
+    snapshot = node.scan(node.scanner({"sources": [{"static": 1}]}))
+    step = {"waitFor": place, "timeout": "100ms"}
+    with pytest.raises(PreStartError, match=f"/root: it needs --allow-path '{place}'"):
+        await stepped(node, snapshot, step)
+    node.file("/root/deep/er")
+    node.file("/root/absent")
+    await stepped(node, snapshot, step, "/root/*")
 
 
 # ── health checks ──

@@ -324,7 +324,7 @@ def test_a_variable_without_a_value_fails(files: HostFiles) -> None:
 
 # ── exec ───────────────────────────────────────────────────────────────────────────────
 
-ALLOWED = Policy(allow_exec=True, enforced=True)
+ALLOWED = Policy(("*",), allow_exec=True, enforced=True)
 
 
 def commanded(files: HostFiles, of: HostDevice, *argv: str, timeout: str = "5s") -> Checked:

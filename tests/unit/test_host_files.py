@@ -130,3 +130,18 @@ def test_a_walk_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "d/f").touch()
     (tmp_path / "l").symlink_to("d")
     assert sorted(HostFiles(str(tmp_path)).walk("/")) == ["d", "d/f", "l"]
+
+
+@pytest.mark.parametrize(
+    ("target", "leads"), [("null/../zero", False), ("none/../zero", False), ("dir/../zero", True)]
+)
+def test_dots_behind_what_is_no_directory_lead_nowhere(
+    tmp_path: Path, target: str, *, leads: bool
+) -> None:
+    """As for the kernel, whom a container's runtime asks."""
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "null").touch()
+    (tmp_path / "zero").touch()
+    (tmp_path / "link").symlink_to(target)
+    assert (tmp_path / "link").exists() == leads
+    assert (HostFiles(str(tmp_path)).stat("/link") is not None) == leads

@@ -93,6 +93,7 @@ async def run_step(number: int, step: Step, start: Start) -> None:
             case Run() as run:
                 await _run(run, start, limit)
             case SetMode(bits):
+                _check_exec(start, "modes")
                 await _look(start, limit, lambda: _change_mode(bits, start))
             case WaitFor() as wait:
                 await _wait_for(wait, start, limit)
@@ -187,9 +188,13 @@ async def _look(start: Start, limit: _Limit, work: Callable[[], T]) -> T:
 # ── run ──
 
 
-async def _run(run: Run, start: Start, limit: _Limit) -> None:
+def _check_exec(start: Start, what: str) -> None:
     if not start.policy.allow_exec:
-        raise PreStartError("commands need --allow-exec")
+        raise PreStartError(f"{what} need --allow-exec")
+
+
+async def _run(run: Run, start: Start, limit: _Limit) -> None:
+    _check_exec(start, "commands")
     commands = await _look(start, limit, lambda: _commands(run, start))
     for argv in commands:
         await _execute(argv, start, limit)
@@ -259,10 +264,11 @@ def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
 
 async def _wait_for(wait: WaitFor, start: Start, limit: _Limit) -> None:
     paths = pre_start.awaited(wait, start.device, start.constants)
+    files = replace(start.files, shown=start.policy.shown_paths)
     missing: str | None = paths[0] if paths else None
     async with limit.keep(lambda: f"{missing} did not appear"):
         while missing is not None:
-            missing = await start.calls.run(lambda: _missing(start.files, paths))
+            missing = await start.calls.run(lambda: _missing(files, paths))
             if missing is not None:
                 await asyncio.sleep(_POLL_S)
 
@@ -270,6 +276,7 @@ async def _wait_for(wait: WaitFor, start: Start, limit: _Limit) -> None:
 def _missing(files: HostFiles, paths: Sequence[str]) -> str | None:
     for path in paths:
         try:
+            files.check_shown(*path.rsplit("/", 1))
             if files.stat(path) is None:
                 return path
         except OSError as error:

@@ -1,0 +1,86 @@
+"""Attacks by sources: what names the editor can have told of directories that only root may read."""
+
+import pytest
+
+from devhost.discovery.explanation import explain
+from devhost.discovery.selection import read_all
+from devhost.hostfs.file_owners import FileOwners
+from devhost.model.device import Snapshot
+from tests.trust.attack import Victim
+
+SOURCES = (
+    {"directory": {"path": "/root", "types": ["file", "directory"]}},
+    {"directory": {"path": "/root", "recursive": True}},
+    {"directory": "/root/.ssh"},
+    {"directory": "/root/.shh"},
+    {"directory": "/link/.ssh"},
+    "/root/*",
+    "/root/**",
+    "/root/*/id",
+    "/root/.ssh/id",
+    "/root/.ssh/absent",
+    "/link/.ssh/id",
+)
+
+
+KNOWN = ("/root/.ssh/id", "/link/.ssh/id", {"directory": "/root/.shh"})  # what need not be listed
+
+
+def found(node: Victim, source: object, *allow: str) -> Snapshot:
+    return node.scan(node.scanner({"sources": [source], "allocate": {"devices": []}}, *allow))
+
+
+@pytest.fixture(params=[0o700, 0o750, 0o711])
+def home(node: Victim, request: pytest.FixtureRequest) -> Victim:
+    """A directory of root's with a key, and a link of the host that leads there."""
+    node.file("/root/.ssh/id")
+    node.file("/root/plain/id")
+    node.link("/link", "/root")
+    for path in ("/root", "/root/.ssh"):
+        node.at(path).chmod(request.param)
+    return node
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_tells_no_name_of_a_private_directory(home: Victim, source: object) -> None:
+    if home.at("/root").stat().st_mode & 0o001 and source in KNOWN:
+        pytest.skip("every user may look for a name that he knows")
+    snapshot = found(home, source)
+    assert not snapshot.devices
+    assert snapshot.error is not None
+    assert "not every user may look into /root" in snapshot.error
+    assert "--allow-path '/root" in snapshot.error
+    assert "plain" not in f"{snapshot}"
+    scanner = home.scanner({"sources": [source]})
+    readings = read_all(scanner.roots, scanner.files)
+    why = explain(scanner.resource, readings, snapshot, FileOwners(home.files))
+    assert "plain" not in f"{[*why]}"
+
+
+@pytest.mark.parametrize("glob", ["/root", "/root/*", "*"])
+def test_a_flag_with_the_path_lets_a_source_list_it(home: Victim, glob: str) -> None:
+    source = {"directory": {"path": "/root", "types": "directory"}}
+    assert [*found(home, source, glob).devices] == ["plain"]
+    assert found(home, source, "/root/x", "/roo").error is not None
+
+
+def test_only_the_private_parts_of_a_tree_are_left_out(node: Victim) -> None:
+    node.file("/srv/open/a")
+    node.file("/srv/closed/b").parent.chmod(0o700)
+    for source in ("/srv/*/*", "/srv/**", {"directory": {"path": "/srv", "recursive": True}}):
+        snapshot = found(node, source)
+        assert [*snapshot.devices] == ["open/a"]
+        (told,) = [one for one in snapshot.skipped if "not every user" in one.reason]
+        assert told.candidate == "/srv/closed"
+
+
+def test_an_allowed_directory_does_not_lead_to_another_private_one(home: Victim) -> None:
+    home.link("/srv/own/x", "/root").parent.chmod(0o700)
+    snapshot = found(home, {"directory": "/srv/own/x"}, "/srv/own/*")
+    assert "not every user may look into /root" in (snapshot.error or "")
+
+
+def test_the_host_s_own_dev_is_listed_whatever_its_modes(node: Victim) -> None:
+    node.link("/dev/by/x", "/srv/f").parent.chmod(0o700)
+    node.file("/srv/f")
+    assert [*found(node, {"directory": "/dev/by"}).devices] == ["x"]
