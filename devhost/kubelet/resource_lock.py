@@ -78,8 +78,12 @@ class ResourceLock:
         if self._held:
             return True
         self.release()
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._descriptor = _locked(self._path, os.O_CREAT)
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._descriptor = _locked(self._path, os.O_CREAT)
+        except OSError as error:
+            reason = f"cannot make a lock in {self._directory}: {error.strerror}"
+            raise OSError(reason) from None
         if self._descriptor is None:
             return False
         for left in self._directory.glob(f"{self._prefix}*"):

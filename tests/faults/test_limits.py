@@ -155,7 +155,7 @@ async def test_a_plugin_directory_without_room(daemon: Daemon, how: str) -> None
         files = fill(daemon.plugins) if how == "full" else []
         read_only(daemon.plugins, on=how == "read-only")
         await daemon.start(tokens(a=1, b=2))
-        line = await daemon.logged("cannot listen", state="BackingOff", resource=A)
+        line = await daemon.logged("cannot make a lock", state="BackingOff", resource=A)
         assert "ead-only" in line["reason"] or "o space" in line["reason"]
         before = daemon.figures()
         await asyncio.sleep(2.5)  # a few attempts
