@@ -121,6 +121,20 @@ async def test_what_was_not_allocated_waits_for_the_list_alone() -> None:
     assert not who.has(A)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_new_id_waits_until_the_former_has_left_the_list(replicas: int) -> None:
+    """However often it is looked at, and though the device is shared from now on."""
+    who, device_list = owners(), DeviceList(0.0)
+    who.serve(A, device_list, lambda: None)
+    published(who, resource(A), device("a"))
+    device_list.update({"a": AdvertisedDevice(True)})
+    gone = replace(device("a"), reason="under another ID", missing_since=1.0, replaced=True)
+    waits = f"withheld: still in the kubelet's list as {A} a"
+    for _ in range(3):
+        reasons = published(who, resource(A, replicas=replicas), gone, device("new-a"))
+        assert reasons == [gone.reason, waits]
+
+
 async def test_of_two_instances_that_allocate_one_thing_the_second_is_refused(
     tmp_path: Path,
 ) -> None:

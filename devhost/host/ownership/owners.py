@@ -137,7 +137,9 @@ class Owners:
         devices = {}
         for device in snapshot.devices.values():
             before = served.devices.get(device.id)
-            if before is None or before[0] is not device or before[1].shared is not shared:
+            if before is not None and device.replaced:
+                before = device, before[1]  # it has the name under which it is leaving
+            elif before is None or before[0] is not device or before[1].shared is not shared:
                 before = device, owner_of(resource, device)
             devices[device.id] = before
         served.withheld = sum(map(is_withheld, snapshot.devices.values()))
