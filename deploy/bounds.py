@@ -21,11 +21,8 @@ _CONSTANT: Final = re.compile(r"([A-Z_]+)(?:: Final)?[^=]* = [^#]*(?:#(.*))?")
 
 _OTHERS: Final = (
     ("loading.loaded.SIZE_MAX", "bytes of a configuration file"),
-    ("loading.yamlnodes.DEPTH_MAX", "levels of a configuration file"),
-    ("loading.yamlnodes.NODES_MAX", "values in a configuration file"),
-    ("loading.child.MEMORY_MAX", "bytes of memory that loading a configuration may take"),
-    ("loading.child.CPU_S", "of CPU time that loading a configuration may take"),
-    ("host.config.child.PATIENCE_S", "for a configuration to be loaded"),
+    ("loading.yamltree.DEPTH_MAX", "levels of a configuration file"),
+    ("loading.yamltree.NODES_MAX", "values in a configuration file"),
     ("loading.loader.PROBLEMS_MAX", "problems that are reported of a file"),
     ("model.values.DEVICES_MAX", "devices of a resource, unless `maxDevices` says another number"),
     ("model.values.SHARES_MAX", "IDs that a resource may declare"),

@@ -4,13 +4,12 @@ The running host and ``devhost plan --against`` use the same value, so the plan 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from enum import StrEnum
 from typing import Final
 
 from devhost.immutable import immutable
+from devhost.model.base import key_of
 from devhost.model.config import Config, Resource
-from devhost.model.mapping import key_of
 from devhost.model.sources import Static
 
 
@@ -148,7 +147,7 @@ def _changed(old: Resource, new: Resource, moved: tuple[str, ...]) -> Change:
     registers = bool(old.pre_start) != bool(new.pre_start)
     reasons = []
     for field in differing:
-        key = key_of(field)
+        key = key_of(Resource, field)
         reason = key + _step(getattr(old, field), getattr(new, field))
         if key == moving:
             reason += f": {_wait_for('their former IDs')}"
@@ -198,7 +197,7 @@ def _moved(
 def _differing(old: Resource, new: Resource) -> list[str]:
     """Return the fields whose values differ, in the order of the language."""
     return [
-        field.name
-        for field in fields(Resource)
-        if field.name != "name" and getattr(old, field.name) != getattr(new, field.name)
+        name
+        for name in Resource.model_fields
+        if name != "name" and getattr(old, name) != getattr(new, name)
     ]

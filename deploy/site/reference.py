@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ import yaml
 from devhost.cli import main as cli
 from devhost.loading.schema import json_schema
 from devhost.model import allocate, config, hardware, sources, values
-from devhost.model.mapping import key_of
+from devhost.model.base import ConfigModel, key_of
 from devhost.model.template import TEMPLATE_PATTERN
 
 DIRECTORY: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -161,13 +160,12 @@ def _anchor(title: str) -> str:
     return "".join(one for one in title.lower().replace(" ", "-") if one.isalnum() or one in "-_")
 
 
-def _default(model: type, key: str) -> str:
-    field = next(field for field in fields(model) if key_of(field.name) == key)
-    factory = field.default_factory
-    value = factory() if callable(factory) else field.default
-    if value is MISSING:
+def _default(model: type[ConfigModel], key: str) -> str:
+    field = next(field for name, field in model.model_fields.items() if key_of(model, name) == key)
+    if field.is_required():
         return "required"
-    if value in (None, (), {}) or is_dataclass(value):
+    value = field.get_default(call_default_factory=True)
+    if value in (None, (), {}) or isinstance(value, ConfigModel):
         return ""
     if isinstance(value, tuple):
         value = [getattr(one, "subsystem", one) for one in value]  # of a choice of nodes

@@ -96,8 +96,7 @@ def _found(file: str) -> "list[Foreign]":
     """Return the settings of other plugins in a file; exit with status 1 if there are none."""
     from devhost.drafts import foreign
     from devhost.loading.loaded import read
-    from devhost.loading.syntax import decoded
-    from devhost.loading.syntax_error import TreeError
+    from devhost.loading.syntax import TreeError, decoded
 
     try:
         found = foreign.found(decoded(read(file)))

@@ -20,7 +20,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
-    from devhost.host.config.source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.observe.address import Address
 
@@ -65,14 +64,16 @@ def run(
     _log_start(flags)
     policy = replace(policy, enforced=True)
     with gc_frozen(long_lived=True):
-        copy = state_dir / last_good if state_dir else None
-        source = None if config is None else _begun(config, policy, copy)
         from devhost.cli.first_config import first_config
         from devhost.errors import KubeletError
+        from devhost.host.config.last_good import LastGood
+        from devhost.host.config.source import ConfigSource
         from devhost.host.process import raise_descriptor_limit, until_signal
         from devhost.host.supervisor import Host, Settings
         from devhost.hostfs.files import HostFiles
 
+    copy = LastGood(state_dir, last_good) if state_dir else None
+    source = None if config is None else ConfigSource(config, policy, copy)
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     first = first_config(source, log=log_format == "json" or not on_terminal)
     raise_descriptor_limit(len(first.resources) + len(plugins))
@@ -94,20 +95,6 @@ def run(
         asyncio.run(until_signal(work, source.reload_asked if source else None))
     except KubeletError as error:
         logs.fail(str(error))
-
-
-def _begun(config: str, policy: "Policy", copy: Path | None) -> "ConfigSource":
-    """Begin to load the configuration, beside the imports of this process."""
-    from devhost.host.config.child import LoadingChild
-
-    child = LoadingChild()  # first: it has imports, too
-    from devhost.host.config.last_good import LastGood
-    from devhost.host.config.source import ConfigSource
-
-    last_good = LastGood(copy.parent, copy.name) if copy else None
-    source = ConfigSource(config, policy, last_good, child)
-    source.begin()
-    return source
 
 
 def _log_start(flags: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Why a source finds what it finds: what was looked at, taken and left."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from devhost.discovery import wording
@@ -69,7 +68,7 @@ def explain(
     }
     skipped = {one.candidate: one.reason for one in snapshot.skipped}
     for index, source in enumerate(resource.sources):
-        selection = select(replace(resource, sources=(source,)), readings)
+        selection = select(resource.model_copy(update={"sources": (source,)}), readings)
         taken: dict[str, list[Node]] = {}
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name

@@ -4,7 +4,6 @@ import fnmatch
 import functools
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Final
 
 from devhost.discovery.match import Readings
@@ -13,8 +12,8 @@ from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot
 from devhost.hostfs.mounts import number_of
 from devhost.hostfs.sysfs import SysfsTree, ancestors
 from devhost.immutable import immutable
+from devhost.model.base import key_of
 from devhost.model.hardware import ParentSelector, PciSelector, SysfsSelector, UsbSelector
-from devhost.model.mapping import key_of
 
 USB: Final = SubsystemRoot("usb")
 PCI: Final = SubsystemRoot("pci")
@@ -218,7 +217,7 @@ def any_matches(globs: Iterable[str], text: str | None) -> bool:
 def given(selector: UsbSelector | PciSelector) -> dict[str, Sequence[Any]]:
     """Return the options of a selector that are set."""
     kind = UsbSelector if isinstance(selector, UsbSelector) else PciSelector
-    found = {key_of(one.name): getattr(selector, one.name) for one in fields(kind)}
+    found = {key_of(kind, name): getattr(selector, name) for name in kind.model_fields}
     return {option: value for option, value in found.items() if value is not None}
 
 

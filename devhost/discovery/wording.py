@@ -3,14 +3,13 @@
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Final
 
 from devhost.discovery.match import Missed
 from devhost.model import names
+from devhost.model.base import ConfigModel, options_of
 from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
 from devhost.model.hardware import Pci
-from devhost.model.mapping import options_of
 from devhost.model.sources import Kind
 from devhost.model.spelling import nearest, nearest_node
 
@@ -41,7 +40,7 @@ def summary(kind: Kind) -> str:
 
 
 def _said(value: object) -> str:
-    if is_dataclass(value):
+    if isinstance(value, ConfigModel):
         value = options_of(value)
     if isinstance(value, Mapping):
         return " ".join(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from devhost.immutable import immutable
-from devhost.loading.scalars import STRING, tag
+from devhost.loading.yamltree import reads_as_string
 from devhost.model.names import printable
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9$/_.*-][A-Za-z0-9$/_.*:{} -]*")
@@ -97,7 +97,7 @@ def _scalar(value: object, *, flow: bool = True) -> str:
         return shown
     plain = bool(_PLAIN.fullmatch(shown)) and not (flow and set(shown) & set("{}"))
     plain = plain and ": " not in shown and shown.strip() == shown and not shown.endswith(":")
-    if plain and shown[0] not in "*-" and tag(None, shown, (True, False)) == STRING:
+    if plain and shown[0] not in "*-" and reads_as_string(shown):
         return shown
     return "".join(
         one if one.isprintable() else f"\\U{ord(one):08x}"

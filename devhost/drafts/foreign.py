@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from devhost.immutable import immutable
 from devhost.loading import yamltree
-from devhost.loading.syntax_error import TreeError
+from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent, Path, Tree
 
 _TEXTS_MAX: Final = 4  # texts in texts, such as in the values of a ConfigMap of a List

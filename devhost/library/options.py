@@ -1,7 +1,6 @@
 """The options of a resource as keywords: the same as in YAML, with the same checks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Literal, TypedDict
 
 import yaml
@@ -76,7 +75,7 @@ def declared(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str
     if loaded.config is None:
         raise ValueError("\n".join(messages["error"]))
     group = Template.parse(f"${{{ID_VARIABLE}}}")
-    return replace(loaded.config.resources[0], group=group), messages["warning"]
+    return loaded.config.resources[0].model_copy(update={"group": group}), messages["warning"]
 
 
 def _option(path: str) -> str:

@@ -33,14 +33,11 @@ class ParsedResource:
         path: Where it is in the file.
         resource: The resource.
         line: The line where it begins.
-        text: Its source, by which an unchanged resource is recognized; empty if parts were left
-            out because of errors.
     """
 
     path: Path
     resource: Resource
     line: int
-    text: str = ""
 
 
 def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from devhost.allocation.rules import Rule, rules_of
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
 from devhost.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
-from devhost.loading.kernel_names import glob_matches
+from devhost.loading.lookalikes import glob_matches
 from devhost.loading.source_checks import is_single
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern

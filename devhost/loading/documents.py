@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from devhost.errors import Excerpt, Problem, Severity
-from devhost.loading import syntax, wrong_shapes, yamltree
+from devhost.loading import shapes, syntax, yamltree
 from devhost.loading.loaded import brief
-from devhost.loading.syntax_error import TreeError
+from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent, Path, Position, Tree
 from devhost.model.spelling import nearest
 
@@ -88,7 +88,7 @@ class Document:
             key, place = self._value
             message = f"line {line}, column {column} of '{key}': {message}"
             line, column = place.line, place.column
-        shown = wrong_shapes.shown((*self._base, *path) if path else ())
+        shown = shapes.shown((*self._base, *path) if path else ())
         text = brief(message)
         return Problem(severity, file, line, column, shown, text, self._resource(path), excerpt)
 
@@ -235,7 +235,7 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             part = tree.below(path)
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
-            name = wrong_shapes.shown(path)
+            name = shapes.shown(path)
             yield Document(text, part, name=name, base=path, unread=unread)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from devhost.loading.kernel_names import counted_of
+from devhost.loading.lookalikes import counted_of
 from devhost.loading.yamltree import Finding, Path
 from devhost.model.config import Resource
 from devhost.model.hardware import (

@@ -2,7 +2,6 @@
 
 import errno
 import sys
-from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +22,11 @@ class Loaded:
         config: The configuration; ``None`` if any problem is an error.
         problems: Errors and warnings in the order of the file.
         name: Which part of the file it is; empty if it is the file.
-        texts: What the file says of each resource, by which an unchanged one is recognized.
     """
 
     config: Config | None
     problems: tuple[Problem, ...]
     name: str = ""
-    texts: tuple[str, ...] = field(default=(), compare=False)
 
     def require(self) -> Config:
         """Return the configuration.

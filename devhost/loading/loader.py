@@ -1,26 +1,27 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
-import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import ValidationError
 
 from devhost import limits
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem, Severity
-from devhost.loading import checks, wrong_shapes, yamltree
+from devhost.loading import checks, shapes, yamltree
 from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import PROFILES, Document, documents
 from devhost.loading.formats import format_mistake
 from devhost.loading.loaded import Loaded, read, unusable
-from devhost.loading.shapes import ShapeError, shaped
-from devhost.loading.syntax import decoded
-from devhost.loading.syntax_error import TreeError
+from devhost.loading.syntax import TreeError, decoded
 from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
+from devhost.model.base import ConfigModel
 from devhost.model.config import Config, Resource
-from devhost.model.mapping import mapping
 from devhost.model.values import AsTuple
+
+T = TypeVar("T", bound=ConfigModel)
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
@@ -73,8 +74,7 @@ def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
             return [_not_yaml(Document(text, error), error, file)]
 
 
-@mapping
-class _Document:
+class _Document(ConfigModel):
     """A `Config` whose resources are validated one by one."""
 
     version: Literal["v1"]
@@ -98,7 +98,7 @@ def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Itera
         yield "error", *mistake
         return
     reported = set()
-    for path, message, at in wrong_shapes.tree_problems(tree):
+    for path, message, at in shapes.tree_problems(tree):
         reported.add(path)
         yield "error", path, message, at
     if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
@@ -110,7 +110,9 @@ def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Itera
             resources.append(parsed_or_error)
             continue
         base, error = parsed_or_error
-        mistakes = wrong_shapes.shape_problems(error.details, base, tree, reported, around)
+        mistakes = shapes.shape_problems(
+            error.errors(include_url=False), base, tree, reported, around
+        )
         for where, message, at in mistakes:
             yield "error", where, message, at
     for severity, full, message, on_key in checks.check(resources, policy):
@@ -156,10 +158,10 @@ def _loaded(
     if kept["error"]:
         return Loaded(None, tuple(problems), document.name)
     config = Config(version="v1", resources=tuple(one.resource for one in resources))
-    return Loaded(config, tuple(problems), document.name, tuple(one.text for one in resources))
+    return Loaded(config, tuple(problems), document.name)
 
 
-def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ShapeError]]:
+def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
     """Validate the top level and each resource separately, so that all errors are found."""
     data: Any = tree.data
     items: list[Any] = []
@@ -169,73 +171,25 @@ def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ShapeE
             items = data["resources"][: limits.RESOURCES_MAX]
             data["resources"] = []
     try:
-        shaped(_Document, data)
-    except ShapeError as error:
+        _validated(_Document, data)
+    except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):
-        path, text = ("resources", index), repr(item)  # repr: 1 == True
+        path = "resources", index
         line = tree.position(path).line
         try:
-            yield ParsedResource(path, shaped(Resource, item), line, text)
-        except ShapeError as error:
+            yield ParsedResource(path, _validated(Resource, item), line)
+        except ValidationError as error:
             yield path, error
-            if (rest := _without_mistakes(item, error, index)) is not None:
-                yield ParsedResource(path, rest, line)
+
+
+def _validated(kind: type[T], value: Any) -> T:
+    return kind.model_validate(value, by_alias=True, by_name=False)
 
 
 def _resource_count(data: Any) -> int:
     listed = data.get("resources") if isinstance(data, dict) else None
     return len(listed) if isinstance(listed, list) else 0
-
-
-def _without_mistakes(item: Any, error: ShapeError, index: int) -> Resource | None:
-    """Return a resource without its invalid parts, so that the rest is checked as well.
-
-    ``None`` if that would cause false errors: variables are known only with all sources.
-    """
-    paths = [details["loc"] for details in error.details]
-    if not isinstance(item, dict) or any(path[:1] in ((), ("sources",)) for path in paths):
-        return None
-    if any(len(path) == 1 and str(path[0]).startswith("group") for path in paths):
-        return None
-    rest = copy.deepcopy(item)
-    for path in paths:
-        _remove(rest, path)
-    checked = rest.get("health")
-    if (
-        isinstance(checked, dict)
-        and "checks" not in checked
-        and any(path[0] == "health" for path in paths)
-    ):
-        del rest["health"]  # else it would seem to have no checks
-    rest.setdefault("name", f"invalid.example/r{index}")
-    try:
-        return shaped(Resource, rest)
-    except ShapeError:
-        return None
-
-
-def _remove(data: Any, path: tuple[str | int, ...]) -> None:
-    """Remove the value at ``path``, or the shorthand above it.
-
-    A list is removed as a whole: without one item, the indexes of the others would change.
-    """
-    owner, key = data, path[0]
-    for depth, part in enumerate(path):
-        if not _has(data, part):
-            return
-        if isinstance(data, dict):
-            owner, key = data, part
-        if depth == len(path) - 1 or not isinstance(data[part], dict | list):
-            del owner[key]
-            return
-        data = data[part]
-
-
-def _has(data: Any, part: str | int) -> bool:
-    return (isinstance(data, dict) and part in data) or (
-        isinstance(data, list) and isinstance(part, int) and part < len(data)
-    )
 
 
 def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[str, str]]) -> Loaded:

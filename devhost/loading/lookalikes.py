@@ -1,45 +1,83 @@
-"""Strings in another tool's syntax: regular expressions or braces in globs, docker's forms.
+"""Strings that are valid, but mean something else than they look like.
 
-They would be valid, but match nothing or name a path that does not exist. Each function returns
-what to write instead.
+Regular expressions or braces in globs, globs as patterns, docker's forms: they would match nothing
+or name a path that does not exist. Also the names that the kernel gives in the order of discovery.
 """
 
+import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
+from devhost.model import pattern
+from devhost.model.pattern import PatternError
 
 # A set of characters as `fnmatch` reads it, or an unclosed '['.
 _SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
 _SHELL: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
 _VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]")
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
-_LISTED_MAX: Final = 10  # paths in a message
-_BRACES: Final = re.compile(r"\{([^{}]*)\}")
+_BRACES: Final = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
 # What is special in regular expressions only; sets have been replaced by '[]'. udev writes a space
 # in a label as '\x20', so not every backslash counts.
 _REGEX: Final = re.compile(
-    r"(?:\[\]|[).])(?P<repeat>[+])|(?:\[\]|[).])(?P<count>\{[0-9]+,?[0-9]*\})"
-    r"|(?P<escape>\\[dwsDWS.*?+(\[{])|(?P<group>\()(?:[^()|]*\||\?)"
-    r"|(?<=[-_])(?P<any>\.)[*+]|\A(?P<start>\^)|(?P<end>\$)\Z|(?P<or>\|)"
+    r"(?:\[\]|[).])(?:[+]|\{[0-9]+,?[0-9]*\})|\\[dwsDWS.*?+(\[{]|\((?:[^()|]*\||\?)"
+    r"|(?<=[-_])\.[*+]|\A\^|\$\Z|\|"
 )
 # The same in the text of a file, where some of it is likely to be meant so.
 _REGEX_OF_TEXT: Final = re.compile(
     r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
 )
-# Simple replacements from a regular expression to a glob.
-_AS_GLOB: Final = (
-    (re.compile(r"\\d"), "[0-9]"),
-    (re.compile(r"\\\."), "."),
-    (re.compile(r"\.[*+]"), "*"),
-    (re.compile(r"\][+]|\]\{[0-9,]+\}"), "]*"),
-    (re.compile(r"\A\^|\$\Z"), ""),
-)
 _DOCKER: Final = re.compile(
     r"(?P<host>(?:/|\$\{)[^:]*):"
-    r"(?:(?P<container>(?:/|\$\{(?:real)?path\})[^:]*)(?::(?P<mode>[A-Za-z,]+))?|(?P<only>[rwm]+|ro))"
+    r"(?:(?:/|\$\{(?:real)?path\})[^:]*(?::[A-Za-z,]+)?|[rwm]+|ro)"
 )
+# Names that the kernel numbers in the order of discovery, so that a reboot may assign them to other
+# devices, by subsystem. The first few of each, for patterns that match only some.
+_FORMS: Final = {
+    "tty": ("ttyUSB{}", "ttyACM{}"),
+    "hidraw": ("hidraw{}",),
+    "video4linux": ("video{}",),
+    "media": ("media{}",),
+    "gpio": ("gpiochip{}",),
+    "i2c-dev": ("i2c-{}",),
+    "input": ("input/event{}", "input/js{}", "input/mouse{}"),
+    "usbmisc": ("usb/lp{}", "cdc-wdm{}"),
+    "drm": ("dri/card{}", "dri/renderD{}"),
+    "nvme": ("nvme{}",),
+    "": (
+        *(
+            "iio:device{}",
+            "v4l-subdev{}",
+            "nvme{}n1",
+            "nvme{}n1p1",
+            "sr{}",
+            "sg{}",
+            "st{}",
+            "nst{}",
+        ),
+        *("snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"),
+    ),
+}
+_COUNTED: Final = {
+    subsystem: [
+        form.format(number)
+        for form in forms
+        for number in (range(128, 138) if "render" in form else range(10))
+    ]
+    for subsystem, forms in _FORMS.items()
+}
+_NAMES: Final = [name for names in _COUNTED.values() for name in names] + [
+    f"sd{letter}{partition}" for letter in "abcdefghij" for partition in ("", "1")
+]
+_PLAIN: Final = re.compile(r"[A-Za-z0-9/_-]*")
+# Escapes and character sets; else what looks like a glob.
+_LOOKS: Final = re.compile(
+    r"\\Q.*?(?:\\E|\Z)|\\[pP]?.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]"
+    r"|(?P<before>[A-Za-z0-9/_-])(?P<mark>[*?])",
+    re.DOTALL,
+)
+_WORD: Final = re.compile(r"[A-Za-z0-9/_.-]*[A-Za-z0-9/_-][*?][A-Za-z0-9/_.*?-]*")
 
 
 def variable_mistake(text: str) -> str | None:
@@ -79,8 +117,7 @@ def glob_mistake(text: str) -> str | None:
             return "unclosed '['; write '[[]' for the character itself"
         if found[0].startswith("[^"):
             return f"a glob negates a set with '!'; write [!{found[0][2:]}"
-    docker = _DOCKER.fullmatch(text)
-    if docker:
+    if docker := _DOCKER.fullmatch(text):
         return f"looks like docker's HOST:CONTAINER:MODE; write {docker['host']}"
     if re.search(r"[, ]\s*/", text):
         return "more than one path; write each as an item of a list"
@@ -90,46 +127,24 @@ def glob_mistake(text: str) -> str | None:
 def content_mistake(text: str) -> str | None:
     """Explain a glob for the content of a file that looks like a regular expression."""
     found = _REGEX_OF_TEXT.search(_SET.sub("[]", text))
-    if found is None:
-        return None
-    parts = _as_glob(text).split("|")
-    clear = not any(_REGEX_OF_TEXT.search(_SET.sub("[]", part)) or "(" in part for part in parts)
-    hint = f"; write {parts if len(parts) > 1 else repr(parts[0])}" if clear else ""
-    return f"a glob, not a regular expression: '{found[0]}' matches only itself{hint}"
+    return found and f"a glob, not a regular expression: '{found[0]}' matches only itself"
 
 
 def _regex_mistake(text: str) -> str | None:
-    found, below = _REGEX.search(_SET.sub("[]", text)), text.removeprefix("/dev/")
-    mark = next(filter(None, found.groups())) if found else "."
-    if found is None and (
-        below == text or "." not in text or counted_by_glob(text) or not counted_by_pattern(below)
+    below = text.removeprefix("/dev/")
+    in_dev = below != text
+    if not _REGEX.search(_SET.sub("[]", text)) and (
+        not in_dev or "." not in text or counted_by_glob(text) or not counted_by_pattern(below)
     ):
         return None
-    glob = _as_glob(text)
-    better = [] if _REGEX.search(_SET.sub("[]", glob)) else [glob]
-    if below != text and not glob_problem(below):
-        better.append(f"dev: {below}")
-    hint = f"; write {' or '.join(better)}" if better else ""
-    return f"a glob, not a regular expression: '{mark}' matches only itself{hint}"
-
-
-def _as_glob(text: str) -> str:
-    for regex, replacement in _AS_GLOB:
-        text = regex.sub(replacement, text)
-    return text
+    hint = f"; for one, write dev: {below}" if in_dev and not glob_problem(below) else ""
+    return f"a glob, not a regular expression{hint}"
 
 
 def _braces_mistake(text: str) -> str | None:
-    masked = _SET.sub(lambda found: "\0" * len(found[0]), text)  # '[{]' is the character itself
-    pairs = [found for found in _BRACES.finditer(masked) if "," in found[1] or ".." in found[1]]
-    if not pairs:
-        return None
-    start, end = pairs[0].span()
-    parts = text[start + 1 : end - 1].split(",")
-    each = "each path"
-    if len(pairs) == 1 and 1 < len(parts) <= _LISTED_MAX:
-        each = ", ".join(f"{text[:start]}{part}{text[end:]}" for part in parts)
-    return f"braces are not expanded; list {each} instead"
+    # '[{]' is the character itself.
+    found = _BRACES.search(_SET.sub("[]", text))
+    return "braces are not expanded; list each path instead" if found else None
 
 
 def docker_mistake(text: str, *, mount: bool) -> str | None:
@@ -137,18 +152,58 @@ def docker_mistake(text: str, *, mount: bool) -> str | None:
 
     Source: https://docs.docker.com/reference/cli/docker/container/run (--device, --volume).
     """
-    found = _DOCKER.fullmatch(text)
-    if found is None:
+    if not _DOCKER.fullmatch(text):
         return None
-    mode = found["mode"] or found["only"]
-    entry = {"hostPath": found["host"], "containerPath": found["container"]}
-    if mount:
-        entry["readOnly"] = "true" if mode and "ro" in mode.split(",") else "false"
-    elif mode:
-        entry["permissions"] = mode
-    shown = (f"{key}: {_quoted(value)}" for key, value in entry.items() if value)
-    return f"looks like docker's HOST:CONTAINER:MODE; write {{{', '.join(shown)}}}"
+    mode = "readOnly" if mount else "permissions"
+    entry = f"{{hostPath: …, containerPath: …, {mode}: …}}"
+    return f"looks like docker's HOST:CONTAINER:MODE; write {entry}"
 
 
-def _quoted(text: str) -> str:
-    return f'"{text}"' if "$" in text else text
+def counted_by_pattern(text: str) -> str | None:
+    """Return a numbered name that a pattern for the path below /dev matches."""
+    beginning = _PLAIN.match(text)
+    prefix = beginning[0][:-1] if beginning and "|" not in text else ""
+    names = (name for name in _NAMES if name.startswith(prefix))
+    return next((name for name in names if _matches(text, name)), None)
+
+
+def counted_by_glob(text: str) -> str | None:
+    """Return a numbered name whose path a glob matches."""
+    prefix = re.split(r"[*?[]", text, maxsplit=1)[0]
+    paths = (path for name in _NAMES if (path := f"/dev/{name}").startswith(prefix))
+    return next((path[5:] for path in paths if glob_matches(text, path)), None)
+
+
+def glob_matches(text: str, path: str) -> bool:
+    """Whether a glob of whole paths matches one."""
+    parts, names = text.split("/"), path.split("/")
+    if "**" in parts:
+        return fnmatch.fnmatchcase(path, text)
+    return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
+
+
+def counted_of(subsystem: str, globs: Iterable[str]) -> str | None:
+    """Return a numbered name of a subsystem that a glob matches."""
+    names = (name.rpartition("/")[2] for name in _COUNTED.get(subsystem, ()))
+    return next((one for one in names if any(fnmatch.fnmatchcase(one, g) for g in globs)), None)
+
+
+def glob_problem(text: str) -> str | None:
+    """Explain a pattern that looks like a glob, if it does not match the same."""
+    if not any(look["mark"] for look in _LOOKS.finditer(text)) or not (word := _WORD.search(text)):
+        return None
+    marks = {"*": ".*", "?": "."}
+    regex = _LOOKS.sub(
+        lambda look: look["before"] + marks[look["mark"]] if look["mark"] else look[0], text
+    )
+    meant = re.sub(r"[*?]", "a" if word[0].startswith("sd") else "0", word[0])
+    if _matches(text, meant) or not _matches(regex, meant):
+        return None
+    return f"does not match {meant}: a regular expression, not a glob; write {regex}"
+
+
+def _matches(text: str, name: str) -> bool:
+    try:
+        return pattern.fullmatch(text, name) is not None
+    except PatternError:  # reported by another check
+        return False

@@ -6,10 +6,12 @@ from typing import Final
 
 from devhost import limits
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
-from devhost.loading.kernel_names import counted_by_glob, counted_by_pattern, glob_problem
 from devhost.loading.lookalikes import (
+    counted_by_glob,
+    counted_by_pattern,
     directory_mistake,
     glob_mistake,
+    glob_problem,
     variable_mistake,
 )
 from devhost.loading.yamltree import Finding, Path

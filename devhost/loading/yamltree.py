@@ -1,27 +1,40 @@
 """YAML text to plain data, with the position of everything in it.
 
-The tree is built from the parser's events, not by PyYAML's loader: that way depth, size and
-aliases are bounded while reading, duplicate keys are seen, and each value keeps its position
-and the text it was written as.
+PyYAML composes nodes, bounded while it reads. Here they become data, so that aliases and merges
+are bounded, too, duplicate keys are seen, and each value keeps its position and its text.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import yaml
+from yaml.composer import Composer
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from devhost.errors import Severity
 from devhost.immutable import immutable
-from devhost.loading import scalars, syntax
-from devhost.loading.syntax import error_at
-from devhost.loading.syntax_error import TreeError
-from devhost.loading.yamlnodes import DEPTH_MAX, NODES_MAX, Reader, YamlNode
+from devhost.loading import syntax
+from devhost.loading.syntax import TreeError, error_at
 
 Path = tuple[str | int, ...]
 # What a check found: how bad, where, the message, and whether to point at the key or the value.
 Finding = tuple[Severity, Path, str, bool]
 
+DEPTH_MAX: Final = 32
+NODES_MAX: Final = 50_000
 TEXT_MAX: Final = 4 << 20  # characters, where aliases repeat them
+SCALAR_MAX: Final = 1000  # no number or date is longer; sexagesimal ones take quadratic time
+DIRECTIVES_MAX: Final = 100  # libyaml takes quadratic time, in one call that stops all threads
+_DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%TAG")
+_TAG: Final = "tag:yaml.org,2002:"
+_STRING: Final = f"{_TAG}str"
+_MERGE: Final = f"{_TAG}merge"
+_VALUE: Final = f"{_TAG}value"
+_COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
+_SCALARS: Final = ("null", "bool", "int", "float", "timestamp")
+_RESOLVER: Final = yaml.resolver.Resolver()
+_INT: Final = re.compile("[-+]?(0+|[1-9][0-9]*|0x[0-9a-fA-F]+)")
 
 
 class Position(NamedTuple):
@@ -161,8 +174,10 @@ def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
     """
     try:
         text.encode()
-        roots, builder = Reader(text).roots(), _Builder(extent or Extent())
-        return [builder.document(root, start) for start, root in roots]
+        loader, extent, trees = _Loader(text), extent or Extent(), []
+        while loader.check_node():
+            line, column = _at(loader.peek_event())
+            trees.append(_Builder(loader, extent).document(line, column))
     except UnicodeEncodeError as error:
         position = syntax.position_after(text[: error.start])
         raise TreeError("not UTF-8", *position) from None
@@ -173,101 +188,158 @@ def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
         character = chr(error.character)
         position = syntax.position_after(text[: max(text.find(character), 0)])
         raise TreeError(f"{error.reason}: {character!r}", *position) from None
+    if not trees:
+        raise TreeError("the file is empty; needs 'version: v1' and 'resources:'", 1, 1)
+    return trees
 
 
-def _scalar_position(scalar: Any, key: tuple[int, int]) -> Position:
-    start, end, text = scalar.start_mark, scalar.end_mark, scalar.value
-    plain = bool(scalar.implicit[0])
-    written = len(text) if plain else len(text) + 2  # the quotes
-    verbatim = start.line == end.line and end.column - start.column == written
-    return Position(start.line + 1, start.column + 1, key, text, plain, verbatim)
+def reads_as_string(text: str) -> bool:
+    """Whether a scalar without quotes is a string."""
+    found = _RESOLVER.resolve(ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return bool(found == _STRING)
+
+
+def _at(marked: Any) -> tuple[int, int]:
+    """Return line and column of an event or node, counted from 1."""
+    return marked.start_mark.line + 1, marked.start_mark.column + 1
+
+
+class _Loader(Composer, yaml.CSafeLoader):
+    """Composes nodes from libyaml's events, within bounds."""
+
+    def __init__(self, text: str) -> None:
+        if len(directives := [*_DIRECTIVE.finditer(text)]) > DIRECTIVES_MAX:
+            line, _ = syntax.position_after(text[: directives[DIRECTIVES_MAX].end()])
+            raise TreeError(f"more than {DIRECTIVES_MAX} %TAG directives", line, 1)
+        yaml.CSafeLoader.__init__(self, text)
+        Composer.__init__(self)
+        self._depth = self._composed = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Compose a node with those below it."""
+        event: Any = self.peek_event()
+        self._composed += 1
+        if self._composed > 2 * NODES_MAX:  # keys and values
+            raise error_at(f"more than {NODES_MAX} values", event)
+        if self._depth > DEPTH_MAX:
+            raise error_at(f"nested deeper than {DEPTH_MAX} levels", event)
+        if not isinstance(event, yaml.AliasEvent):
+            self.anchors.pop(event.anchor, None)  # YAML allows to use one again
+        elif event.anchor not in self.anchors:
+            message = f"undefined alias '*{event.anchor}'; quote a string that begins with '*'"
+            raise error_at(message, event)
+        if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
+            event.tag = _STRING
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Builder:
-    def __init__(self, extent: Extent) -> None:
-        self._extent = extent
+    def __init__(self, loader: _Loader, extent: Extent) -> None:
+        self._loader, self._extent = loader, extent
         self._tree = Tree()
+        self._open: set[Node] = set()  # an alias to one of them is part of it
 
-    def document(self, root: YamlNode, start: tuple[int, int]) -> Tree:
-        self._tree = Tree(start=start)
-        self._tree.data = self._value(root, (), root.at)
+    def document(self, line: int, column: int) -> Tree:
+        root: Any = self._loader.get_node()
+        self._tree.start = line, column
+        self._tree.data = self._value(root, (), _at(root))
         return self._tree
 
-    def _value(self, node: YamlNode, path: Path, key: tuple[int, int]) -> Any:
+    def _value(self, node: Node, path: Path, key: tuple[int, int]) -> Any:
         self._count(node, len(path))
-        if node.open:
-            raise error_at("alias refers to a value that contains it", node.event)
-        line, column = node.at
-        if isinstance(node.event, yaml.ScalarEvent):
-            self._tree.positions[path] = _scalar_position(node.event, key)
-            return self._scalar(node.tag, node.event)
+        if node in self._open:
+            raise error_at("alias refers to a value that contains it", node)
+        line, column = _at(node)
+        if isinstance(node, ScalarNode):
+            start, end, text, plain = node.start_mark, node.end_mark, node.value, not node.style
+            written = len(text) if plain else len(text) + 2  # the quotes
+            verbatim = start.line == end.line and end.column - start.column == written
+            self._tree.positions[path] = Position(line, column, key, text, plain, verbatim)
+            return self._scalar(node)
+        if node.tag not in _COLLECTIONS:
+            raise error_at(f"unsupported tag {node.tag!r}", node)
         self._tree.positions[path] = Position(line, column, key)
-        node.open = True
-        if isinstance(node.event, yaml.SequenceStartEvent):
-            data: Any = [
-                self._value(item, (*path, index), item.at) for index, item in enumerate(node.items)
-            ]
+        self._open.add(node)
+        data: Any
+        if isinstance(node, MappingNode):
+            data = {}
+            self._add(node, path, data, len(path))
         else:
-            data = self._mapping(node, path)
-        node.open = False
+            data = [
+                self._value(item, (*path, index), _at(item))
+                for index, item in enumerate(node.value)
+            ]
+        self._open.remove(node)
         return data
 
-    def _count(self, node: YamlNode, depth: int, values: int = 1) -> None:
+    def _count(self, node: Node, depth: int, values: int = 1) -> None:
         """Limit how far aliases and merges can expand a small text."""
         self._extent.nodes += values
         if self._extent.nodes > NODES_MAX:
-            raise error_at(f"more than {NODES_MAX} values, including aliases", node.event)
+            raise error_at(f"more than {NODES_MAX} values, including aliases", node)
         if depth > DEPTH_MAX:
-            raise error_at(f"nested deeper than {DEPTH_MAX} levels", node.event)
+            raise error_at(f"nested deeper than {DEPTH_MAX} levels", node)
 
-    def _count_text(self, event: Any) -> str:
+    def _text(self, node: ScalarNode) -> str:
         """Return a scalar's text; limits how much text aliases can repeat."""
-        text: str = event.value
+        text: str = node.value
         self._extent.text += len(text)
         if self._extent.text > TEXT_MAX:
-            raise error_at(f"more than {TEXT_MAX} characters, including aliases", event)
+            raise error_at(f"more than {TEXT_MAX} characters, including aliases", node)
         return text
 
-    def _scalar(self, tag: str, event: Any) -> Any:
-        try:
-            return scalars.value(tag, self._count_text(event))
-        except ValueError as error:
-            raise error_at(str(error), event) from None
+    def _scalar(self, node: ScalarNode) -> Any:
+        """Return the value of a scalar.
 
-    def _mapping(self, node: YamlNode, path: Path) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        self._add(node, path, data, len(path))
-        return data
+        An integer that YAML 1.2 reads as another number or as a string (010, 1:30, 1_000, 0b1)
+        becomes a float, which no option accepts: editors that use YAML 1.2 would show something
+        else.
+        """
+        text, kind = self._text(node), node.tag.removeprefix(_TAG)
+        if node.tag in (_STRING, _MERGE, _VALUE):  # "<<" and "=" are special only as keys
+            return text
+        if kind == node.tag or "/" in kind:  # python/object
+            shown = node.tag.replace(_TAG, "!!")
+            raise error_at(f"unsupported tag {shown!r}; quote a string that begins with '!'", node)
+        if kind in _SCALARS and len(text) <= SCALAR_MAX:
+            try:
+                found = self._loader.construct_object(node)
+            except (ArithmeticError, ValueError, LookupError, AttributeError, TypeError):
+                pass  # PyYAML's constructors raise all of these for an explicit tag (!!int b)
+            except yaml.YAMLError:
+                pass
+            else:
+                return float(found) if kind == "int" and not _INT.fullmatch(text) else found
+        raise error_at(f"{text!r} is not a valid {kind}; quote it", node)
 
-    def _add(self, node: YamlNode, path: Path, data: dict[str, Any], depth: int) -> None:
+    def _add(self, node: MappingNode, path: Path, data: dict[str, Any], depth: int) -> None:
         """Add the pairs of a mapping whose keys ``data`` does not have yet."""
         first: dict[str, int] = {}
-        merged: list[YamlNode] = []
-        for key, value in node.pairs:
-            if key.tag == scalars.MERGE:
+        merged: list[Node] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
                 merged.append(value)
-            elif key.tag != scalars.STRING:
-                self._non_string(key, path)
-            elif (name := self._count_text(key.event)) in first:
-                self._tree.duplicates.append(Duplicate((*path, name), *key.at, first[name]))
+            elif key.tag != _STRING:
+                shown = key.value if isinstance(key, ScalarNode) else "?"
+                self._tree.non_string_keys.append((path, shown, *_at(key)))
+            elif (name := self._text(key)) in first:
+                self._tree.duplicates.append(Duplicate((*path, name), *_at(key), first[name]))
             else:
-                first[name] = key.at[0]
+                first[name] = key.start_mark.line + 1
                 if name not in data:
-                    data[name] = self._value(value, (*path, name), key.at)
+                    data[name] = self._value(value, (*path, name), _at(key))
         for value in merged:
-            several = isinstance(value.event, yaml.SequenceStartEvent)
-            for source in value.items if several else [value]:
+            for source in value.value if isinstance(value, SequenceNode) else [value]:
                 self._merge(source, path, data, depth)
 
-    def _non_string(self, key: YamlNode, path: Path) -> None:
-        shown = key.event.value if isinstance(key.event, yaml.ScalarEvent) else "?"
-        self._tree.non_string_keys.append((path, shown, *key.at))
-
-    def _merge(self, source: YamlNode, path: Path, data: dict[str, Any], depth: int) -> None:
+    def _merge(self, source: Node, path: Path, data: dict[str, Any], depth: int) -> None:
         """Add the pairs of a value of ``<<``, or of an item of it."""
-        if not isinstance(source.event, yaml.MappingStartEvent) or source.open:
-            raise error_at("'<<' needs a mapping or a list of mappings", source.event)
-        self._count(source, depth, 1 + len(source.pairs))
-        source.open = True
+        if not isinstance(source, MappingNode) or source in self._open:
+            raise error_at("'<<' needs a mapping or a list of mappings", source)
+        self._count(source, depth, 1 + len(source.value))
+        self._open.add(source)
         self._add(source, path, data, depth + 1)
-        source.open = False
+        self._open.remove(source)

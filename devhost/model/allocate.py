@@ -1,16 +1,16 @@
 """The mapping ``allocate``: what a container receives."""
 
 from collections.abc import Iterator
-from dataclasses import field
 from typing import Annotated
 
-from devhost.model.mapping import Before, mapping
+from pydantic import Field
+
+from devhost.model.base import ConfigModel, shorthand
 from devhost.model.template import Template
 from devhost.model.values import AsTuple, Mode, OwnerId, Permissions, TemplateText, main_option
 
 
-@mapping
-class Text:
+class Text(ConfigModel):
     """The value of an environment variable or annotation."""
 
     value: TemplateText
@@ -21,8 +21,7 @@ class Text:
     """If a variable has no value: omit the entry instead of making the device unhealthy."""
 
 
-@mapping
-class DeviceNode:
+class DeviceNode(ConfigModel):
     """A device node that the container receives."""
 
     host_path: TemplateText
@@ -41,8 +40,7 @@ class DeviceNode:
     """With CDI: the mode of the node in the container, in octal; default: as on the host."""
 
 
-@mapping
-class Mount:
+class Mount(ConfigModel):
     """A host path that is mounted into the container."""
 
     host_path: TemplateText
@@ -55,25 +53,21 @@ class Mount:
     """Omit the entry if the path does not exist on the host."""
 
 
-TextEntry = Annotated[Text, Before(main_option("value"), TemplateText | Text)]
-DeviceEntry = Annotated[
-    DeviceNode,
-    Before(main_option("hostPath"), TemplateText | DeviceNode),
-]
-MountEntry = Annotated[Mount, Before(main_option("hostPath"), TemplateText | Mount)]
+TextEntry = Annotated[Text, shorthand(main_option("value"), TemplateText | Text)]
+DeviceEntry = Annotated[DeviceNode, shorthand(main_option("hostPath"), TemplateText | DeviceNode)]
+MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), TemplateText | Mount)]
 
 
-@mapping
-class Allocate:
+class Allocate(ConfigModel):
     """What a container receives with its devices."""
 
-    env: dict[str, TextEntry] = field(default_factory=dict)
+    env: dict[str, TextEntry] = Field(default_factory=dict)
     """Environment variables, by name."""
     devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
     """Device nodes; default: every node of the devices, under its own name."""
     mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
     """Host paths to mount."""
-    annotations: dict[str, TextEntry] = field(default_factory=dict)
+    annotations: dict[str, TextEntry] = Field(default_factory=dict)
     """Annotations for the container runtime, by key."""
     cdi: Annotated[tuple[TemplateText, ...], AsTuple] = ()
     """Fully qualified CDI device names."""

@@ -9,10 +9,12 @@ accepts, so that the schema accepts it as well. The loader rejects nulls, so
 """
 
 import fnmatch
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Discriminator, Tag, model_validator
 
 from devhost.model.allocate import Allocate
-from devhost.model.mapping import Before, WordOrMapping, mapping
+from devhost.model.base import ConfigModel, shorthand
 from devhost.model.sources import SourceEntry, Static
 from devhost.model.values import (
     DEVICES_MAX,
@@ -32,8 +34,7 @@ from devhost.model.values import (
 )
 
 
-@mapping
-class FileCheck:
+class FileCheck(ConfigModel):
     """A health check by the content of a file."""
 
     path: TemplateText
@@ -42,8 +43,7 @@ class FileCheck:
     """Globs, one of which must match the text of its first 4 KiB without white space around it."""
 
 
-@mapping
-class Probe:
+class Probe(ConfigModel):
     """A health check with options: exactly one of file, exec."""
 
     file: FileCheck | None = None
@@ -51,13 +51,18 @@ class Probe:
     exec: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
     """A command that must exit with status 0."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if (self.file is None) == (self.exec is None):
             raise ValueError("needs exactly one of file, exec")
+        return self
 
 
 Word = Literal["readable", "writable"]
-Check = Annotated[Word | Probe, WordOrMapping()]
+Check = Annotated[
+    Annotated[Word, Tag("word")] | Annotated[Probe, Tag("mapping")],
+    Discriminator(lambda value: "mapping" if isinstance(value, dict | Probe) else "word"),
+]
 
 
 def _checks(value: object) -> object:
@@ -71,14 +76,11 @@ def _health(value: object) -> object:
     return value if isinstance(value, dict) else {"checks": value}
 
 
-@mapping
-class HealthChecks:
+class HealthChecks(ConfigModel):
     """Health checks of devices, in addition to their existence."""
 
     checks: Annotated[
-        tuple[Check, ...],
-        AsTuple,
-        Before(_checks, Word | list[Check] | Probe),
+        tuple[Check, ...], AsTuple, shorthand(_checks, Word | list[Check] | Probe)
     ] = ()
     """The checks; all must pass."""
     interval: Duration = 30.0
@@ -95,8 +97,7 @@ ACTIONS: Final = ("run", "mode", "waitFor")  # the keys that say what a step doe
 _STEP_TIMEOUT_S: Final = 10.0
 
 
-@mapping
-class Step:
+class Step(ConfigModel):
     """A step before a container starts: exactly one of run, mode, waitFor."""
 
     run: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
@@ -110,9 +111,11 @@ class Step:
     every: Literal["start", "holder"] = "holder"
     """start: at every container start; holder: once per pod that has the device."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if sum(action is not None for action in (self.run, self.mode, self.wait_for)) != 1:
             raise ValueError(f"needs exactly one of {', '.join(ACTIONS)}")
+        return self
 
     @property
     def time_limit(self) -> float:
@@ -120,8 +123,7 @@ class Step:
         return _STEP_TIMEOUT_S if self.timeout is None else self.timeout
 
 
-@mapping
-class Resource:
+class Resource(ConfigModel):
     """An extended resource: where its devices come from and what a container receives."""
 
     name: ResourceName
@@ -153,10 +155,7 @@ class Resource:
     remove_missing_after: Removal = 300.0
     """How long a vanished device stays in the list as unhealthy."""
     health: (
-        Annotated[
-            HealthChecks,
-            Before(_health, Word | list[Check] | Probe | HealthChecks),
-        ]
+        Annotated[HealthChecks, shorthand(_health, Word | list[Check] | Probe | HealthChecks)]
         | None
     ) = None
     """Health checks of the devices."""
@@ -201,8 +200,7 @@ class Resource:
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 
 
-@mapping
-class Config:
+class Config(ConfigModel):
     """A configuration file."""
 
     version: Literal["v1"]

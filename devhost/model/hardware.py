@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import field, fields
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Self
 
+from pydantic import BeforeValidator, Field, model_validator
+
+from devhost.model.base import ConfigModel, shorthand
 from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
-from devhost.model.mapping import Before, Limits, mapping
 from devhost.model.spelling import did_you_mean
-from devhost.model.values import AsTuple, NotEmpty
+from devhost.model.values import AsTuple, NotEmpty, main_option
 
 USB_NODE: Final = "usb"
 NO_NODE: Final = "none"
@@ -49,7 +50,7 @@ def vendor_product(value: object) -> str:
     )
 
 
-def _class_of(known: dict[str, str]) -> Before:
+def _class_of(known: dict[str, str]) -> BeforeValidator:
     def validate(value: object) -> object:
         if not isinstance(value, str):
             raise ValueError("should be a string")  # noqa: TRY004 (as above)
@@ -62,7 +63,7 @@ def _class_of(known: dict[str, str]) -> Before:
             )
         return code
 
-    return Before(validate, str)
+    return shorthand(validate, str)
 
 
 def _node(value: object) -> object:
@@ -111,75 +112,62 @@ def _whole_number(value: object) -> object:
 
 def _as_list(value: object) -> object:
     """Return a scalar as a list: a number too, of which the message says how to write it."""
-    return value if isinstance(value, list | dict) else [value]
+    return value if isinstance(value, list | tuple | dict) else [value]
 
 
 def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
-Globs = Annotated[
-    tuple[str, ...],
-    NotEmpty,
-    Before(_as_list, str | list[str]),
-]
+Globs = Annotated[tuple[str, ...], NotEmpty, shorthand(_as_list, str | list[str])]
 Pairs = Annotated[
-    tuple[Annotated[str, Before(vendor_product)], ...],
+    tuple[Annotated[str, BeforeValidator(vendor_product)], ...],
     NotEmpty,
-    Before(_as_list, str | list[str]),
+    shorthand(_as_list, str | list[str]),
 ]
 UsbClasses = Annotated[
     tuple[Annotated[str, _class_of(USB_CLASSES)], ...],
     NotEmpty,
-    Before(_as_list, str | list[str]),
+    shorthand(_as_list, str | list[str]),
 ]
 PciClasses = Annotated[
     tuple[Annotated[str, _class_of(PCI_CLASSES)], ...],
     NotEmpty,
-    Before(_as_list, str | list[str]),
+    shorthand(_as_list, str | list[str]),
 ]
 InterfaceNumbers = Annotated[
-    tuple[
-        Annotated[
-            int,
-            Limits(strict=True, ge=0, le=255),
-            Before(_whole_number, int),
-        ],
-        ...,
-    ],
+    tuple[Annotated[int, Field(strict=True, ge=0, le=255), shorthand(_whole_number, int)], ...],
     NotEmpty,
-    Before(_as_list, int | list[int]),
+    shorthand(_as_list, int | list[int]),
 ]
-Subsystem = Annotated[str, Before(_subsystem)]
-Attributes = Annotated[dict[str, str], Before(_attributes)]
+Subsystem = Annotated[str, BeforeValidator(_subsystem)]
+Attributes = Annotated[dict[str, str], BeforeValidator(_attributes)]
 
 
-@mapping
-class NodeChoice:
+class NodeChoice(ConfigModel):
     """Nodes of one subsystem."""
 
     subsystem: Subsystem
     """The subsystem, such as tty."""
     name: Globs | None = None
     """Globs of the kernel's names."""
-    attr: Attributes = field(default_factory=dict)
+    attr: Attributes = Field(default_factory=dict)
     """File of the node's directory in sysfs: a glob of what it holds."""
     optional: bool = False
     """Whether the device is complete without it."""
 
 
 NodeChoices = Annotated[
-    tuple[Annotated[NodeChoice, Before(_node)], ...],
+    tuple[Annotated[NodeChoice, BeforeValidator(_node)], ...],
     NotEmpty,
-    Before(
+    shorthand(
         lambda value: value if isinstance(value, list) else [value],
         str | NodeChoice | list[str | NodeChoice],
     ),
 ]
 
 
-@mapping
-class UsbSelector:
+class UsbSelector(ConfigModel):
     """What a USB device has to be: all options match, of a list one."""
 
     device: Pairs | None = None
@@ -192,7 +180,7 @@ class UsbSelector:
     """Globs of the serial number that the device has."""
     port: Globs | None = None
     """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
-    class_: UsbClasses | None = None
+    class_: Annotated[UsbClasses | None, Field(alias="class")] = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
     interface: InterfaceNumbers | None = None
     """The numbers of interfaces."""
@@ -202,7 +190,7 @@ class UsbSelector:
     @property
     def selects(self) -> bool:
         """Whether any option is set."""
-        return any(getattr(self, one.name) is not None for one in fields(UsbSelector))
+        return any(getattr(self, name) is not None for name in UsbSelector.model_fields)
 
     @property
     def by_interface(self) -> bool:
@@ -210,18 +198,13 @@ class UsbSelector:
         return not (self.class_ is None and self.interface is None and self.driver is None)
 
 
-def _selector(value: object) -> object:
-    return value if isinstance(value, dict) else {"device": value}
-
-
 def _excluded(value: object) -> object:
-    return [_selector(value)] if not isinstance(value, list) else list(map(_selector, value))
+    return [*map(main_option("device"), value if isinstance(value, list) else [value])]
 
 
 _OWN_NODE: Final = (NodeChoice(subsystem=USB_NODE),)
 
 
-@mapping
 class Usb(UsbSelector):
     """Each USB device that matches, with all its nodes, is a device."""
 
@@ -232,19 +215,21 @@ class Usb(UsbSelector):
     exclude: Annotated[
         tuple[UsbSelector, ...],
         AsTuple,
-        Before(_excluded, str | UsbSelector | list[str | UsbSelector]),
+        shorthand(_excluded, str | UsbSelector | list[str | UsbSelector]),
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if not self.selects:
             raise ValueError(
                 "selects every USB device: say which, by device, class or any other option"
             )
         _check_exclude(self.exclude)
         _check_nodes(self.nodes, VFIO_NODE, "pci", split=self.split)
+        return self
 
     @property
     def nodes(self) -> tuple[NodeChoice, ...]:
@@ -252,15 +237,14 @@ class Usb(UsbSelector):
         return _OWN_NODE if self.node is None else self.node
 
 
-@mapping
-class PciSelector:
+class PciSelector(ConfigModel):
     """What a PCI function has to be: all options match, of a list one."""
 
     device: Pairs | None = None
     """`vendor:device` as lspci -nn prints it, in hexadecimal; `*` for any."""
     subsystem: Pairs | None = None
     """`vendor:device` of the subsystem."""
-    class_: PciClasses | None = None
+    class_: Annotated[PciClasses | None, Field(alias="class")] = None
     """The class: a name, or 2, 4 or 6 hexadecimal digits."""
     driver: Globs | None = None
     """Globs of its driver; none: it has none."""
@@ -272,10 +256,9 @@ class PciSelector:
     @property
     def selects(self) -> bool:
         """Whether any option is set."""
-        return any(getattr(self, one.name) is not None for one in fields(PciSelector))
+        return any(getattr(self, name) is not None for name in PciSelector.model_fields)
 
 
-@mapping
 class Pci(PciSelector):
     """Each PCI function that matches, with all its nodes, is a device."""
 
@@ -286,13 +269,14 @@ class Pci(PciSelector):
     exclude: Annotated[
         tuple[PciSelector, ...],
         AsTuple,
-        Before(_excluded, str | PciSelector | list[str | PciSelector]),
+        shorthand(_excluded, str | PciSelector | list[str | PciSelector]),
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.node is None:
             raise ValueError("needs node: a subsystem such as drm or nvme, vfio, or none")
         if not self.selects:
@@ -301,6 +285,7 @@ class Pci(PciSelector):
             )
         _check_exclude(self.exclude)
         _check_nodes(self.node, USB_NODE, "usb", split=self.split)
+        return self
 
     @property
     def nodes(self) -> tuple[NodeChoice, ...]:
@@ -308,8 +293,7 @@ class Pci(PciSelector):
         return self.node or ()  # there are some: else it is not valid
 
 
-@mapping
-class ParentSelector:
+class ParentSelector(ConfigModel):
     """What a device above another one has to be."""
 
     subsystem: Globs | None = None
@@ -318,33 +302,31 @@ class ParentSelector:
     """Globs of the kernel's name."""
     driver: Globs | None = None
     """Globs of its driver."""
-    attr: Attributes = field(default_factory=dict)
+    attr: Attributes = Field(default_factory=dict)
     """File of its directory: a glob of what it holds."""
-    uevent: dict[str, str] = field(default_factory=dict)
+    uevent: dict[str, str] = Field(default_factory=dict)
     """Key of its uevent file: a glob of the value."""
 
 
-@mapping
-class SysfsSelector:
+class SysfsSelector(ConfigModel):
     """What a device of a subsystem has to be: all options match, of a list one."""
 
     name: Globs | None = None
     """Globs of the kernel's name."""
     driver: Globs | None = None
     """Globs of its driver, or of the nearest driver above it if it has none."""
-    attr: Attributes = field(default_factory=dict)
+    attr: Attributes = Field(default_factory=dict)
     """File of its directory: a glob of what it holds."""
-    uevent: dict[str, str] = field(default_factory=dict)
+    uevent: dict[str, str] = Field(default_factory=dict)
     """Key of its uevent file: a glob of the value."""
     parent: Annotated[
         tuple[ParentSelector, ...],
         AsTuple,
-        Before(_one_or_more, ParentSelector | list[ParentSelector]),
+        shorthand(_one_or_more, ParentSelector | list[ParentSelector]),
     ] = ()
     """What one device above it has to be; of a list, each by some device above."""
 
 
-@mapping
 class Sysfs(SysfsSelector):
     """Each device of a subsystem that matches is a device."""
 
@@ -353,14 +335,16 @@ class Sysfs(SysfsSelector):
     exclude: Annotated[
         tuple[SysfsSelector, ...],
         AsTuple,
-        Before(_one_or_more, SysfsSelector | list[SysfsSelector]),
+        shorthand(_one_or_more, SysfsSelector | list[SysfsSelector]),
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         _check_exclude(self.exclude)
+        return self
 
 
 def _check_exclude(selectors: Iterable[UsbSelector | PciSelector | SysfsSelector]) -> None:
@@ -380,13 +364,3 @@ def _check_nodes(choices: tuple[NodeChoice, ...], foreign: str, other: str, *, s
             "split makes each node a device of its own, and node gives one at most: leave one of "
             "them out"
         )
-
-
-def device_option(value: object) -> Any:
-    """Return the options of ``usb: 0bda:2838``."""
-    return _selector(value)
-
-
-def sysfs_option(value: object) -> Any:
-    """Return the options of ``sysfs: tpmrm``."""
-    return {"subsystem": value} if isinstance(value, str) else value

@@ -1,10 +1,12 @@
 """Sources of devices: one class for each kind."""
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb, device_option, sysfs_option
-from devhost.model.mapping import Before, Limits, mapping
+from pydantic import Field, model_validator
+
+from devhost.model.base import ConfigModel, shorthand
+from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb
 from devhost.model.values import (
     SHARES_MAX,
     AsTuple,
@@ -24,8 +26,7 @@ def _static(value: object) -> object:
     return {"ids" if isinstance(value, list) else "count": value}
 
 
-@mapping
-class Directory:
+class Directory(ConfigModel):
     """Each entry of a directory is a device."""
 
     path: HostPath
@@ -42,8 +43,7 @@ class Directory:
     """Include block devices that are mounted, used for swap or part of another device."""
 
 
-@mapping
-class Glob:
+class Glob(ConfigModel):
     """Each path that matches is a device."""
 
     paths: Paths
@@ -56,8 +56,7 @@ class Glob:
     """Include block devices that are mounted, used for swap or part of another device."""
 
 
-@mapping
-class Dev:
+class Dev(ConfigModel):
     """Each device node whose path below /dev matches is a device."""
 
     pattern: str
@@ -70,8 +69,7 @@ class Dev:
     """Include block devices that are mounted, used for swap or part of another device."""
 
 
-@mapping
-class Static:
+class Static(ConfigModel):
     """Tokens: devices without anything on the host."""
 
     count: Count | None = None
@@ -79,9 +77,11 @@ class Static:
     ids: Annotated[tuple[str, ...], AsTuple] | None = None
     """The IDs of the devices."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if (self.count is None) == (self.ids is None):
             raise ValueError("needs either count or ids")
+        return self
 
 
 Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
@@ -89,67 +89,43 @@ KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
 _NEAR_SOURCE: Final = re.compile(r"(?P<kind>\w+)(?=[ :])(?P<colon>:?+)(?P<spaces> *+)(?=\S)")
 
 
-@mapping
-class Source:
+class Source(ConfigModel):
     """A source of devices: exactly one kind, and the options of its node."""
 
-    directory: (
-        Annotated[
-            Directory,
-            Before(main_option("path"), HostPath | Directory),
-        ]
-        | None
-    ) = None
+    directory: Annotated[Directory, shorthand(main_option("path"), HostPath | Directory)] | None = (
+        None
+    )
     """The entries of a directory."""
-    glob: (
-        Annotated[
-            Glob,
-            Before(main_option("paths"), HostPath | PathList | Glob),
-        ]
-        | None
-    ) = None
+    glob: Annotated[Glob, shorthand(main_option("paths"), HostPath | PathList | Glob)] | None = None
     """The paths that match."""
-    dev: Annotated[Dev, Before(main_option("pattern"), str | Dev)] | None = None
+    dev: Annotated[Dev, shorthand(main_option("pattern"), str | Dev)] | None = None
     """The device nodes below /dev that match."""
     static: (
         Annotated[
             Static,
-            Before(
-                _static,
-                Annotated[int, Limits(ge=0, le=SHARES_MAX)] | list[str] | Static,
-            ),
+            shorthand(_static, Annotated[int, Field(ge=0, le=SHARES_MAX)] | list[str] | Static),
         ]
         | None
     ) = None
     """Tokens, without anything on the host."""
-    usb: (
-        Annotated[
-            Usb,
-            Before(device_option, str | list[str] | Usb),
-        ]
-        | None
-    ) = None
+    usb: Annotated[Usb, shorthand(main_option("device"), str | list[str] | Usb)] | None = None
     """The USB devices that match."""
-    pci: (
-        Annotated[
-            Pci,
-            Before(device_option, str | list[str] | Pci),
-        ]
-        | None
-    ) = None
+    pci: Annotated[Pci, shorthand(main_option("device"), str | list[str] | Pci)] | None = None
     """The PCI functions that match."""
-    sysfs: Annotated[Sysfs, Before(sysfs_option, str | Sysfs)] | None = None
+    sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), str | Sysfs)] | None = None
     """The devices of a subsystem that match."""
-    role: str | None = None
+    role: Annotated[str | None, Field(alias="as")] = None
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
     """Whether devices with several nodes are complete without this one."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         named = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(named) != 1:
             found = f", not {' and '.join(named)}" if named else ""
             raise ValueError(f"needs exactly one of {', '.join(KINDS)}{found}")
+        return self
 
     @property
     def is_vfio(self) -> bool:
@@ -207,4 +183,4 @@ def _source(value: object) -> object:
     return value
 
 
-SourceEntry = Annotated[Source, Before(_source, HostPath | Source)]
+SourceEntry = Annotated[Source, shorthand(_source, HostPath | Source)]

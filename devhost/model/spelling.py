@@ -1,5 +1,6 @@
 """The closest of the words that are known."""
 
+import difflib
 from collections.abc import Iterable
 from typing import Final
 
@@ -25,8 +26,6 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     words = list(words)
     if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
         return ""
-    import difflib  # noqa: PLC0415 (only needed for a file with errors)
-
     words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
     lower = {other.lower(): other for other in words}
     near = difflib.get_close_matches(word.lower(), lower, 1, cutoff)

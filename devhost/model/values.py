@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+
 from devhost import limits
 from devhost.model import names
-from devhost.model.mapping import Before, Limits, Parsed
+from devhost.model.base import shorthand
 from devhost.model.template import TEMPLATE_PATTERN, Template
 
 # The default limit of a resource that finds devices on the host: encoding the list of more would
@@ -29,26 +31,27 @@ _DURATION_SCHEMA: Final[dict[str, Any]] = {
 _PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
 
 
-def _text(check: Callable[[str], str | None], pattern: str) -> Parsed:
+def _refuses(problem_of: Callable[[str], str | None]) -> AfterValidator:
     """Validate a string with a function that returns what is wrong with it."""
 
-    def validate(value: object) -> str:
-        text = _string(value)
-        if problem := check(text):
+    def validate(text: str) -> str:
+        if problem := problem_of(text):
             raise ValueError(problem)
         return text
 
-    return Parsed(validate, {"type": "string", "pattern": pattern})
+    return AfterValidator(validate)
 
 
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("should be a string")  # noqa: TRY004 (pydantic collects ValueErrors)
-    return value
+def _matching(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern})
 
 
 def _template(value: object) -> Template:
-    return Template.parse(_string(value))
+    if isinstance(value, Template):  # in code
+        return value
+    if not isinstance(value, str):
+        raise ValueError("should be a string")  # noqa: TRY004 (pydantic collects ValueErrors)
+    return Template.parse(value)
 
 
 def _duration(value: object) -> float:
@@ -122,61 +125,52 @@ def main_option(key: str) -> Callable[[object], object]:
     return lambda value: value if isinstance(value, dict) else {key: value}
 
 
-ResourceName = Annotated[str, _text(names.resource_name_problem, names.RESOURCE_NAME_PATTERN)]
-HostPath = Annotated[str, _text(names.path_problem, _PATH_PATTERN)]
-TemplateText = Annotated[
-    Template, Parsed(_template, {"type": "string", "pattern": TEMPLATE_PATTERN})
+ResourceName = Annotated[
+    str, _refuses(names.resource_name_problem), _matching(names.RESOURCE_NAME_PATTERN)
 ]
-Duration = Annotated[float, Parsed(_duration, _DURATION_SCHEMA)]
-Removal = Annotated[float, Parsed(_removal, {"anyOf": [{"const": "never"}, _DURATION_SCHEMA]})]
+HostPath = Annotated[str, _refuses(names.path_problem), _matching(_PATH_PATTERN)]
+TemplateText = Annotated[Template, PlainValidator(_template), _matching(TEMPLATE_PATTERN)]
+Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Removal = Annotated[
+    float,
+    PlainValidator(_removal),
+    WithJsonSchema({"anyOf": [{"const": "never"}, _DURATION_SCHEMA]}),
+]
 TopologyChoice = Annotated[
     int | Literal["auto", "none"],
-    Parsed(
-        _topology,
+    PlainValidator(_topology),
+    WithJsonSchema(
         {
             "anyOf": [
                 {"enum": ["auto", "none"]},
                 {"type": "integer", "minimum": 0, "maximum": _NUMA_NODE_MAX},
             ]
-        },
+        }
     ),
 ]
-Permissions = Annotated[str, _text(_permissions, r"^(?!.*(.).*\1)[rwm]+$")]
-Mode = Annotated[str, Limits(pattern=r"^[0-7]{3,4}$")]
-OwnerId = Annotated[int, Limits(ge=0, le=0xFFFF_FFFE), Before(_whole)]
+Permissions = Annotated[str, _refuses(_permissions), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
+Mode = Annotated[str, Field(pattern=r"^[0-7]{3,4}$")]
+OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
 FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
-Count = Annotated[int, Limits(ge=0, le=SHARES_MAX), Before(_whole)]
-Positive = Annotated[int, Limits(ge=1, le=SHARES_MAX), Before(_whole)]
+Count = Annotated[int, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
+Positive = Annotated[int, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
 
 # Lists in the file are tuples here; a single string is a list with one item.
-AsTuple: Final = Limits(strict=False)
-NotEmpty: Final = Limits(strict=False, min_length=1)
-PathList = Annotated[list[HostPath], Limits(min_length=1)]
-Strings = Annotated[
-    tuple[str, ...],
-    AsTuple,
-    Before(listed, str | list[str]),
-]
+AsTuple: Final = Field(strict=False)
+NotEmpty: Final = Field(strict=False, min_length=1)
+PathList = Annotated[list[HostPath], Field(min_length=1)]
+Strings = Annotated[tuple[str, ...], AsTuple, shorthand(listed, str | list[str])]
 NodeNames = Annotated[
-    tuple[str, ...],
-    NotEmpty,
-    Before(listed, str | Annotated[list[str], Limits(min_length=1)]),
+    tuple[str, ...], NotEmpty, shorthand(listed, str | Annotated[list[str], Field(min_length=1)])
 ]
-Paths = Annotated[
-    tuple[HostPath, ...],
-    NotEmpty,
-    Before(listed, HostPath | PathList),
-]
+Paths = Annotated[tuple[HostPath, ...], NotEmpty, shorthand(listed, HostPath | PathList)]
 Templates = Annotated[
     tuple[TemplateText, ...],
     NotEmpty,
-    Before(
-        listed,
-        TemplateText | Annotated[list[TemplateText], Limits(min_length=1)],
-    ),
+    shorthand(listed, TemplateText | Annotated[list[TemplateText], Field(min_length=1)]),
 ]
 FileTypes = Annotated[
     tuple[FileType, ...],
     NotEmpty,
-    Before(listed, FileType | Annotated[list[FileType], Limits(min_length=1)]),
+    shorthand(listed, FileType | Annotated[list[FileType], Field(min_length=1)]),
 ]

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
@@ -16,14 +15,14 @@ import yaml
 from deploy.site import hooks
 from devhost.cli import main as cli
 from devhost.loading.loader import loads
+from devhost.model.base import key_of
 from devhost.model.config import Resource
-from devhost.model.mapping import key_of
 from devhost.testing import NotPermittedError
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
 
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
-_KEYS: Final = {key_of(field.name) for field in fields(Resource)}
+_KEYS: Final = {key_of(Resource, name) for name in Resource.model_fields}
 _VALUES: Final = json.loads((ROOT / "deploy/helm/devhost/values.schema.json").read_text())
 
 # Pages with all that their commands need.

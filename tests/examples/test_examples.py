@@ -739,8 +739,8 @@ def test_plan_formatted_disk(tree: Tree) -> None:
     disks(tree)
     config = example("formatted-disk")
     (resource,) = config.resources
-    unchecked = replace(  # its disks have numbers of no driver
-        config, resources=(replace(resource, health=None),)
+    unchecked = config.model_copy(  # its disks have numbers of no driver
+        update={"resources": (resource.model_copy(update={"health": None}),)}
     )
     files = HostFiles(str(tree.root))
     (shown,) = (one.as_json() for one in report(unchecked, files, ALL_ALLOWED, "n", {SCRATCH: "1"}))

@@ -3,12 +3,9 @@
 import json
 from typing import Any, Final
 
-import pytest
-import yaml
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.loading import yamlnodes
 from devhost.loading.loader import load, loads
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
@@ -47,14 +44,6 @@ def test_mutated_files(content: bytes, policy: Policy) -> None:
 def test_any_text(text: str) -> None:
     """Texts, mostly of what means something to YAML."""
     with bounded():
-        judge(loads(text), text)
-
-
-@fuzzed(0.03, 100, text=inputs.SOUP)
-def test_any_text_without_libyaml(text: str) -> None:
-    """The parser that is used where PyYAML was built without libyaml."""
-    with pytest.MonkeyPatch.context() as patch, bounded():
-        patch.setattr(yamlnodes, "_Parser", yaml.SafeLoader)
         judge(loads(text), text)
 
 

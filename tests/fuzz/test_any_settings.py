@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from devhost.drafts import conversion, foreign
 from devhost.loading.loader import loads
-from devhost.loading.syntax_error import TreeError
+from devhost.loading.syntax import TreeError
 from tests.fuzz.inputs import TOKENS
 from tests.fuzz.judge import FILES
 from tests.fuzz.running import bounded, fuzzed

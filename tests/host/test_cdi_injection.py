@@ -95,8 +95,9 @@ async def test_a_device_beyond_the_largest_spec_is_unhealthy(
     monkeypatch.setattr("devhost.allocation.cdi_devices.CDI_SPEC_MAX", 500)
     (tmp_path / "lib").mkdir()
     for count, beyond in ((2, ["1"]), (3, ["1", "2"])):
-        sources = (replace(resource.sources[0], static=Static(count=count)),)
-        bench.scanner = replace(bench.scanner, resource=replace(resource, sources=sources))
+        source = resource.sources[0].model_copy(update={"static": Static(count=count)})
+        changed = resource.model_copy(update={"sources": (source,)})
+        bench.scanner = replace(bench.scanner, resource=changed)
         await bench.write()
         judged = bench.injection.judged(bench.found()).devices
         assert [one for one in judged if not judged[one].healthy] == beyond

@@ -20,7 +20,6 @@ from devhost.host import health
 from devhost.host.health import HealthMonitor
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.loading.shapes import shaped
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, FileKind, FileState, HostDevice, Node, Snapshot
 
@@ -131,11 +130,11 @@ async def bench(answers: Answers) -> AsyncIterator[Bench]:
 def scanner(**options: Any) -> Scanner:
     """A scanner with health checks; by default, rounds follow each other immediately."""
     told = {"checks": ["readable"], "interval": "50ms", "timeout": "30s", **options}
-    return without_health(shaped(HealthChecks, told))
+    return without_health(HealthChecks.model_validate(told))
 
 
 def without_health(checks: HealthChecks | None = None) -> Scanner:
-    resource = replace(loads(CONFIG).require().resources[0], health=checks)
+    resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
     return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
 
 

@@ -23,7 +23,6 @@ from devhost.host.prestart.steps import Start
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.podresources import HeldBy
-from devhost.loading.shapes import shaped
 from devhost.model.config import Resource, Step
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.model.names import share_ids
@@ -36,7 +35,9 @@ ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev
 
 
 def resource(*steps: Mapping[str, Any]) -> Resource:
-    return shaped(Resource, {"name": NAME, "sources": [{"dev": "x"}], "preStart": list(steps)})
+    return Resource.model_validate(
+        {"name": NAME, "sources": [{"dev": "x"}], "preStart": list(steps)}
+    )
 
 
 def token(device_id: str, **more: Any) -> HostDevice:

@@ -14,7 +14,6 @@ from devhost.host.ownership.owners import Owners
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.podresources import HeldBy, PodResources
-from devhost.loading.shapes import shaped
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 
@@ -36,7 +35,7 @@ class Told(PodResources):
 
 
 def resource(name: str, **keys: object) -> Resource:
-    return shaped(Resource, {"name": name, "sources": ["/dev/x*"], **keys})
+    return Resource.model_validate({"name": name, "sources": ["/dev/x*"], **keys})
 
 
 def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) -> HostDevice:

@@ -17,7 +17,6 @@ from devhost.allocation.policy import Policy
 from devhost.errors import PreStartError
 from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.hostfs.files import CachedFiles, HostFiles
-from devhost.loading.shapes import shaped
 from devhost.model.config import Step
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.threads import BlockingCalls
@@ -49,7 +48,7 @@ def start_of(*nodes: Node, policy: Policy = ALL, root: str = "/", **more: Any) -
 
 
 def step(**options: Any) -> Step:
-    return shaped(Step, {"timeout": "50s", **options})
+    return Step.model_validate({"timeout": "50s", **options})
 
 
 async def run(start: Start, **options: Any) -> None:

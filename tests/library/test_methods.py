@@ -304,7 +304,7 @@ async def test_health_checks_of_the_options(
         ({"replica": 2}, TypeError, "unknown option 'replica'"),
         ({"replicas": 0}, ValueError, "example.com/coded: replicas: "),
         ({"max_per_container": "two"}, ValueError, "max_per_container: should be an integer"),
-        ({"prefer": "paked"}, ValueError, "prefer: 'paked' should be .*did you mean 'packed'"),
+        ({"prefer": "paked"}, ValueError, "prefer: should be .*not 'paked'; did you mean 'packed'"),
         (
             {"remove_missing_after": 5},
             ValueError,

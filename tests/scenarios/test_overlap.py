@@ -7,7 +7,6 @@ first ends, however that ends; no node is in two pods meanwhile, whatever the tw
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ async def test_a_resource_that_the_first_drops_is_the_seconds(
     await second.until(U, State.WAITING)
     config = first.host._config
     assert config is not None
-    first.host.apply(replace(config, resources=config.resources[:1]))
+    first.host.apply(config.model_copy(update={"resources": config.resources[:1]}))
     await second.until(U, State.REGISTERED)
     await served_by(started, "new", U, 3)
     await served_by(started, "old", T, 2)

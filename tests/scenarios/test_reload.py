@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
 from devhost.loading.loader import loads
-from devhost.loading.shapes import shaped
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State
@@ -353,13 +351,13 @@ async def test_added_preparation_registers_anew(
         assert config is not None
         step = {"waitFor": "/", "every": "start"}
         resources = [
-            shaped(Resource, {"name": A, "sources": [{"static": 1}], "preStart": [step]})
+            Resource.model_validate({"name": A, "sources": [{"static": 1}], "preStart": [step]})
             if one.name == A
             else one
             for one in config.resources
         ]
         before = running.runner(A).status.since
-        running.host.apply(replace(config, resources=tuple(resources)))
+        running.host.apply(config.model_copy(update={"resources": tuple(resources)}))
         async with asyncio.timeout(60):
             while (status := running.runner(A).status).since == before or (
                 status.state is not State.REGISTERED

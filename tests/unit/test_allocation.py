@@ -15,7 +15,6 @@ from devhost.allocation.rules import Rules, rules_of
 from devhost.allocation.variables import constants, variables
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.loading.shapes import shaped
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
@@ -25,8 +24,7 @@ NONE: Final[list[Any]] = []
 
 def rules(**section: Any) -> Rules:
     """The rules of an ``allocate``; no devices by default."""
-    resource = shaped(
-        Resource,
+    resource = Resource.model_validate(
         {
             "name": "example.com/a",
             "sources": [{"dev": "x"}],
@@ -163,7 +161,7 @@ def test_the_answer_keeps_the_ids_that_were_asked_for() -> None:
 
 
 def default_rules() -> Rules:
-    return rules_of(shaped(Resource, {"name": "a.io/a", "sources": [{"dev": "x"}]}))
+    return rules_of(Resource.model_validate({"name": "a.io/a", "sources": [{"dev": "x"}]}))
 
 
 @pytest.mark.parametrize("kind", FileKind)
@@ -330,7 +328,7 @@ def test_the_same_thing_twice_at_one_path_is_once() -> None:
 def test_a_device_that_could_not_be_rendered_is_refused() -> None:
     """The refusal says why it is unhealthy."""
     sick = HostDevice("a", (node("/dev/a"),), reason="gone mad")
-    resource = shaped(Resource, {"name": "example.com/a", "sources": [{"dev": "a"}]})
+    resource = Resource.model_validate({"name": "example.com/a", "sources": [{"dev": "a"}]})
     declaration = Declaration(resource, rules(), HostFiles(), Policy(), "node-1")
     with pytest.raises(AllocationError, match=r"^example\.com/a: device a: gone mad$"):
         declaration.allocate(Snapshot({"a": sick}), ["a"])

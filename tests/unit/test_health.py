@@ -16,7 +16,6 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.discovery.health import CONTENT_MAX, check
 from devhost.hostfs.files import HostFiles
-from devhost.loading.shapes import shaped
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice, Node
 from tests.support import mounts
@@ -51,7 +50,7 @@ def checked(
     allow: Policy | None = None,
     timeout: str = "5s",
 ) -> Checked:
-    declared = shaped(HealthChecks, {"checks": checks, "timeout": timeout})
+    declared = HealthChecks.model_validate({"checks": checks, "timeout": timeout})
     return check(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
 
 

@@ -5,10 +5,12 @@ import pytest
 from devhost.loading.loader import loads
 
 HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
-NO_REGEX = "a glob, not a regular expression: "
-NO_BRACES = "braces are not expanded; list "
+NO_REGEX = "a glob, not a regular expression"
+NO_BRACES = "braces are not expanded; list each path instead"
 NO_VARIABLES = "variables are not expanded in sources; write the name on the host"
 DOCKER = "looks like docker's HOST:CONTAINER:MODE; write "
+DEVICE = "{hostPath: …, containerPath: …, permissions: …}"
+MOUNT = "{hostPath: …, containerPath: …, readOnly: …}"
 
 
 def problems(text: str) -> list[str]:
@@ -22,34 +24,19 @@ def source(text: str) -> str:
 @pytest.mark.parametrize(
     ("glob", "says"),
     [
-        (
-            "/dev/ttyUSB[0-9]+",
-            f"{NO_REGEX}'+' matches only itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB[0-9]+",
-        ),
-        (
-            "/dev/ttyUSB.*",
-            f"{NO_REGEX}'.' matches only itself; write /dev/ttyUSB* or dev: ttyUSB.*",
-        ),
-        (
-            r"/dev/ttyUSB\d+",
-            rf"{NO_REGEX}'\d' matches only itself; write /dev/ttyUSB[0-9]* or dev: ttyUSB\d+",
-        ),
-        (
-            "/dev/tty[A-Z]{3}0",
-            f"{NO_REGEX}'{{3}}' matches only itself; write /dev/tty[A-Z]*0 or dev: tty[A-Z]{{3}}0",
-        ),
-        (
-            "/dev/(ttyUSB|ttyACM).*",
-            f"{NO_REGEX}'(' matches only itself; write dev: (ttyUSB|ttyACM).*",
-        ),
-        ("^ttyUSB*", f"{NO_REGEX}'^' matches only itself; write ttyUSB*"),
-        ("/dev/ttyUSB*|x", f"{NO_REGEX}'|' matches only itself"),
-        ("/dev/ttyUSB*$", f"{NO_REGEX}'$' matches only itself; write /dev/ttyUSB*"),
-        ("/etc/lic-.*", f"{NO_REGEX}'.' matches only itself; write /etc/lic-*"),
-        ("/dev/tty{USB,ACM}*", f"{NO_BRACES}/dev/ttyUSB*, /dev/ttyACM* instead"),
-        ("/dev/tty{USB,ACM}[0-9,]", f"{NO_BRACES}/dev/ttyUSB[0-9,], /dev/ttyACM[0-9,] instead"),
-        ("/dev/video{0..3}", f"{NO_BRACES}each path instead"),
-        ("/dev/{a,b}/{c,d}", f"{NO_BRACES}each path instead"),
+        ("/dev/ttyUSB[0-9]+", f"{NO_REGEX}; for one, write dev: ttyUSB[0-9]+"),
+        ("/dev/ttyUSB.*", f"{NO_REGEX}; for one, write dev: ttyUSB.*"),
+        (r"/dev/ttyUSB\d+", rf"{NO_REGEX}; for one, write dev: ttyUSB\d+"),
+        ("/dev/tty[A-Z]{3}0", f"{NO_REGEX}; for one, write dev: tty[A-Z]{{3}}0"),
+        ("/dev/(ttyUSB|ttyACM).*", f"{NO_REGEX}; for one, write dev: (ttyUSB|ttyACM).*"),
+        ("^ttyUSB*", NO_REGEX),
+        ("/dev/ttyUSB*|x", NO_REGEX),
+        ("/dev/ttyUSB*$", NO_REGEX),
+        ("/etc/lic-.*", NO_REGEX),
+        ("/dev/tty{USB,ACM}*", NO_BRACES),
+        ("/dev/tty{USB,ACM}[0-9,]", NO_BRACES),
+        ("/dev/video{0..3}", NO_BRACES),
+        ("/dev/{a,b}/{c,d}", NO_BRACES),
         ("/dev/tty[", "unclosed '['; write '[[]' for the character itself"),
         ("/dev/tty[!]", "unclosed '['; write '[[]' for the character itself"),
         ("/dev/tty[^0]", "a glob negates a set with '!'; write [!0]"),
@@ -69,21 +56,17 @@ def test_what_is_no_glob(glob: str, says: str) -> None:
 
 def test_node_names_are_globs_too() -> None:
     text = f"{HEAD}    sources: [static: 1]\n    nodeNames: 'gpu-[0-9]+'\n"
-    (found,) = problems(text)
-    assert found.startswith(
-        f"f.yaml:5:16: error: resources[0].nodeNames: {NO_REGEX}'+' matches only itself"
-    )
-    assert found.endswith("write gpu-[0-9]*")
+    assert problems(text) == [f"f.yaml:5:16: error: resources[0].nodeNames: {NO_REGEX}"]
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("running|idle", "'|' matches only itself; write ['running', 'idle']"),
-        ("^up$", "'^' matches only itself; write 'up'"),
-        (".*ok.*", "'.*' matches only itself; write '*ok*'"),
-        ("[0-9]+ C", "'+' matches only itself; write '[0-9]* C'"),
-        (r"\d\d", r"'\d' matches only itself; write '[0-9][0-9]'"),
+        ("running|idle", "'|' matches only itself"),
+        ("^up$", "'^' matches only itself"),
+        (".*ok.*", "'.*' matches only itself"),
+        ("[0-9]+ C", "'+' matches only itself"),
+        (r"\d\d", r"'\d' matches only itself"),
         ("(a|b)c", "'(a|' matches only itself"),
         ("1.5 V (nominal) a | b +", None),
         ("*ok*", None),
@@ -93,7 +76,7 @@ def test_a_regular_expression_for_a_content_is_a_warning(text: str, says: str | 
     check = f"{{path: /x, matches: '{text}'}}"
     found = loads(f"{HEAD}    sources: [static: 1]\n    health: [file: {check}]\n", "f.yaml")
     place = "f.yaml:5:40: warning: resources[0].health[0].file.matches: "
-    assert [*map(str, found.problems)] == ([f"{place}{NO_REGEX}{says}"] if says else [])
+    assert [*map(str, found.problems)] == ([f"{place}{NO_REGEX}: {says}"] if says else [])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +114,7 @@ def test_what_is_a_glob(glob: str) -> None:
         ("/etc/lic*", "a directory cannot be a glob; write the source as /etc/lic*/*"),
         ("/etc/lic[ab]/", "a directory cannot be a glob; write the source as /etc/lic[ab]/*"),
         ("/etc/${nodeName}", NO_VARIABLES),
-        ("/etc/{a,b}", f"{NO_BRACES}/etc/a, /etc/b instead"),
+        ("/etc/{a,b}", NO_BRACES),
     ],
 )
 def test_what_is_no_directory(path: str, says: str) -> None:
@@ -153,21 +136,13 @@ def test_a_pattern_has_no_variables() -> None:
 @pytest.mark.parametrize(
     ("section", "entry", "says"),
     [
-        (
-            "devices",
-            "/dev/kvm:/dev/kvm:rw",
-            "{hostPath: /dev/kvm, containerPath: /dev/kvm, permissions: rw}",
-        ),
-        ("devices", "/dev/kvm:/dev/x", "{hostPath: /dev/kvm, containerPath: /dev/x}"),
-        ("devices", "/dev/kvm:r", "{hostPath: /dev/kvm, permissions: r}"),
-        (
-            "devices",
-            "${path}:/dev/x${index}",
-            '{hostPath: "${path}", containerPath: "/dev/x${index}"}',
-        ),
-        ("mounts", "/srv:/data:ro", "{hostPath: /srv, containerPath: /data, readOnly: true}"),
-        ("mounts", "/srv:/data:rw,z", "{hostPath: /srv, containerPath: /data, readOnly: false}"),
-        ("mounts", "/srv:/data", "{hostPath: /srv, containerPath: /data, readOnly: false}"),
+        ("devices", "/dev/kvm:/dev/kvm:rw", DEVICE),
+        ("devices", "/dev/kvm:/dev/x", DEVICE),
+        ("devices", "/dev/kvm:r", DEVICE),
+        ("devices", "${path}:/dev/x${index}", DEVICE),
+        ("mounts", "/srv:/data:ro", MOUNT),
+        ("mounts", "/srv:/data:rw,z", MOUNT),
+        ("mounts", "/srv:/data", MOUNT),
     ],
 )
 def test_dockers_form_of_devices_and_mounts(section: str, entry: str, says: str) -> None:

@@ -2,14 +2,12 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.loading.shapes import shaped
 from devhost.model.config import Config, Resource
 from devhost.plan import Action, Change, changes
 
@@ -29,7 +27,7 @@ def resource(name: str = "a", **section: Any) -> dict[str, Any]:
 
 
 def config(*resources: Section) -> Config:
-    return shaped(Config, {"version": "v1", "resources": list(resources)})
+    return Config.model_validate({"version": "v1", "resources": list(resources)})
 
 
 def between(old: Sequence[Section], new: Sequence[Section]) -> list[tuple[str, str]]:
@@ -390,6 +388,8 @@ def test_changes_lead_from_the_old_to_the_new(old: Config | None, new: Config) -
         if change.resource is not None and known:
             registers = bool(change.resource.pre_start) != bool(before[change.name].pre_start)
             assert registers == (change.action is Action.REREGISTER)
-            expected = replace(before[change.name], node_names=change.resource.node_names)
+            expected = before[change.name].model_copy(
+                update={"node_names": change.resource.node_names}
+            )
             equal = change.resource == expected
             assert equal == (change.action is Action.KEEP)

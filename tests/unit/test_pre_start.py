@@ -6,7 +6,6 @@ import pytest
 
 from devhost.allocation.pre_start import keeps_records, label, numbered, planned
 from devhost.errors import PreStartError
-from devhost.loading.shapes import shaped
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 
@@ -14,8 +13,8 @@ CONSTANTS: Final = {"resource": "example.com/disk", "nodeName": "node-1"}
 
 
 def resource(*steps: dict[str, Any]) -> Resource:
-    return shaped(
-        Resource, {"name": "example.com/disk", "sources": [{"dev": "x"}], "preStart": list(steps)}
+    return Resource.model_validate(
+        {"name": "example.com/disk", "sources": [{"dev": "x"}], "preStart": list(steps)}
     )
 
 

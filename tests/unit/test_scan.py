@@ -15,7 +15,6 @@ from devhost.discovery import scan
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.loading.shapes import shaped
 from devhost.model import config, names
 from devhost.model.allocate import Allocate
 from devhost.model.device import Snapshot
@@ -223,7 +222,8 @@ def test_a_changed_allocate_is_judged_again_for_unchanged_devices(tmp_path: Path
     assert "separator" in (scans.at(0).devices["a,b"].reason or "")
     for value, reason in (("x", None), ("${id}", "env A: the value 'a,b' contains")):
         former = scans.scanner.resource
-        changed = replace(former, allocate=shaped(Allocate, {"devices": [], "env": {"A": value}}))
+        allocate = Allocate.model_validate({"devices": [], "env": {"A": value}})
+        changed = former.model_copy(update={"allocate": allocate})
         files = scans.scanner.files
         scans.scanner = Scanner.of(changed, files, Policy(), "node", hold_s=0)
         scans.last = scan.carried_over(scans.last, former, changed)

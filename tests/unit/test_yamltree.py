@@ -3,14 +3,12 @@
 from typing import Any, Final
 
 import pytest
-import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.loading import yamltree
-from devhost.loading.syntax_error import TreeError
-from devhost.loading.yamlnodes import DEPTH_MAX, NODES_MAX
-from devhost.loading.yamltree import Duplicate
+from devhost.loading.syntax import TreeError
+from devhost.loading.yamltree import DEPTH_MAX, NODES_MAX, Duplicate
 
 TOKENS: Final = (
     *("a", "b", "x-a", "1", "0403", "1:30", "-", "=", "~", "0x", "0b_", "._", "_", ".nan", "é"),
@@ -216,7 +214,7 @@ def test_a_bomb_of_empty_merges_is_refused() -> None:
         ("a: &a {" + ", ".join(f"k{n}: b" for n in range(999)) + "}\nb: {<<: [" + "*a, " * 999 + "]}", "including aliases"),
         ("a: &a {" + ", ".join(f"{n}: b" for n in range(999)) + "}\nb: {<<: [" + "*a, " * 999 + "]}", "including aliases"),
         ("e: &e {}\na: &a [" + "*e, " * 999 + "]\nb: {" + "<<: *a, " * 999 + "}", "including aliases"),
-        ("[" + "a," * 200_000 + "]", "more than 100000 values"),
+        ("[" + "a," * 200_000 + "]", "more than 50000 values"),
         ("".join(f"%TAG !{n}! b\n" for n in range(101)) + "---\na", "%TAG directives"),
     ],
 )  # fmt: skip
@@ -250,7 +248,6 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
 # ── what is not one plain document ──
 
 
-@pytest.mark.parametrize("parser", [yaml.CSafeLoader, yaml.SafeLoader])
 @pytest.mark.parametrize(
     ("text", "at", "says"),
     [
@@ -274,11 +271,7 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a: [b", (1, 4), "this '[' is not closed"),
         ("a: 'b\nc: d\n", (1, 4), "unclosed quote"),
         ('a:\n  - "b\n', (2, 5), "unclosed quote"),
-        (
-            "a: 'b\nc: 'd'",
-            (1, 4),
-            "unclosed quote",
-        ),
+        ("a: 'b\nc: 'd'", (2, None), "close an earlier quote"),
         ("a: {b: c", (1, 4), "this '{' is not closed"),
         # indented too far, or too little
         ("a: 1\n b: 2", (2, 2), "indentation differs from 'a' on line 1"),
@@ -286,9 +279,9 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("- a: 'b'  # c\n   d: e", (2, 4), "indentation differs from 'a' on line 1"),
         ("- a: b\n d: e", (2, 2), "indentation differs from 'a' on line 1"),
         ("a:\n  b:\n    c: d\n   e: f", (4, 4), "indentation differs from 'c' on line 3"),
-        ("a:\n  - b: c\n - d: e", (3, 2), "indentation differs from the '-' on line 2"),
+        ("a:\n  - b: c\n - d: e", (3, 2), "indentation differs from 'b' on line 2"),
         ("  a: b\nc: d", (2, 1), "indentation differs from 'a' on line 1"),
-        ("a:\n  - b\n    c: d", (3, 5), "unexpected key after a string on line 2; missing ':'"),
+        ("a:\n  - b\n    c: d", (3, 5), "indentation differs from 'a' on line 1"),
         # no blank behind the colon
         ("- a:b/c\n  d: e", (1, 4), "missing space after ':'"),
         ("a:v1\nb: c", (1, 2), "missing space after ':'"),
@@ -296,24 +289,20 @@ def test_a_value_cannot_contain_itself(text: str) -> None:
         ("a: b\nc:3\n", (2, 2), "missing space after ':'"),
         ("a: b\nc 3\nd: e", (2, 1), "missing ':' after a key"),
         # escapes and brackets
-        ('a: "b\\d+"', (1, 6), r"write '\\d' or use single quotes"),
+        ('a: "b\\d+"', (1, 6), "invalid escape; write '\\\\' for a backslash"),
         ("a: [0-9]+", (1, 4), "quote a string that begins with '['"),
         ("a: [0-9]*\nb: c", (1, 4), "quote a string that begins with '['"),
         ("a: [0-9]?", (1, 4), "quote a string that begins with '['"),
         ("a: [[b]c]{2}", (1, 5), "quote a string that begins with '['"),
         ("a: {b}c", (1, 4), "quote a string that begins with '{'"),
         ("a: [b: [0-9]+]", (1, 8), "quote a string that begins with '['"),
-        ("a: [[:b:]]+", (1, None), "quote strings that contain { } [ ] or ,"),
         ("a: [{b: c} {d: e}]", (1, 12), "missing ',' before this"),
-        ("a: 'b' c", (1, 8), "text after a closing quote"),
+        ("a: 'b' c", (1, 8), "quote the whole value, or close an earlier quote"),
         ("a: 1\nb: é\x00\n\n\n", (2, 5), "characters are not allowed"),
     ],
 )
-def test_mistakes_are_named(
-    monkeypatch: pytest.MonkeyPatch, parser: Any, text: str, at: tuple[int, int | None], says: str
-) -> None:
+def test_mistakes_are_named(text: str, at: tuple[int, int | None], says: str) -> None:
     """What is no plain YAML is an error with its line, that says what would be right."""
-    monkeypatch.setattr("devhost.loading.yamlnodes._Parser", parser)
     error = error_of(text)
     assert says in str(error)
     assert error.line == at[0] or (at[1] is None and error.line == at[0] + 1)

@@ -6,13 +6,11 @@ all lead to one function, which compares the content. An invalid configuration c
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +18,13 @@ from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host.config.child import LoadingChild
 from devhost.host.config.last_good import LastGood
-from devhost.host.config.loading import ChildLoader
 from devhost.host.state_files import StateWriter
 from devhost.immutable import immutable
 from devhost.loading.loaded import Loaded, read, unusable
+from devhost.loading.loader import load_bytes, refuse
 from devhost.model.config import Config
-from devhost.threads import PATIENCE_S, BlockingCalls, begun, in_own_thread, in_thread, in_time
+from devhost.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
 from devhost.watch.targets import WatchTarget
 from devhost.watch.watcher import Subscription, Watcher
 
@@ -80,7 +77,6 @@ class ConfigSource:
         file: Its name.
         policy: What it may use.
         last_good: Where it is kept, for the next start.
-        child: Loads its first content; default: a new one.
     """
 
     def __init__(
@@ -88,11 +84,9 @@ class ConfigSource:
         file: str,
         policy: Policy,
         last_good: LastGood | None = None,
-        child: LoadingChild | None = None,
     ) -> None:
         self.file, self._last_good = file, last_good
-        self._loader, self._child = ChildLoader(policy), child
-        self._beginning: Future[tuple[Loaded, Loaded | None]] | None = None
+        self._policy = policy
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
         self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
@@ -106,29 +100,14 @@ class ConfigSource:
             )
         self.status = ConfigStatus(file, datetime.now(UTC))
 
-    def begin(self) -> None:
-        """Begin to read the file for the first time, in a thread.
-
-        Raises:
-            OSError: No thread can be started.
-        """
-        self._beginning = begun(self._begin, "start")
-
     def first(self) -> tuple[Loaded, Loaded | None]:
         """Read the file for the first time. Blocks.
 
         Returns:
             The file, loaded, and the last good copy where the file is invalid.
         """
-        return self._begin() if self._beginning is None else self._beginning.result()
-
-    def _begin(self) -> tuple[Loaded, Loaded | None]:
         raw, reason = self._first_content()
-        try:
-            loaded = self._load(raw, reason)
-        except OSError as error:  # no fault of the content, which is tried again
-            raw, reason = None, _not_loaded(error)
-            loaded = unusable(self.file, reason)
+        loaded = self._load(raw, reason, self.file)
         self._seen = raw, reason
         if raw is not None and loaded.config is not None:
             self.status = replace(self.status, hash=_hash(raw))
@@ -145,10 +124,7 @@ class ConfigSource:
         if copy is None:
             return loaded, None
         self.status = replace(self.status, file=file, hash=_hash(copy))
-        try:
-            return loaded, self._load(copy, "", file)
-        except OSError as error:
-            return loaded, unusable(file, _not_loaded(error))
+        return loaded, self._load(copy, "", file)
 
     def _first_content(self) -> Content:
         if self.file == "-":
@@ -215,26 +191,13 @@ class ConfigSource:
         found = await self._content()
         if found == self._seen:
             return
-        child: LoadingChild | None = None
-        try:
-            if found[0] is not None:  # it has imports to do while the file settles
-                child = await in_own_thread("load config", LoadingChild)
-            found = await self._settled(found)
-            if found == self._seen:
-                return
-            if _hash(found[0]) == self.status.hash:
-                self._back(found)
-                return
-            loaded = await self._loaded(child, found)
-        except OSError as error:
-            found = None, _not_loaded(error)
-            if found == self._seen:
-                return  # still
-            loaded = unusable(self.file, found[1])
-        finally:
-            if child is not None:
-                with contextlib.suppress(OSError):  # then it ends when its pipes are closed
-                    in_own_thread("load config", child.close)
+        found = await self._settled(found)
+        if found == self._seen:
+            return
+        if _hash(found[0]) == self.status.hash:
+            self._back(found)
+            return
+        loaded = await self._loaded(found)
         raw, reason = self._seen = found
         log_problems(loaded.problems)
         fields = {"fields": {"file": self.file}}
@@ -267,22 +230,14 @@ class ConfigSource:
         fields = {"fields": {"file": self.file}}
         _LOG.info("configuration file valid again, the same as in force", extra=fields)
 
-    async def _loaded(self, child: LoadingChild | None, found: Content) -> Loaded:
-        """Load a content.
-
-        Raises:
-            OSError: No process or thread can be started.
-        """
+    async def _loaded(self, found: Content) -> Loaded:
         raw, reason = found
         if raw is None:
             return unusable(self.file, reason)
-        load = functools.partial(self._loader.load, raw=raw, file=self.file)
-        loaded = await in_own_thread("load config", lambda: load(child or LoadingChild()))
-        if loaded.config is not None and (problems := self.refused(loaded.config)):
-            loaded = await in_own_thread(
-                "load config", lambda: load(LoadingChild(), refused=problems)
-            )
-        return loaded
+        loaded = await in_thread("load config", lambda: self._load(raw, "", self.file))
+        if loaded.config is None or not (reasons := self.refused(loaded.config)):
+            return loaded
+        return await in_thread("load config", lambda: refuse(loaded, raw, self.file, reasons))
 
     async def _settled(self, found: Content) -> Content:
         """Read the file until two reads agree: a writer may be in the middle of it."""
@@ -311,17 +266,11 @@ class ConfigSource:
         except OSError as error:
             return None, f"cannot be read: {error.strerror or error}"
 
-    def _load(self, raw: bytes | None, reason: str, file: str | None = None) -> Loaded:
-        """Load the first content.
-
-        Raises:
-            OSError: No process can be started.
-        """
-        child, self._child = self._child or LoadingChild(), None
-        with contextlib.closing(child):
-            if raw is None:
-                return unusable(self.file, reason)
-            return self._loader.load(child, raw, file or self.file)
+    def _load(self, raw: bytes | None, reason: str, file: str) -> Loaded:
+        """Load a content. Blocks."""
+        if raw is None:
+            return unusable(file, reason)
+        return load_bytes(raw, file, self._policy)
 
     def _failed(self, loaded: Loaded, unreadable: str) -> None:
         self.status = replace(
@@ -353,10 +302,6 @@ def log_problems(problems: Iterable[Problem]) -> None:
         }
         fields = {"resource": problem.resource} if problem.resource else {}
         _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
-
-
-def _not_loaded(error: OSError) -> str:
-    return f"cannot be loaded: {error.strerror or error}"
 
 
 def _hash(raw: bytes | None) -> str:
