@@ -1,20 +1,23 @@
 """Whole files in another program's format: one error that says what it is."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from devhost.loading.yamltree import Path, Tree
 
 _BEGIN: Final = "begin with 'version: v1' and 'resources:'"
 _CONVERT: Final = "'devhost convert FILE' translates it"
-# Keys of which one is in every file of these formats.
-_KEYS: Final = {
-    "resourceList": "the SR-IOV network device plugin",
-    "sharing": "NVIDIA's device plugin",
-    "flags": "NVIDIA's device plugin",
-    "services": "docker compose",
-    "cdiVersion": "the Container Device Interface",
-}
+# What a file has that is in one of these formats: some of the keys of the mapping, of the items of
+# a list, or of its devices.
+_FORMATS: Final = (
+    ({"devicematch"}, f"smarter-device-manager, not of devhost; {_CONVERT}"),
+    ({"groups"}, f"generic-device-plugin, not of devhost; {_CONVERT}"),
+    ({"domain", "devices"}, f"generic-device-plugin, not of devhost; {_CONVERT}"),
+    ({"resourceList"}, f"the SR-IOV network device plugin, not of devhost: {_BEGIN}"),
+    ({"sharing"}, f"NVIDIA's device plugin, not of devhost: {_BEGIN}"),
+    ({"flags"}, f"NVIDIA's device plugin, not of devhost: {_BEGIN}"),
+    ({"services"}, f"docker compose, not of devhost: {_BEGIN}"),
+    ({"cdiVersion"}, f"the Container Device Interface, not of devhost: {_BEGIN}"),
+)
 _OWN: Final = frozenset({"version", "resources"})
 
 Mistake = tuple[Path, str, tuple[int, int]]
@@ -22,58 +25,25 @@ Mistake = tuple[Path, str, tuple[int, int]]
 
 def format_mistake(tree: Tree) -> Mistake | None:
     """Return the error for a file that is no configuration at all."""
-    data = tree.data
-    if isinstance(data, list):
-        return _list(data, tree)
-    if not isinstance(data, dict):
+    data, at = tree.data, tree.position(())
+    here = (at.line, at.column)
+    if not isinstance(data, dict | list):
         found = repr(data) if isinstance(data, str) and len(data) < 40 else "a single value"
         message = f"should be a mapping with 'version: v1' and 'resources:', not {found}"
         return (), message if data is not None else _needs("the file is empty"), (1, 1)
-    if isinstance(data.get("resources"), list):
+    if isinstance(data, dict) and isinstance(data.get("resources"), list):
         return None
-    if _is_generic(data):
-        return _other("generic-device-plugin", tree)
-    for key, program in _KEYS.items():
-        if key in data:
-            message = f"this is the format of {program}, not of devhost: {_BEGIN}"
-            return (key,), message, tree.position((key,)).key
-    if not _OWN & data.keys():
-        return _below(data, tree)
-    return None
+    keys = _keys(data)
+    for telling, program in _FORMATS:
+        if telling <= keys:
+            return (), f"this is the format of {program}", here
+    if isinstance(data, dict):
+        return None if _OWN & keys else _below(data, tree)
+    message = "a list of resources: write it below 'resources:', after 'version: v1'"
+    return ((), message, here) if "sources" in keys else None
 
 
-def _list(items: list[Any], tree: Tree) -> Mistake | None:
-    if any(isinstance(one, dict) and "devicematch" in one for one in items):
-        return _other("smarter-device-manager", tree)
-    if any(isinstance(one, dict) and "groups" in one for one in items):
-        return _other("generic-device-plugin", tree)
-    if any(isinstance(one, dict) and "sources" in one for one in items):
-        at = tree.position(())
-        message = "a list of resources: write it below 'resources:', after 'version: v1'"
-        return (), message, (at.line, at.column)
-    return None
-
-
-def _is_generic(data: Mapping[str, Any]) -> bool:
-    """Whether it is the format of generic-device-plugin: a file, or one of its devices."""
-    if "name" in data and "groups" in data:
-        return True
-    devices = data.get("devices")
-    if not isinstance(devices, list):
-        return False
-    return "domain" in data or any(
-        "groups" in one if isinstance(one, dict) else isinstance(one, str) and "groups:" in one
-        for one in devices
-    )
-
-
-def _other(program: str, tree: Tree) -> Mistake:
-    at = tree.position(())
-    message = f"this is the format of {program}, not of devhost; {_CONVERT}"
-    return (), message, (at.line, at.column)
-
-
-def _below(data: Mapping[str, Any], tree: Tree) -> Mistake | None:
+def _below(data: dict[str, Any], tree: Tree) -> Mistake | None:
     """Explain a mapping with neither a version nor resources."""
     if "sources" in data:
         at = tree.position(())
@@ -89,6 +59,18 @@ def _below(data: Mapping[str, Any], tree: Tree) -> Mistake | None:
     if any(key.lower() in ("version", "apiversion", "resource", "resources") for key in data):
         return None  # one of them is misspelt
     return (), _needs("not a configuration"), (1, 1)
+
+
+def _keys(data: dict[str, Any] | list[Any]) -> set[str]:
+    """Return the keys of a mapping, or of the items of a list, and of `devices`."""
+    keys = set[str](data) if isinstance(data, dict) else set[str]()
+    items = data.get("devices") if isinstance(data, dict) else data
+    for one in items if isinstance(items, list) else []:
+        if isinstance(one, dict):
+            keys |= one.keys()
+        elif isinstance(one, str) and "groups:" in one:
+            keys.add("groups")
+    return keys
 
 
 def _needs(what: str) -> str:

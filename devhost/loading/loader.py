@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,7 +19,6 @@ from devhost.loading.yamltree import Tree
 from devhost.memory import gc_paused
 from devhost.model.base import ConfigModel
 from devhost.model.config import Config, Resource
-from devhost.model.values import AsTuple
 
 T = TypeVar("T", bound=ConfigModel)
 
@@ -72,13 +71,6 @@ def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
             return [_one(one, file, policy or Policy()) for one in documents(text)]
         except TreeError as error:
             return [_not_yaml(Document(text, error), error, file)]
-
-
-class _Document(ConfigModel):
-    """A `Config` whose resources are validated one by one."""
-
-    version: Literal["v1"]
-    resources: Annotated[tuple[Any, ...], AsTuple]
 
 
 def _one(document: Document, file: str, policy: Policy) -> Loaded:
@@ -171,7 +163,7 @@ def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, Valida
             items = data["resources"][: limits.RESOURCES_MAX]
             data["resources"] = []
     try:
-        _validated(_Document, data)
+        _validated(Config, data)
     except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):

@@ -111,7 +111,7 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     every, context = lines(text), error.context or ""
     problem = error.problem or context or "invalid YAML"
     around = every[line] if line < len(every) else ""
-    if found := _foreign(every) or _odd(every, line):
+    if found := _foreign(every):
         return found
     if opening and "quoted" in context and line > opening.line:
         return TreeError("unclosed quote", opening.line + 1, opening.column + 1)
@@ -143,13 +143,6 @@ def _foreign(every: Sequence[str]) -> TreeError | None:
     return None
 
 
-def _odd(every: Sequence[str], line: int) -> TreeError | None:
-    for number in range(max(line - _LINES, 0), min(line + 1, len(every))):
-        if odd := odd_character(every[number]):
-            return TreeError(odd[1], number + 1, odd[0] + 1)
-    return None
-
-
 def _unquoted(around: str, line: int, column: int) -> TreeError | None:
     """Explain a string that needs quotes, on the line where the parser stopped."""
     before, template, _ = around.partition("${")
@@ -174,6 +167,8 @@ def _in_brackets(every: Sequence[str], opening: yaml.Mark, line: int, column: in
 def _mistake(every: Sequence[str], line: int) -> TreeError | None:
     """Find what has misled the parser, on the line where it stopped or shortly before."""
     for number in range(min(line, len(every) - 1), max(line - _LINES, 0) - 1, -1):
+        if odd := odd_character(every[number]):
+            return TreeError(odd[1], number + 1, odd[0] + 1)
         for pattern, message in _MISTAKES:
             if found := pattern.match(every[number]):
                 return TreeError(message, number + 1, max(found.end(), 1))

@@ -79,14 +79,8 @@ class ConfigSource:
         last_good: Where it is kept, for the next start.
     """
 
-    def __init__(
-        self,
-        file: str,
-        policy: Policy,
-        last_good: LastGood | None = None,
-    ) -> None:
-        self.file, self._last_good = file, last_good
-        self._policy = policy
+    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+        self.file, self._policy, self._last_good = file, policy, last_good
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
         self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
