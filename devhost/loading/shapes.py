@@ -190,7 +190,8 @@ def shape_message(details: ErrorDetails, at: Position) -> str:
     if message == "should be a string" and at.plain and not isinstance(given, str):
         what = {"bool": "boolean", "int": "number", "float": "number"}.get(type(given).__name__)
         return f'{message}: YAML reads {at.text} as a {what or "date"}; quote it: "{at.text}"'
-    if kind in ("int_type", "bool_type") and isinstance(given, str) and not at.plain:
+    unquoted = {"int_type": str(given).isdecimal(), "bool_type": given in ("true", "false")}
+    if unquoted.get(kind) and isinstance(given, str) and not at.plain:
         return f"{message}; remove the quotes of '{given}'"
     if kind == "tuple_type":
         return message + _instead_of_list(details["loc"], given, at)
