@@ -4,7 +4,6 @@ import os
 import sys
 
 from devhost import startup_signals
-from devhost.memory import gc_frozen
 
 # Otherwise pydantic reads the metadata of every installed package to look for plugins.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -12,8 +11,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 if sys.argv[1:2] == ["run"]:  # the other commands keep the default actions
     startup_signals.handle_signals()
 
-with gc_frozen():
-    from devhost.cli import main
+from devhost.cli import main
 
 if __name__ == "__main__":
     main(prog_name="devhost")

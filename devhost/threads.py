@@ -31,9 +31,6 @@ def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     return asyncio.wrap_future(begun(work, name))
 
 
-in_own_thread = in_thread
-
-
 def begun(work: Callable[[], T], name: str) -> "concurrent.futures.Future[T]":
     """Run ``work`` in a thread; for code without an event loop.
 

@@ -10,14 +10,13 @@ import asyncio
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from devhost.kubelet.device_list import DeviceList
-from devhost.memory import gc_frozen
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon
 from tests.support.hosting import STAND_IN, Hosting, Kubelet, kubelet_of
@@ -47,13 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, rule)
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Keep all modules and thousands of tests away from the garbage collector."""
-    with gc_frozen():
-        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,6 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import click
 
 from devhost import __version__
-from devhost.memory import gc_frozen
 
 _COMMANDS = {
     "run": "Serve the resources of a configuration to kubelet.",
@@ -34,8 +33,7 @@ class _Lazy(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        with gc_frozen():
-            module = importlib.import_module(f"devhost.cli.{name}_command")
+        module = importlib.import_module(f"devhost.cli.{name}_command")
         command: click.Command = module.command
         return command
 

@@ -16,7 +16,7 @@ from devhost.host.status import reported
 from devhost.observe import logs
 from devhost.standin.kubelet import AdmissionError
 from devhost.standin.trial import Trial
-from devhost.threads import in_own_thread
+from devhost.threads import in_thread
 
 _PROMPT: Final = "> "
 _HELP: Final = """\
@@ -72,7 +72,7 @@ class Playground:
         """Return the next line, ``None`` at the end of the input."""
         self._asking = True
         try:
-            return (await in_own_thread("prompt", lambda: input(_PROMPT))).strip()
+            return (await in_thread("prompt", lambda: input(_PROMPT))).strip()
         except UnicodeDecodeError:
             return ""
         except (EOFError, OSError):

@@ -13,7 +13,6 @@ import click
 
 from devhost import __version__, startup_signals
 from devhost.cli import listen_options, options
-from devhost.memory import gc_frozen
 from devhost.observe import logs
 
 _LOG: Final = logging.getLogger(__name__)
@@ -63,14 +62,13 @@ def run(
     logs.set_up(log_level, log_format)
     _log_start(flags)
     policy = replace(policy, enforced=True)
-    with gc_frozen(long_lived=True):
-        from devhost.cli.first_config import first_config
-        from devhost.errors import KubeletError
-        from devhost.host.config.last_good import LastGood
-        from devhost.host.config.source import ConfigSource
-        from devhost.host.process import raise_descriptor_limit, until_signal
-        from devhost.host.supervisor import Host, Settings
-        from devhost.hostfs.files import HostFiles
+    from devhost.cli.first_config import first_config
+    from devhost.errors import KubeletError
+    from devhost.host.config.last_good import LastGood
+    from devhost.host.config.source import ConfigSource
+    from devhost.host.process import raise_descriptor_limit, until_signal
+    from devhost.host.supervisor import Host, Settings
+    from devhost.hostfs.files import HostFiles
 
     copy = LastGood(state_dir, last_good) if state_dir else None
     source = None if config is None else ConfigSource(config, policy, copy)

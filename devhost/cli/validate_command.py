@@ -10,7 +10,6 @@ import click
 from devhost.cli import completion, options
 from devhost.cli import output as printer
 from devhost.cli.problems import print_problems
-from devhost.memory import gc_frozen
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
@@ -45,8 +44,7 @@ def command(
     Prints one line per problem: file:line:column: severity: path: message. On a terminal, prints
     also the line of the file, and how many problems there are.
     """
-    with gc_frozen():
-        from devhost.loading.loader import load_all
+    from devhost.loading.loader import load_all
 
     policy = replace(policy, enforced=enforce)
     printer.print_warnings(policy.warnings)

@@ -9,9 +9,6 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, Final
 
-from devhost.memory import gc_freeze_started
-
-_STARTED_AFTER_S: Final = 10.0  # by then a start is over
 _OTHER_DESCRIPTORS: Final = 64
 _LOG: Final = logging.getLogger(__name__)
 
@@ -48,7 +45,6 @@ async def until_signal(
         signal.SIGHUP: on_hangup or (lambda: None),
     }
     with _signals(loop, callbacks):
-        loop.call_later(_STARTED_AFTER_S, gc_freeze_started)
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:  # by SIGINT, before it was handled here

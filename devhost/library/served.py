@@ -17,7 +17,7 @@ from devhost.library.plugin_methods import PluginMethods
 from devhost.library.scanner import CodeScanner, plugin_device
 from devhost.model import names
 from devhost.model.device import HostDevice
-from devhost.threads import in_own_thread
+from devhost.threads import in_thread
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -72,9 +72,7 @@ class ServedPlugin:
         chosen = [by_id[one] for one in names.natural(by_id)]
         name = self.resource.name
         try:
-            await in_own_thread(
-                f"pre_start {name}", lambda: self._methods.pre_start(chosen, within)
-            )
+            await in_thread(f"pre_start {name}", lambda: self._methods.pre_start(chosen, within))
         except CallError as error:
             raise PreStartError(f"{name}: {error}") from None
 
@@ -84,7 +82,7 @@ class ServedPlugin:
             return
         self._rescan = None
         with contextlib.suppress(CallError):  # logged
-            await in_own_thread(f"destroy {self.resource.name}", self._methods.destroy)
+            await in_thread(f"destroy {self.resource.name}", self._methods.destroy)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:

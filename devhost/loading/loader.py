@@ -16,7 +16,6 @@ from devhost.loading.formats import format_mistake
 from devhost.loading.loaded import Loaded, read, unusable
 from devhost.loading.syntax import TreeError, decoded
 from devhost.loading.yamltree import Tree
-from devhost.memory import gc_paused
 from devhost.model.base import ConfigModel
 from devhost.model.config import Config, Resource
 
@@ -66,11 +65,10 @@ def _all_in(raw: bytes, file: str, policy: Policy | None) -> list[Loaded]:
 
 
 def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
-    with gc_paused():
-        try:
-            return [_one(one, file, policy or Policy()) for one in documents(text)]
-        except TreeError as error:
-            return [_not_yaml(Document(text, error), error, file)]
+    try:
+        return [_one(one, file, policy or Policy()) for one in documents(text)]
+    except TreeError as error:
+        return [_not_yaml(Document(text, error), error, file)]
 
 
 def _one(document: Document, file: str, policy: Policy) -> Loaded:

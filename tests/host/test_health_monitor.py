@@ -257,7 +257,7 @@ async def test_no_thread_to_be_had_is_a_failed_round(
     def refuse(*_: object) -> None:
         raise OSError(errno.EAGAIN, "no thread can be started")
 
-    monkeypatch.setattr(threads, "in_own_thread", refuse)
+    monkeypatch.setattr(threads._POOL, "submit", refuse)
     bench.watch(scanner(interval="1h"), device())
     await bench.until_reason("a", "check failed: no thread can be started")
 

@@ -21,7 +21,7 @@ from devhost.host.state_files import (
     read_state,
     write_atomically,
 )
-from devhost.threads import in_own_thread
+from devhost.threads import in_thread
 
 _PATIENCE_S: Final = 2.0
 _WRITTEN_WITHIN_S: Final = 0.25  # Allocate waits for it
@@ -145,7 +145,7 @@ class RecordStore:
         batch, known = dict(self._unsaved), {*self._known, *self._unsaved}
         put = [record for record in batch.values() if record is not None]
         dropped = {place for place, record in batch.items() if record is None}
-        records, refused = await in_own_thread(
+        records, refused = await in_thread(
             "allocated devices", lambda: self._file.update(put, dropped, known)
         )
         for place, record in batch.items():

@@ -25,7 +25,7 @@ from devhost.immutable import immutable
 from devhost.model.config import Step
 from devhost.model.device import FileKind, FileState, HostDevice
 from devhost.model.names import printable
-from devhost.threads import BlockingCalls, NoAnswerError, in_own_thread
+from devhost.threads import BlockingCalls, NoAnswerError, in_thread
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ async def _execute(argv: Sequence[str], start: Start, limit: _Limit) -> None:
         with device_locks.held(start.locks or Path(), keys, left, stop) as locks:
             return command.run(argv, start.environment, until - time.monotonic(), stop, locks)
 
-    running = in_own_thread(f"preStart {start.resource}", work)
+    running = in_thread(f"preStart {start.resource}", work)
     running.add_done_callback(lambda late: late.cancelled() or late.exception())
     try:
         async with replace(limit, ends=limit.ends + _KILL_S).keep(lambda: "did not end"):

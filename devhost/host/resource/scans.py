@@ -7,7 +7,6 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from devhost import memory
 from devhost.discovery import identity
 from devhost.discovery.identity import Identified
 from devhost.discovery.ownership import Member
@@ -111,7 +110,6 @@ class Scans:
             _LOG.exception("scan failed", extra={"fields": {"resource": name}})
             found = scanner.failed(f"scan failed: {error!r}")
         self._metrics.scanned(name, clock() - began, failed=bool(found.failed))
-        memory.gc_freeze_many(len(found.nodes))
         if not unanswered:
             try:
                 return await self._concluded(found, previous, self._calls.run, thorough=thorough)
