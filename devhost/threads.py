@@ -207,7 +207,7 @@ class _Pool:
             self._idle -= reserved
         if not reserved:
             try:
-                threading.Thread(target=self._run, daemon=True).start()
+                threading.Thread(target=self._run, name="idle", daemon=True).start()
             except RuntimeError as error:
                 raise OSError(errno.EAGAIN, "no thread can be started") from error
         self._calls.put(call)
