@@ -60,7 +60,6 @@ def test_a_command_for_other_nodes_or_without_devices_is_refused_too(place: str)
     """That a resource is not for this node, or finds nothing, does not hide its command."""
     others: list[dict[str, Any]] = [
         {"nodeNames": ["elsewhere"]},
-        {"nodeNames": []},
         {"maxDevices": 1},
         {"sources": ["/nowhere/*"]},
         {"sources": [{"static": 0}]},
