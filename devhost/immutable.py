@@ -19,20 +19,15 @@ T = TypeVar("T")
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def immutable(cls: type[T]) -> type[T]:
     """Make a class a dataclass with slots, compared and hashed by its attributes."""
-    return compared(dataclass(slots=True, eq=False, repr=False)(cls))
-
-
-def compared(cls: type[T]) -> type[T]:
-    """Have the instances of a dataclass compared, hashed and shown by their attributes."""
-    names = [one.name for one in fields(cls) if one.compare]  # type: ignore[arg-type]
+    made: Any = dataclass(slots=True, eq=False, repr=False)(cls)
+    names = [one.name for one in fields(made) if one.compare]
     values: Callable[[object], object] = attrgetter(*names) if names else lambda _: ()
 
     def equal(self: T, other: object) -> bool:
         return values(self) == values(other) if type(other) is type(self) else NotImplemented
 
-    made: Any = cls
     made.__eq__, made.__hash__, made.__repr__ = equal, lambda self: hash(values(self)), _shown
-    return cls
+    return made  # type: ignore[no-any-return]
 
 
 def _shown(self: Any) -> str:
