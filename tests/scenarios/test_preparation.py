@@ -24,7 +24,7 @@ from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 from tests.support.sysfs import as_root, numa_machine
 
 DISK = "example.com/disk"
-ALLOWED = Policy(("/dev/loop*",), allow_exec=True, enforced=True)
+ALLOWED = Policy(allow_devices=("/dev/loop*",), allow_exec=True, enforced=True)
 ONE = {"app": {DISK: 1}}
 
 
