@@ -316,3 +316,15 @@ def test_a_last_good_copy_that_cannot_be_read_is_told(source: ConfigSource, tmp_
     assert loaded.config is None
     assert copy is not None
     assert [one.message for one in copy.problems] == ["cannot be read: Is a directory"]
+
+
+def test_a_load_that_fails_by_a_bug_leaves_the_last_good_copy(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(config_source, "load_bytes", fail)
+    loaded, _ = source.first()
+    assert loaded.config is None
+    assert "because of a bug: ZeroDivisionError('oops')" in loaded.problems[0].message

@@ -264,7 +264,11 @@ class ConfigSource:
         """Load a content. Blocks."""
         if raw is None:
             return unusable(file, reason)
-        return load_bytes(raw, file, self._policy)
+        try:
+            return load_bytes(raw, file, self._policy)
+        except Exception as error:  # noqa: BLE001 (logged; what is in force stays)
+            _LOG.exception("loading failed")
+            return unusable(file, f"cannot be loaded because of a bug: {error!r}")
 
     def _failed(self, loaded: Loaded, unreadable: str) -> None:
         self.status = replace(
