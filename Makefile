@@ -59,9 +59,9 @@ test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds t
 		$(BIN)/python -m tests.support.actionlint >/dev/null && \
 		$(BIN)/python -m tests.chart.helm >/dev/null && \
 		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
+		echo 'to repeat this run: make test SEED=$(SEED)' && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
-		echo 'to repeat this run: make test SEED=$(SEED)' && \
 		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		$(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal $(PYTEST_ARGS)
 

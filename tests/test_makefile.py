@@ -51,3 +51,14 @@ def test_a_seed_is_heeded_in_ci_too() -> None:
         check=True,
     )
     assert done.stdout == "False\n"
+
+
+def test_make_test_passes_kubelets_and_protoc_to_pytest() -> None:
+    """Without these variables, the tests that need them are skipped and the run is green."""
+    said = subprocess.run(
+        ["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    command = said.rpartition("&&")[2]
+    assert "-m pytest" in command
+    assert "DEVHOST_TEST_KUBELET=" in command
+    assert "DEVHOST_TEST_PROTOC=" in command
