@@ -1,6 +1,7 @@
 """Kubelet's plugin directory, and kubelet itself."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from devhost.kubelet import call_log
 from devhost.kubelet.channel import open_channel
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket, SocketIdentity
 from devhost.kubelet.requests import Requests
-from devhost.kubelet.resource_lock import ResourceLock
+from devhost.kubelet.resource_lock import ResourceLock, remove_dead_sockets
 
 REGISTER_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
@@ -93,6 +94,8 @@ class PluginDirectory:
         Raises:
             DirectoryGoneError: The directory was unlinked and the path leads to no new one.
         """
+        with contextlib.suppress(OSError):
+            remove_dead_sockets(self.path)
         descriptor = self._open()
         gone_since: float | None = None
         clock = asyncio.get_running_loop().time

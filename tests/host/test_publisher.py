@@ -22,6 +22,7 @@ async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
     device_list = DeviceList(leave_after=1000.0)
     directory = PluginDirectory(Path("/nowhere"))
     owners = Owners(Holders(None), directory, None, assume_free=False, leave_after=1000.0)
+    owners.serve(resource.name, device_list, lambda: None)
     publisher = Publisher(scanner, device_list, owners, [])
     held = frozenset(f"{number:063}" for number in range(100_000))
     device_list.ids_held_by_pods = lambda: held

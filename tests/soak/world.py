@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PER_RESOURCE = 8  # names of devices
+_TTY_USB = 188  # Documentation/admin-guide/devices.txt in Linux
 MANY = 6000  # tokens: a list that fills a client's window
 BAD = (
     "",
@@ -85,6 +86,7 @@ class World:
             *(Declared(f"example.com/token{n}", "tokens") for n in range(6)),
             Declared("example.com/many", "many", count=MANY),
         ]
+        self._minors: dict[Path, int] = {}
         self.places = [one.place for one in self.resources if one.place]
         for place in self.places:
             self.mend(place)
@@ -114,7 +116,9 @@ class World:
             self._make(path)
             return "plugged"
         if self._lots.random() < 0.3:
-            path.replace(self.root / path.parent / self._other(path.name))
+            other = path.with_name(self._other(path.name))
+            self._minors[other], self._minors[path] = self._minor(path), self._minor(other)
+            path.replace(other)
             return "renamed"
         path.unlink()
         return "unplugged"
@@ -125,9 +129,13 @@ class World:
 
     def _make(self, path: Path) -> None:
         if "/dev/" in str(path) and os.geteuid() == 0:
-            os.mknod(path, 0o20660, os.makedev(1, 3))
+            os.mknod(path, 0o20660, os.makedev(_TTY_USB, self._minor(path)))
         else:
             path.touch()
+
+    def _minor(self, path: Path) -> int:
+        """Return the number of a node: what has the same one is the same device."""
+        return self._minors.setdefault(path, len(self._minors))
 
     def upheaval(self) -> str:
         """A whole directory goes away, comes back, or is replaced; return which."""
