@@ -7,7 +7,7 @@ a resource that is put before another one may take its nodes at the next scan. A
 that had nodes before decide about them first.
 
 The dry run asks here too. In a running host the resources decide one at a time, in the order of
-the file: `devhost.host.ownership.decisions`. What was offered before, and may still be held, is in
+the file: `devhost.host.ownership.decisions`. What pods were given, and may still hold, is in
 `devhost.host.ownership.owners`. All is looked up by node, so that what a resource does costs the
 same among a thousand others.
 """
@@ -28,7 +28,7 @@ class Member:
         place: Where it is in the file.
         former: Where it was in the file before; infinite for one that was not there.
         edited: No decision was made since the file was read.
-        expected: The nodes that it offered before the process started, and may offer again.
+        expected: Those of its nodes that pods were given before the process started.
         shares: Its nodes may be offered by others too (``overlap: allow``).
         finds_links: It may find a node by a link, which udev makes after the node.
         offered: The nodes that it offers (`Node.key`).
@@ -106,7 +106,7 @@ class Ownership:
         self._members.remove(member)
 
     def expect(self, offered: Mapping[str, Collection[str]]) -> None:
-        """Say what resources offered before the process started: it is theirs if they find it."""
+        """Say what pods were given of resources before the start: it is theirs if they find it."""
         for member in self._members:
             if member.edited:
                 before, member.expected = member.expected, frozenset(offered.get(member.name, ()))

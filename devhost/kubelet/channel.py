@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 import grpc
 
-# Errors of `connect_error` that say something about this process only.
-CANNOT_ASK: Final = (errno.EMFILE, errno.ENFILE)
 _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),  # kubelet's gRPC server refuses a socket's path as one
     # Otherwise channels to one path share a connection, and the pause after one that failed.
