@@ -1,6 +1,7 @@
 """Bounds that protect the process and the node: what a config, a directory or a client may use.
 
-Each is enforced where its comment says; `devhost status` shows those that are reached.
+Each is enforced where its comment says; `devhost status` shows those that are reached, except
+those of requests.
 """
 
 from typing import Final
@@ -44,33 +45,18 @@ LISTS_PER_S: Final = 1.0
 # (devhost.observe.log_limit); errors, and the lines of kubelet's calls, are always logged.
 LOG_LINES_BURST: Final = 100
 LOG_LINES_PER_S: Final = 5.0
+
 # ── requests of clients ──
-# Kubelet alone should reach the plugins' sockets, but other plugins see them too. Enforced in
-# kubelet/requests.py and kubelet/server.py.
+
+# Options of gRPC for each plugin socket (devhost/kubelet/server.py).
 
 # The largest request. GetPreferredAllocation carries every free ID, and a list has at most 4 MiB.
-REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-# A request may be twice as long as the list, which names each ID with 13 bytes more, plus this:
-# decoding takes up to 50 times the memory of a request.
-REQUEST_BYTES_FREE: Final = 64 * 1024
-# Kubelet sends one for each Allocate (v1.37.1 pkg/kubelet/cm/devicemanager/endpoint.go).
-CONTAINER_REQUESTS_MAX: Final = 16
-# Requests that come in at a time, in the whole process: each may take REQUEST_BYTES_MAX. Those of
-# kubelet are there in a few ms; one that takes RECEIVING_S makes room for others.
-RECEIVING_MAX: Final = 4
-RECEIVING_S: Final = 0.25
-RECEIVED_WITHIN_S: Final = 2.0
-# Requests with more IDs are answered one at a time, in the whole process: the answer for 20,000
-# devices takes up to 30 MiB.
-MANY_IDS: Final = 1000
-MANY_IDS_WITHIN_S: Final = 2.0
-# For each socket: connections (15 KiB each), calls of a connection (further ones wait), calls and
-# streams of all connections. Kubelet has one connection with one stream, and starts the containers
-# of up to 110 pods at a time.
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+# Connections (15 KiB each), calls of a connection (further ones wait), and when an idle connection
+# is closed. Kubelet has one connection with one stream, and starts the containers of up to 110 pods
+# at a time.
 CONNECTIONS_MAX: Final = 32
 CONNECTION_CALLS_MAX: Final = 256
-CALLS_MAX: Final = 256
-STREAMS_MAX: Final = 16
 IDLE_CONNECTION_S: Final = 30.0
 
 # ── the size of a configuration, and of what is found ──

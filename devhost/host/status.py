@@ -47,8 +47,6 @@ def status(host: Host) -> Json:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
     if why := host.shared.owners.records.problem:
         shown["troubles"].append(f"cannot save allocated devices: {why}")
-    if problem := host.shared.directory.requests.trouble:
-        shown["troubles"].append(problem)
     shown["troubles"] += _troubles(shown)
     return shown
 

@@ -16,7 +16,6 @@ from devhost.errors import KubeletError
 from devhost.kubelet import call_log
 from devhost.kubelet.channel import open_channel
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket, SocketIdentity
-from devhost.kubelet.requests import Requests
 from devhost.kubelet.resource_lock import ResourceLock, remove_dead_sockets
 
 REGISTER_TIMEOUT_S: Final = 15.0
@@ -39,7 +38,6 @@ class PluginDirectory:
         restarts: How often a resource was registered with another kubelet than before.
         concurrency: Limits how many resources start a server or register at a time. If a thousand
             did, memory would grow for good, and kubelet's calls would have to wait.
-        requests: The bounds of what clients of all servers may ask for.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +45,6 @@ class PluginDirectory:
         self._kubelet = KubeletSocket(path)
         self._locks: dict[str, ResourceLock] = {}
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
-        self.requests = Requests()
         self._changed = asyncio.Event()
         self._subscribers: set[Callable[[], None]] = set()
         self._connecting_to: asyncio.Task[SocketIdentity] | None = None

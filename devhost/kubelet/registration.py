@@ -119,8 +119,7 @@ class Registration:
     async def _serving(self) -> AsyncIterator[PluginServer]:
         async with self._directory.concurrency:
             endpoint = fresh_name(self._backend.name)
-            directory = self._directory
-            server = PluginServer(self._backend, directory.path, endpoint, directory.requests)
+            server = PluginServer(self._backend, self._directory.path, endpoint)
             await server.start()
         self._server = server
         self._report(State.SERVING, None)

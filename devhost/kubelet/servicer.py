@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -133,7 +133,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 if pause == 0:
                     version, message = device_list.version, device_list.begin_send(stream)
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
-                        await context.write(message.data)
+                        await context.write(pb.ListAndWatchResponse.FromString(message.data))
                     device_list.end_send(stream, message, clock())
                     continue
                 with contextlib.suppress(TimeoutError):
@@ -154,6 +154,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         ids = [each for one in request.container_requests for each in one.devices_ids]
         began, result, text = loop.time(), "cancelled", _CANCELLED
         deadline = began + ALLOCATE_TIMEOUT_S
+        call = self._backend.device_list.begin_call(began)
         try:
             answers = [
                 await self._allocate(list(one.devices_ids), deadline)
@@ -177,6 +178,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             return response
         finally:
             ended = loop.time()
+            self._backend.device_list.end_call(call, ended)
             self._backend.allocated(ids, result, ended - began)
             if result != "ok":
                 call_log.log_not_allocated(name, ids, result, text)
@@ -206,15 +208,21 @@ class Servicer(pb_grpc.DevicePluginServicer):
         Never an error, with which kubelet fails the pod for good (v1.37.1
         pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate).
         """
-        deadline = asyncio.get_running_loop().time() + ALLOCATE_TIMEOUT_S
-        return pb.PreferredAllocationResponse(
-            container_responses=[
-                pb.ContainerPreferredAllocationResponse(
-                    deviceIDs=await self._preferred(one, deadline)
-                )
-                for one in request.container_requests
-            ]
-        )
+        clock, device_list = asyncio.get_running_loop().time, self._backend.device_list
+        began = clock()
+        deadline = began + ALLOCATE_TIMEOUT_S
+        call = device_list.begin_call(began)
+        try:
+            return pb.PreferredAllocationResponse(
+                container_responses=[
+                    pb.ContainerPreferredAllocationResponse(
+                        deviceIDs=await self._preferred(one, deadline)
+                    )
+                    for one in request.container_requests
+                ]
+            )
+        finally:
+            device_list.end_call(call, clock())
 
     async def _preferred(
         self, one: pb.ContainerPreferredAllocationRequest, deadline: float
@@ -254,16 +262,6 @@ class Servicer(pb_grpc.DevicePluginServicer):
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """Keep the IDs that a call may use in the list until it ends."""
-        clock = asyncio.get_running_loop().time
-        call = self._backend.device_list.begin_call(clock())
-        try:
-            yield
-        finally:
-            self._backend.device_list.end_call(call, clock())
-
 
 class Streams:
     """What wakes each open stream, and whether kubelet's is among them.
@@ -283,14 +281,6 @@ class Streams:
         self._expecting = False
         self._kubelets_ended = False
         self.changed = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    @property
-    def expecting(self) -> bool:
-        """Whether kubelet may open its stream now."""
-        return self._expecting
 
     def open(self) -> asyncio.Event:
         """Record a new stream; return the event that wakes it."""

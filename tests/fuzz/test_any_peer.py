@@ -42,7 +42,6 @@ IDS: Final = frozenset({*(f"{n}::{share}" for n in range(3) for share in range(2
 REFUSED: Final = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 

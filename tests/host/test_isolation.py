@@ -24,7 +24,6 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet import directory as plugin_directory
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
-from devhost.kubelet.requests import Requests
 from devhost.kubelet.server import PluginServer
 from devhost.kubelet.servicer import AllocationBackend
 from devhost.loading.loader import loads
@@ -221,7 +220,7 @@ async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) 
     reasons = set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in ") as caught:
-            await PluginServer(backend, tmp_path / "none", endpoint, Requests()).start()
+            await PluginServer(backend, tmp_path / "none", endpoint).start()
         reasons.add(str(caught.value))
     assert len(reasons) == 1
 

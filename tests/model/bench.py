@@ -295,8 +295,7 @@ class Bench:
             status = self.runners[name].status
             if status.state is not State.REGISTERED:
                 raise Problem(f"{name}: {status}")
-            server = self.runners[name]._registration._server
-            if server is None or len(server.servicer.streams) != 1:
+            if self.runners[name].device_list.stream_count != 1:
                 raise Problem(f"{name}: not one stream")
         if len(self.sockets()) != len(names):
             raise Problem(f"sockets: {self.sockets()}")

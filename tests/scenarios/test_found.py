@@ -15,7 +15,6 @@ from devhost.discovery.match import Readings
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection, select
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.requests import Requests
 from devhost.kubelet.server import PluginServer
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
@@ -135,7 +134,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     before = asyncio.all_tasks()
-    server = PluginServer(Nobody(), directory / "plugins", "a.sock", Requests())
+    server = PluginServer(Nobody(), directory / "plugins", "a.sock")
     starting = asyncio.create_task(server.start())
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -12,7 +12,6 @@ from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.requests import Requests
 from devhost.kubelet.server import PluginServer
 from devhost.model.allocation import Allocation
 from devhost.model.state import State, Status
@@ -55,7 +54,7 @@ class Vendor:
 @contextlib.asynccontextmanager
 async def vendor(directory: Path) -> AsyncIterator[None]:
     """Serve the resource by another plugin than devhost, with two devices."""
-    server = PluginServer(Vendor(), directory / "plugins", "vendor.sock", Requests())
+    server = PluginServer(Vendor(), directory / "plugins", "vendor.sock")
     plugins = PluginDirectory(directory / "plugins")
     await server.start()
     try:
