@@ -6,9 +6,6 @@ pkg/kubelet/cm/devicemanager/manager.go, allocateContainerResources). So an ID l
 was sent as Unhealthy long enough ago on every open stream, and no call that began before that is
 still running. An ID that a pod holds does not leave either: kubelet would report it as healthy
 (UpdateAllocatedResourcesStatus, in the same file).
-
-Everything is updated with each change, so that a change of one device costs the same in a list of
-ten thousand as in a list of ten.
 """
 
 import functools
@@ -20,7 +17,6 @@ from types import MappingProxyType
 from typing import Final
 
 from devhost.immutable import immutable
-from devhost.kubelet.encoding import EncodedList, ListMessage, encode_device
 from devhost.limits import LISTS_BURST, LISTS_PER_S
 from devhost.token_bucket import TokenBucket
 
@@ -45,6 +41,18 @@ def _shared(healthy: bool, numa_nodes: tuple[int, ...]) -> AdvertisedDevice:
     return AdvertisedDevice(healthy, numa_nodes)
 
 
+def _unhealthy(entries: Mapping[str, AdvertisedDevice]) -> set[str]:
+    return {advertised_id for advertised_id, entry in entries.items() if not entry.healthy}
+
+
+def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
+    """Return the bytes of a device in a list, also when it is unhealthy, or a few more.
+
+    It has an ID and "Unhealthy" (9), NUMA nodes of up to 10 bytes, and protobuf's tags and lengths.
+    """
+    return len(advertised_id.encode()) + 22 + 13 * len(entry.numa_nodes)
+
+
 def _bucket() -> TokenBucket:
     return TokenBucket(LISTS_BURST, LISTS_PER_S)
 
@@ -58,7 +66,6 @@ class Stream:
     """
 
     unhealthy_since: dict[str, float] = field(default_factory=dict)
-    unhealthy: frozenset[str] = frozenset()
     any_lists: TokenBucket = field(default_factory=_bucket)
     urgent_lists: TokenBucket = field(default_factory=_bucket)
     paused: bool = False
@@ -86,7 +93,6 @@ class DeviceList:
     __slots__ = (
         "__weakref__",
         "_calls",
-        "_encoded",
         "_entries",
         "_entries_shared",
         "_known_unlisted",
@@ -108,7 +114,6 @@ class DeviceList:
         self._leave_after = leave_after
         self._entries: dict[str, AdvertisedDevice] = {}
         self._entries_shared = False  # the dict was returned by `entries`: copy before a change
-        self._encoded = EncodedList()
         self._leaving: set[str] = set()
         self._never_sent: set[str] = set()  # listed, but kubelet cannot know them
         self._known_unlisted: set[str] = set()  # not listed, but kubelet may know them
@@ -141,14 +146,6 @@ class DeviceList:
         return self._leaving
 
     @property
-    def room(self) -> int:
-        """How many bytes the list may grow until kubelet would no longer take it.
-
-        It has to fit also when all devices are unhealthy, which is the longer word.
-        """
-        return LIST_BYTES_MAX - self._encoded.max_size
-
-    @property
     def stream_count(self) -> int:
         """How many streams are open."""
         return len(self._streams)
@@ -167,16 +164,15 @@ class DeviceList:
             wanted: What should be advertised, all of it or a part. What is listed stays, whatever
                 the size; so do the IDs that are leaving, until they have left.
         """
-        room = self.room
-        if len(wanted) * _DEVICE_BYTES_MAX <= room:
+        listed = self._entries
+        if len(listed.keys() | wanted.keys()) * _DEVICE_BYTES_MAX <= LIST_BYTES_MAX:
             return wanted
+        size = sum(_size_max(*one) for one in listed.items())
         kept = {}
         for advertised_id, entry in wanted.items():
-            if advertised_id not in self._entries:
-                room -= len(
-                    encode_device(advertised_id, healthy=False, numa_nodes=entry.numa_nodes)
-                )
-                if room < 0:
+            if advertised_id not in listed:
+                size += _size_max(advertised_id, entry)
+                if size > LIST_BYTES_MAX:
                     continue
             kept[advertised_id] = entry
         return kept
@@ -236,7 +232,6 @@ class DeviceList:
         self._known_unlisted.discard(advertised_id)
         self._copy_shared_entries()
         self._entries[advertised_id] = _shared(entry.healthy, entry.numa_nodes)
-        self._encoded.put(advertised_id, healthy=entry.healthy, numa_nodes=entry.numa_nodes)
         return True
 
     def _remove(self, advertised_id: str) -> None:
@@ -245,7 +240,6 @@ class DeviceList:
             self._numa_counts[advertised_id in self._leaving] -= 1
         self._leaving.discard(advertised_id)
         self._never_sent.discard(advertised_id)
-        self._encoded.remove(advertised_id)
         self.left_count += 1
 
     def _copy_shared_entries(self) -> None:
@@ -293,32 +287,28 @@ class DeviceList:
     def pause(self, stream: Stream, now: float) -> float:
         """Return in how many seconds the list may be sent on a stream; 0 counts it as sent."""
         seconds = stream.any_lists.take(now)
-        if seconds and not self._encoded.unhealthy <= stream.unhealthy:
+        if seconds and not _unhealthy(self._entries) <= stream.unhealthy_since.keys():
             seconds = min(seconds, stream.urgent_lists.take(now))
         stream.paused = seconds > 0
         return seconds
 
-    def begin_send(self, stream: Stream) -> ListMessage:
-        """Return the list to be sent on a stream, the same object until it changes.
+    def begin_send(self, stream: Stream) -> Mapping[str, AdvertisedDevice]:
+        """Return the list to be sent on a stream.
 
         From now on kubelet may know its IDs, and take those as healthy that are so in it.
         """
         self._never_sent.clear()
         self._kubelet_has_devices = self._kubelet_has_devices or bool(self._entries)
-        message = self._encoded.message()
-        if stream.unhealthy is not message.unhealthy:
-            for recovered in stream.unhealthy_since.keys() - message.unhealthy:
-                del stream.unhealthy_since[recovered]
-        return message
+        for recovered in stream.unhealthy_since.keys() - _unhealthy(self._entries):
+            del stream.unhealthy_since[recovered]
+        return self.entries
 
-    def end_send(self, stream: Stream, message: ListMessage, now: float) -> None:
+    def end_send(self, stream: Stream, sent: Mapping[str, AdvertisedDevice], now: float) -> None:
         """Record that a list was sent on a stream."""
-        self._kubelet_has_devices = bool(message.data)
+        self._kubelet_has_devices = bool(sent)
         self.lists_sent += 1
-        if stream.unhealthy is not message.unhealthy:
-            for fallen in message.unhealthy - stream.unhealthy_since.keys():
-                stream.unhealthy_since[fallen] = now
-            stream.unhealthy = message.unhealthy
+        for fallen in _unhealthy(sent) - stream.unhealthy_since.keys():
+            stream.unhealthy_since[fallen] = now
 
     def begin_call(self, now: float) -> Call:
         """Record a call that works with IDs of the list."""

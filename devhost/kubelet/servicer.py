@@ -13,7 +13,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import call_log
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.encoding import container_response
+from devhost.kubelet.encoding import container_response, list_response
 from devhost.model.allocation import Allocation
 from devhost.model.names import printable
 
@@ -131,10 +131,10 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 if version != device_list.version:
                     pause = device_list.pause(stream, clock())
                 if pause == 0:
-                    version, message = device_list.version, device_list.begin_send(stream)
+                    version, entries = device_list.version, device_list.begin_send(stream)
                     async with asyncio.timeout(WRITE_TIMEOUT_S):
-                        await context.write(pb.ListAndWatchResponse.FromString(message.data))
-                    device_list.end_send(stream, message, clock())
+                        await context.write(list_response(entries))
+                    device_list.end_send(stream, entries, clock())
                     continue
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(wake.wait(), pause)

@@ -8,8 +8,9 @@ from devhost.host.holders import Holders
 from devhost.host.ownership.owners import Owners
 from devhost.host.resource.publisher import Publisher
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.device_list import DeviceList
+from devhost.kubelet.device_list import LIST_BYTES_MAX, DeviceList
 from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.encoding import list_response
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Node, Snapshot
 
@@ -29,7 +30,7 @@ async def test_what_pods_hold_has_to_fit_into_the_list_too() -> None:
     snapshot = Snapshot({"a": HostDevice("a", (Node("", None, 0, "a"),))})
     for _ in range(2):
         publisher.publish(scanner, snapshot)
-    assert device_list.room >= 0
+    assert list_response(device_list.entries).ByteSize() <= LIST_BYTES_MAX
     assert "a" in device_list.entries
     assert "a" not in device_list.leaving
     assert device_list.leaving == device_list.entries.keys() & held

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,8 +19,7 @@ from devhost.host.config.source import ConfigSource
 from devhost.host.resource.runner import Runner
 from devhost.host.supervisor import Host, Settings
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.device_list import DeviceList, Stream
-from devhost.kubelet.encoding import ListMessage
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.loading.loader import loads
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
@@ -183,7 +182,7 @@ class Bench:
     def _hear_sending(self) -> None:
         listener, begin_send = self.listener, DeviceList.begin_send
 
-        def heard(self: DeviceList, stream: Stream) -> ListMessage:
+        def heard(self: DeviceList, stream: Stream) -> Mapping[str, AdvertisedDevice]:
             listener.sending(self, {one: it.healthy for one, it in self.entries.items()})
             return begin_send(self, stream)
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.encoding import encode_device
+from devhost.kubelet.device_list import AdvertisedDevice
+from devhost.kubelet.encoding import list_response
 from devhost.loading.loader import loads
 from tests.trust.attack import Victim, config, policy
 
@@ -139,7 +140,7 @@ def test_the_highest_numa_node_can_be_told(node: Victim) -> None:
     (device,) = node.attack(
         {"sources": [{"static": 1}], "topology": 1023}
     ).snapshot.devices.values()
-    encode_device("0", healthy=True, numa_nodes=device.numa_nodes)
+    list_response({"0": AdvertisedDevice(True, device.numa_nodes)})
 
 
 def test_a_policy_that_warns_and_one_that_refuses_find_the_same(tmp_path: Path) -> None:
