@@ -3,8 +3,7 @@
 import asyncio
 import functools
 import logging
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,7 +40,6 @@ from devhost.watch.watcher import Subscription, Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
 REWATCH_S: Final = 5.0
-_APPLIED_AT_A_TIME: Final = 10
 _CRASH_PAUSE_S: Final = 1.0
 _CRASH_PAUSE_MAX_S: Final = 60.0
 _DONE: Final = {
@@ -109,7 +107,6 @@ class Host:
         self._code = {one.resource.name: one for one in plugins}
         self._first = config
         self._config: Config | None = None
-        self._applying: Iterator[plan.Change] = iter(())
         self._runners: dict[str, Runner] = {}
         socket = settings.pod_resources
         directory = PluginDirectory(settings.plugin_dir)
@@ -137,7 +134,6 @@ class Host:
             metrics=Metrics(RESULTS),
         )
         self._tasks: asyncio.TaskGroup | None = None
-        self._main: asyncio.Task[None] | None = None
 
     @property
     def settings(self) -> Settings:
@@ -169,7 +165,6 @@ class Host:
         """
         shared = self._shared
         directory = shared.directory
-        self._main = asyncio.current_task()
         try:
             async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
                 subscription = watcher.subscribe(directory.on_change)
@@ -191,7 +186,6 @@ class Host:
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
-            self._applying = iter(())
             shared.counts.close()
             if shared.served_names is not None:
                 shared.served_names.close()
@@ -201,29 +195,7 @@ class Host:
                 await asyncio.gather(*(one.ended() for one in self._code.values()))
 
     def apply(self, config: Config) -> None:
-        """Go from the configuration in force to another one; what is the same is not touched.
-
-        The first few resources are changed now; the rest some at a time, so that the calls of the
-        kubelet have their turn in between.
-        """
-        first = self._config is None
-        self._apply_some(math.inf)  # what is left of the one before
-        self._applying = self._applied(config)
-        self._apply_some(math.inf if first else _APPLIED_AT_A_TIME)
-
-    def _apply_some(self, most: float) -> None:
-        done = 0
-        if self._main is not None and self._main.cancelling():
-            return  # it is ending: nothing more can be started
-        while done < most:
-            if next(self._applying, None) is None:
-                return
-            done += 1
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._apply_some, _APPLIED_AT_A_TIME)
-
-    def _applied(self, config: Config) -> Iterator[plan.Change]:
-        """Apply a configuration; yield after each change."""
+        """Go from the configuration in force to another one; what is the same is not touched."""
         first, node_name = self._config is None, self._settings.node_name
         for clash in (one.name for one in config.resources if one.name in self._code):
             extra = {"fields": {"resource": clash}}
@@ -246,7 +218,6 @@ class Host:
                 self._start(change.resource)
             elif change.action is not Action.KEEP:
                 runner.change(self._scanner(change.resource))
-            yield change
         self._shared.counts.accept()
         self._shared.ownership.arrange([resource.name for resource in config.resources])
 

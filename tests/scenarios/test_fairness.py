@@ -5,10 +5,7 @@ from collections import Counter
 
 import pytest
 
-from devhost.discovery.scan import Scanner
-from devhost.host import supervisor
 from devhost.host.ownership import decisions
-from devhost.host.resource.runner import Runner
 from devhost.host.resource.scans import Scans
 from devhost.model.device import Snapshot
 from devhost.standin.kubelet import SimulatedKubelet
@@ -75,35 +72,3 @@ async def test_one_that_waits_for_the_host_lets_others_be_scanned(
     monkeypatch.setattr(Scans, "scan", hanging)
     hosting.start(config(1))
     await standin.wait(f"example.com/r{COUNT - 1}", 1, 1)
-
-
-async def test_a_configuration_is_applied_in_slices(
-    standin: SimulatedKubelet,
-    hosting: Hosting,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another one that comes meanwhile takes its place when all was applied."""
-    loop, turns, changed = asyncio.get_running_loop(), 0, Counter[int]()
-
-    def turn() -> None:
-        nonlocal turns
-        turns += 1
-        loop.call_soon(turn)
-
-    change = Runner.change
-
-    def counted(self: Runner, scanner: Scanner) -> None:
-        changed[turns] += 1
-        change(self, scanner)
-
-    hosting.start(config(1))
-    await all_have(standin, 1)
-    monkeypatch.setattr(Runner, "change", counted)
-    loop.call_soon(turn)
-    hosting.reload(config(2))
-    await all_have(standin, 2)
-    assert changed.total() == COUNT
-    assert max(changed.values()) <= 2 * supervisor._APPLIED_AT_A_TIME
-    hosting.reload(config(3))
-    hosting.reload(config(4))
-    await all_have(standin, 4)
