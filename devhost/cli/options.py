@@ -100,12 +100,20 @@ _ALLOWED: Final = (
 )
 # By the end of a flag's name: the field of `Policy`, what a value is, the help.
 _ALLOW: Final = {
-    "path": ("allow_paths", "GLOB", "Mounts, private directories, files that checks read."),
-    "device": ("allow_devices", "WHAT", "Nodes by class, USB vendor:product, or path."),
+    "path": (
+        "allow_paths",
+        "GLOB",
+        "Mounts, and what not every user may read. No pod may be able to write there.",
+    ),
+    "device": (
+        "allow_devices",
+        "WHAT",
+        "Nodes by class, USB vendor:product, or path. No pod may be able to write there.",
+    ),
     "resource": ("allow_resources", "NAME", "Resources that other plugins serve, too."),
     "cdi": ("allow_cdi", "GLOB", "CDI devices, and variables that add devices."),
     "annotation": ("allow_annotations", "GLOB", "Annotation keys."),
-    "exec": ("allow_exec", "", "Run commands, and change the mode of nodes."),
+    "exec": ("allow_exec", "", "Run commands, and change the modes of nodes."),
 }
 
 

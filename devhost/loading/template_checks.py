@@ -167,9 +167,9 @@ def _changeable(path: Path, template: Template, resource: Resource) -> Iterator[
         for directory in found:
             if not is_in_dev(directory):
                 message = (
-                    f"runtimes resolve it at each start of a container: whoever can write in "
-                    f"{directory}, also root in a pod that has it as hostPath, decides what it "
-                    f"leads to; let nobody else write there, or do without ${{{min(used)}}}"
+                    "runtimes resolve it at each start of a container: a pod that can write in "
+                    f"{directory}, also as root in a container, decides what it leads to; let no "
+                    f"pod write there, or do without ${{{min(used)}}}"
                 )
                 yield "warning", path, message, False
                 return

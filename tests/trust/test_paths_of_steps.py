@@ -156,7 +156,7 @@ async def test_a_device_that_was_bent_is_not_looked_at_for_its_use(
 
 
 async def test_files_are_looked_at_where_a_command_is_given_them(watched: Victim) -> None:
-    """Whoever made them: they need a flag, and are the files that the scan has found."""
+    """Of any owner: they need a flag, and are the files that the scan has found."""
     watched.file("/etc/shadow")
     watched.link("/watched/x", "/etc/shadow")
     watched.file("/watched/y")
