@@ -9,7 +9,7 @@ from typing import Final
 # ── what directories may bring ──
 
 # What 30,000 devices with long names take (some 190 MiB, measured) fits into the chart's memory
-# limit beside the process itself (41 MiB).
+# limit beside the process itself (58 MiB).
 
 # Read of one root (devhost.hostfs.tally.Tally): more than the devices that a resource has by
 # default, so that a directory may also hold what is not offered. The root fails beyond.
