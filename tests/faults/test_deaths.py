@@ -49,8 +49,9 @@ async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) 
             await asyncio.sleep(random.uniform(0, 0.1))
     await daemon.kill()
     daemon.prelude = SHORT_LEAVE
-    await daemon.start(tokens(**many, a=3))
-    declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3)}
+    # With b in all cases: what is left of a resource is removed by who serves it next.
+    await daemon.start(tokens(**many, a=3, b=1))
+    declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3), B: numbers(1)}
     await at_rest(started, daemon, declared)
     await until(lambda: only(daemon.state, "last-good.yaml"), "a copy, and nothing left of another")
     assert await daemon.stop() == 0
