@@ -194,11 +194,10 @@ def no_list_drops_directly(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         clock, write = asyncio.get_running_loop().time, context.write
         healthy: dict[str, float | None] = {}  # the last list: since when an ID is unhealthy
 
-        async def judged(message: bytes) -> None:
-            listed = pb.ListAndWatchResponse.FromString(message).devices
+        async def judged(message: pb.ListAndWatchResponse) -> None:
             fresh = {
                 one.ID: None if one.health == "Healthy" else healthy.get(one.ID) or clock()
-                for one in listed
+                for one in message.devices
             }
             for device_id in healthy.keys() - fresh.keys():
                 since = healthy[device_id]
