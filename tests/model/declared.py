@@ -102,7 +102,7 @@ class Declared:
             case _:
                 mounts = [
                     {
-                        "hostPath": str(root / directory_of(name) / name),
+                        "hostPath": str((root / directory_of(name) / name).resolve()),
                         "containerPath": f"/opt/{index}",
                         "readOnly": True,
                     }

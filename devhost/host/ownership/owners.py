@@ -24,7 +24,7 @@ from typing import Final
 from devhost.errors import AllocationError
 from devhost.host.holders import Holders
 from devhost.host.ownership.record_store import Known, RecordStore
-from devhost.host.ownership.records import Owner, Record, keys_of, thing_of
+from devhost.host.ownership.records import Owner, Record, keys_now, keys_of, thing_of
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
@@ -81,7 +81,7 @@ class Owners:
         self._assume_free, self._leave_after = assume_free, leave_after
         self.records = RecordStore(state_dir, self._refused)
         self._served: dict[str, _Served] = {}
-        self._listed: dict[str, set[Owner]] = {}  # by thing, of all resources
+        self._listed: dict[str, set[Owner]] = {}  # by `keys_now`, of all resources
         self._overlap: Mapping[str, bool] = {}
 
     # ── resources ──
@@ -302,9 +302,10 @@ class Owners:
         for node in _owned(device):
             if (known := self._other(resource, device, node)) is not None:
                 return self._why_not_free(known)
-            for other in self._listed.get(thing_of(node), ()):
-                if self._waits_for(other, resource, snapshot):
-                    return f"still in the kubelet's list as {other}"
+            for key in keys_now(node):
+                for other in self._listed.get(key, ()):
+                    if self._waits_for(other, resource, snapshot):
+                        return f"still in the kubelet's list as {other}"
         return None
 
     def _waits_for(self, other: Owner, resource: Resource, snapshot: Snapshot) -> bool:
@@ -376,9 +377,12 @@ def _listed(published: tuple[HostDevice, Owner] | None) -> set[tuple[str, Owner]
     if published is None or is_withheld(published[0]):
         return set()
     device, owner = published
-    if device.replaced:
-        return {(thing_of(node), owner) for node in _owned(device)}
-    return _present(published)
+    return {
+        (key, owner)
+        for node in _owned(device)
+        if device.replaced or device.missing_since is None or node.key in device.remaining
+        for key in keys_now(node)
+    }
 
 
 def _lists(device_list: DeviceList, owner: Owner) -> bool:

@@ -84,6 +84,15 @@ def thing_of(node: Node) -> str:
     return f"{_FILE} {' '.join(map(str, state.identity))} {state.modified}"
 
 
+def keys_now(node: Node) -> set[str]:
+    """Return what identifies a present node among others: of a file its paths, too.
+
+    Two resources may have read a file before and after another one took its place.
+    """
+    thing = thing_of(node)
+    return keys_of(node) if thing.startswith(_FILE) else {thing}
+
+
 def keys_of(node: Node) -> set[str]:
     """Return the keys under which a record of a present node may be found."""
     return {thing_of(node), node.key, node.path}
