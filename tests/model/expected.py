@@ -19,6 +19,7 @@ class Past:
         kept: Were offered at the last rest and were there ever since.
         lost: Were listed at the last rest and have vanished since.
         maybe: May have been offered at some time since.
+        orphans: Are missing, of sources that were changed since: they may go at any scan.
         now: Could be offered by the tree and the declaration as they are.
         found: The nodes that are there now, for its sources.
         before: Those that were at the last rest.
@@ -28,6 +29,7 @@ class Past:
     kept: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     maybe: set[str] = field(default_factory=set)
+    orphans: set[str] = field(default_factory=set)
     now: set[str] = field(default_factory=set)
     found: set[str] = field(default_factory=set)
     before: set[str] = field(default_factory=set)
@@ -52,6 +54,7 @@ class Past:
         """Note another declaration."""
         if (before.sources, before.id, before.here) != (after.sources, after.id, after.here):
             self.maybe |= self.kept | self.lost
+            self.orphans |= self.kept | self.lost
             self.lost.clear()
         if before.id != after.id or not after.here:
             self.kept.clear()
@@ -74,7 +77,8 @@ class Past:
         self.left, self.before = self.may_leave & behind, self.found
         bases = {one.partition("::")[0] for one in entries}
         healthy = {one.partition("::")[0] for one, well in entries.items() if well}
-        self.kept, self.lost, self.maybe = healthy, bases - healthy, set(bases)
+        self.orphans &= bases - healthy
+        self.kept, self.lost, self.maybe = healthy, bases - healthy - self.orphans, set(bases)
 
 
 class Problem(Exception):  # noqa: N818 - what is not yet as it should be
