@@ -272,8 +272,6 @@ class Owners:
     def _elsewhere(self, owner: Owner) -> bool:
         return self._directory.lock(owner.resource).elsewhere
 
-    # ── one device ──
-
     def _other(self, resource: Resource, device: HostDevice, node: Node) -> Known | None:
         """Return a record of a node under another name."""
         owner = owner_of(resource, device)
@@ -283,10 +281,7 @@ class Owners:
         return None
 
     def _may_share(self, resource: Resource, record: Record) -> bool:
-        """Whether ``overlap`` allows a resource to offer a node of another one.
-
-        Where both are declared it is enough that one of them allows it.
-        """
+        """Whether ``overlap`` of one of the two allows a resource to offer a node of the other."""
         name, allow = record.owner.resource, resource.overlap == "allow"
         if name == resource.name:
             return False
