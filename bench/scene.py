@@ -1,12 +1,14 @@
 """The host of a benchmark: directories with devices, and what declares them as resources."""
 
+import itertools
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 EXTRA = "x"  # the device of one resource that the configuration leaves out at first
-_NULL = os.makedev(1, 3)  # a node that any machine has
+_TTY_USB = 188
+_MINORS = itertools.count()  # what has the same number is the same device
 _DEVICES_MAX = 20_000  # the default leaves no room for another one of 10,000
 
 
@@ -54,7 +56,7 @@ class Scene:
     def plug(self, path: Path) -> None:
         """Make a device."""
         if self.kind == "char":
-            os.mknod(path, 0o600 | 0o020000, _NULL)
+            os.mknod(path, 0o600 | 0o020000, os.makedev(_TTY_USB, next(_MINORS)))
         else:
             path.touch(0o600)
 
@@ -73,7 +75,6 @@ class Scene:
                 f"  - name: {full_name(name)}",
                 "    prefer: packed",
                 f"    maxDevices: {_DEVICES_MAX}",
-                "    overlap: allow",  # they are all the same node
                 "    sources:",
                 f"      - directory: {{{', '.join(options)}}}",
             ]
