@@ -1,6 +1,5 @@
 """The host of a benchmark: directories with devices, and what declares them as resources."""
 
-import itertools
 import json
 import os
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 
 EXTRA = "x"  # the device of one resource that the configuration leaves out at first
 _TTY_USB = 188
-_MINORS = itertools.count()  # what has the same number is the same device
+_minors: dict[Path, int] = {}  # what has the same number is the same device
 _DEVICES_MAX = 20_000  # the default leaves no room for another one of 10,000
 
 
@@ -56,7 +55,9 @@ class Scene:
     def plug(self, path: Path) -> None:
         """Make a device."""
         if self.kind == "char":
-            os.mknod(path, 0o600 | 0o020000, os.makedev(_TTY_USB, next(_MINORS)))
+            os.mknod(
+                path, 0o600 | 0o020000, os.makedev(_TTY_USB, _minors.setdefault(path, len(_minors)))
+            )
         else:
             path.touch(0o600)
 
