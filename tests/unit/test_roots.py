@@ -1,4 +1,4 @@
-"""Of which directories there are no events."""
+"""Directories that report no events."""
 
 import pytest
 
