@@ -5,10 +5,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # For example: make bench BENCH_ARGS='--resources 1,100 --runs 1'
 BENCH_ARGS ?=
-# Of soak and fuzz; 120 for a short look.
-SECONDS ?= 3600
-# How long the fuzzing takes that is part of the tests.
-FUZZ_SECONDS ?= 5
+# How long test-slow fuzzes; 3600 for a long look.
+SECONDS ?= 5
 # Of the generated inputs: drawn for each run; `make test SEED=N` repeats one.
 SEED := $(or $(SEED),$(shell shuf -i 1-999999999 -n 1))
 
@@ -16,11 +14,12 @@ BIN := .venv/bin
 PROTO_BIN := .tools/proto-venv/bin
 PIP := -m pip --disable-pip-version-check --quiet
 
-# The kubelets of the tests, by minor version; tests/kubelet has a module file for each.
-KUBELETS := 1.36 1.37
-# Also tested, but not every time: it cleans the plugin directory of all files.
-OLD_KUBELETS := 1.32
+# The kubelets of the tests, by minor version; tests/kubelet has a module file for each. 1.32 can be
+# added; it cleans the plugin directory of all files.
+KUBELET := 1.37
+OTHER_KUBELETS := 1.36
 BUILD_KUBELETS = $(BIN)/python tests/kubelet/build.py --out .tools
+PYTEST = $(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal
 
 PROTOS := $(sort $(shell find proto -name '*.proto'))
 # Not part of .venv: the generator is held at an older protobuf than the one we run on.
@@ -29,7 +28,7 @@ PROTO_PINS := $(shell grep -E '^(grpcio-tools|mypy-protobuf)==' constraints.txt)
 UV_PIN := $(shell grep -E '^uv==' constraints.txt)
 LOCK = .tools/uv-venv/bin/uv pip compile --quiet --no-config --generate-hashes --no-annotate --only-binary :all: \
 	--python-platform linux --python-version 3.11 --constraint constraints.txt \
-	--custom-compile-command 'make requirements'
+	--custom-compile-command 'make generate'
 
 AUDIT_PINS := $(shell grep -E '^(pip_audit|pip-licenses)==' constraints.txt)
 # Each permits what we do with them: to publish them in an image, unchanged.
@@ -40,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-kubelets e2e hardware soak fuzz bench screenshots lint type format kubelet chart-schema manifest figures image audit requirements proto schema reference docs clean
+.PHONY: help setup demo test test-slow e2e hardware mutants bench lint format generate audit docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -52,23 +51,24 @@ demo: .venv/.runtime ## Show devhost at work, without a cluster
 
 # The prerequisites are quick and come first; pytest's last line closes the output. Most tests
 # wait for something most of the time, so there are more workers than cores.
-test: lint type $(PROTO_BIN)/.stamp ## Check everything (the first time builds two kubelets and two Helms: 12 to 25 minutes)
-	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
+test: lint $(PROTO_BIN)/.stamp ## Check what most changes need (the first time builds a kubelet and two Helms)
+	@kubelet="$$($(BUILD_KUBELETS) $(KUBELET))" && \
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
 		$(BIN)/python -m tests.support.promql >/dev/null && \
 		$(BIN)/python -m tests.support.actionlint >/dev/null && \
 		$(BIN)/python -m tests.chart.helm >/dev/null && \
-		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
 		echo 'to repeat this run: make test SEED=$(SEED)' && \
-		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
+		DEVHOST_TEST_KUBELET="$$kubelet" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
-		DEVHOST_FUZZ_SECONDS=$(FUZZ_SECONDS) \
-		$(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal $(PYTEST_ARGS)
+		$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-test-kubelets: setup ## Run the tests that take any kubelet on all real ones, old ones too
-	@kubelets="$$($(BUILD_KUBELETS) $(OLD_KUBELETS) $(KUBELETS))" && \
+test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kubelets, and fuzz
+	@kubelets="$$($(BUILD_KUBELETS) $(OTHER_KUBELETS))" && \
+		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
+		echo 'to repeat this run: make test-slow SEED=$(SEED)' && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
-		$(BIN)/python -m pytest -m real_kubelet $(PYTEST_ARGS)
+		DEVHOST_FUZZ_SECONDS=$(SECONDS) \
+		$(PYTEST) -m 'slow or real_kubelet' $(PYTEST_ARGS)
 
 # Builds everything first, because pytest hides the progress. If that fails, the tests are skipped
 # with the reason.
@@ -78,55 +78,24 @@ e2e: setup ## Test chart and image on a real one-node cluster, as root (the firs
 	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
 
 hardware: setup ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
-	@kubelets="$$($(BUILD_KUBELETS) $(lastword $(KUBELETS)))" && \
+	@kubelets="$$($(BUILD_KUBELETS) $(KUBELET))" && \
 		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.emulated $(PYTEST_ARGS)
 
-soak: setup ## A storm of everything on the real process: make soak SECONDS=3600
-	@kubelets="$$($(BUILD_KUBELETS) $(KUBELETS))" && \
-		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
-		$(BIN)/python -m tests.soak --seconds $(SECONDS)
-
-fuzz: setup ## Fuzz all that reads what others write, for SECONDS in all
-	@DEVHOST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s --hypothesis-seed=$(SEED) tests/fuzz/test_any_*.py
+mutants: setup ## Plant the defects of tests/mutants.py one by one: the tests have to notice (10 minutes)
+	@$(BIN)/python -m tests.mutants $(WORDS)
 
 bench: setup ## Measure, beside a bare plugin in Python and one in Go
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
-# The picture for the README is of a real run; the others are to be looked at.
-screenshots: setup ## Check the status page in a browser, and write docs/images/status.png and build/pictures
-	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[test,browser]'
-	@$(BIN)/python -m tests.support.browser >/dev/null
-	@mkdir -p build/pictures docs/images
-	@DEVHOST_TEST_PICTURES=build/pictures $(BIN)/python -m pytest tests/observe/test_page_browser.py
-	@cp build/pictures/status.png docs/images/
-
-lint: setup ## Check style, formatting and who may import whom
+lint: setup ## Check style, formatting, who may import whom, and the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports --no-logo
-
-type: setup ## Check the types
 	@$(BIN)/mypy
 
 format: setup ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --exit-zero
 	@$(BIN)/ruff format
-
-kubelet: setup ## Build the kubelets of the tests and print their paths (8 to 20 minutes the first time)
-	@$(BUILD_KUBELETS) $(KUBELETS)
-
-chart-schema: setup ## Write the chart's values.schema.json and its README's table of values
-	@$(BIN)/python -m deploy.helm.generate
-
-manifest: chart-schema ## Write deploy/kubernetes/devhost.yaml from the chart (builds Helm the first time)
-	@$(BIN)/python -m tests.chart.helm >/dev/null
-	@$(BIN)/python -m tests.chart.manifest
-
-figures: setup ## Measure the memory of the image in a pod, as root
-	@$(BIN)/python -m tests.image.figures
-
-image: setup ## Build the image without a registry, below .tools/image
-	@$(BIN)/python -m tests.image.build
 
 # Both take the names from what the image installs. Not part of the tests: pip-audit asks PyPI.
 audit: setup ## Ask for known vulnerabilities and the licences of what the image installs
@@ -136,25 +105,20 @@ audit: setup ## Ask for known vulnerabilities and the licences of what the image
 		--packages $$(grep -oE '^[^ =]+==' deploy/image/requirements.txt | tr -d =)
 	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r deploy/image/requirements.txt
 
-# For all architectures: the hashes are those of all wheels of a version.
-requirements: ## Write the requirements of the image, with hashes, for the versions in constraints.txt
+# CI fails if this changes anything. The requirements have the hashes of all architectures.
+generate: setup $(PROTO_BIN)/.stamp ## Write all files that are made from others: schemas, reference, manifest, API, requirements
+	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
+		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
+	@$(BIN)/devhost schema > config/.schema.json.new && mv config/.schema.json.new config/schema.json
+	@$(BIN)/python -m deploy.helm.generate
+	@$(BIN)/python -m tests.chart.helm >/dev/null && $(BIN)/python -m tests.chart.manifest
+	@$(BIN)/python -m deploy.site.reference
+	@$(BIN)/python -m deploy.bounds
 	@$(PYTHON) -m venv .tools/uv-venv
 	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
 	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt
 	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
 		| $(LOCK) - --output-file deploy/image/build-requirements.txt
-
-proto: $(PROTO_BIN)/.stamp ## Generate devhost/api from proto/
-	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
-		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
-
-schema: setup ## Write the configuration's JSON Schema to config/schema.json
-	@mkdir -p config
-	@$(BIN)/devhost schema > config/.schema.json.new || { rm -f config/.schema.json.new; exit 1; }
-	@mv config/.schema.json.new config/schema.json
-
-reference: setup ## Write docs/reference from the model and the commands
-	@$(BIN)/python -m deploy.site.reference
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

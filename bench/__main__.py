@@ -32,8 +32,8 @@ _FOREIGN = ("DEVHOST_", "GRPC_", "PYTHON", "GO")
 # Devices change faster here than kubelet is to be sent lists.
 _DEVHOST = """
 import runpy
-import devhost.limits
-devhost.limits.LISTS_BURST = devhost.limits.LOG_LINES_BURST = 1e9
+import devhost.model.limits
+devhost.model.limits.LISTS_BURST = devhost.model.limits.LOG_LINES_BURST = 1e9
 runpy.run_module("devhost", run_name="__main__", alter_sys=True)
 """
 Figures = dict[tuple[str, str], float]

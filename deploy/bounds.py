@@ -1,7 +1,7 @@
 """Writes the tables of bounds in docs/security.md: ``python -m deploy.bounds``.
 
-They are those of `devhost.limits`, with the comments there, and a few others that stay with their
-code.
+They are those of `devhost.model.limits`, with the comments there, and a few others that stay with
+their code.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from devhost import limits
+from devhost.model import limits
 
 DOCUMENT: Final = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 _BEGIN, _END = "<!-- bounds: python -m deploy.bounds -->\n", "<!-- end of bounds -->\n"
@@ -20,7 +20,7 @@ _HEADING: Final = re.compile(r"# ── (.*) ──+")
 _CONSTANT: Final = re.compile(r"([A-Z_]+)(?:: Final)?[^=]* = [^#]*(?:#(.*))?")
 
 _OTHERS: Final = (
-    ("loading.loaded.SIZE_MAX", "bytes of a configuration file"),
+    ("loading.syntax.SIZE_MAX", "bytes of a configuration file"),
     ("loading.yamltree.DEPTH_MAX", "levels of a configuration file"),
     ("loading.yamltree.NODES_MAX", "values in a configuration file"),
     ("loading.loader.PROBLEMS_MAX", "problems that are reported of a file"),
@@ -29,13 +29,12 @@ _OTHERS: Final = (
     ("kubelet.device_list.LIST_BYTES_MAX", "bytes of a list of devices that kubelet gets"),
     ("kubelet.podresources.ANSWER_BYTES_MAX", "bytes of an answer of pod-resources"),
     ("kubelet.servicer.ALLOCATE_TIMEOUT_S", "for the host to answer an Allocate"),
-    ("kubelet.servicer.WRITE_TIMEOUT_S", "for a client to read a list"),
     ("observe.http.CONNECTIONS_MAX", "HTTP connections; a new one closes the oldest"),
     ("observe.http.HEAD_BYTES_MAX", "bytes of the head of an HTTP request"),
     ("observe.http.PATIENCE_S", "for an HTTP request and its response"),
-    ("observe.log_queue.LINES_MAX", "lines of the log that wait to be written"),
+    ("observe.logs.QUEUE_MAX", "lines of the log that wait to be written"),
     ("discovery.health.CONTENT_MAX", "bytes of a file that a health check reads"),
-    ("threads.ABANDONED_MAX", "calls of a resource that wait for a hanging filesystem"),
+    ("watch.threads.ABANDONED_MAX", "calls of a resource that wait for a hanging filesystem"),
 )
 
 
@@ -70,7 +69,7 @@ class _Part:
 
 
 def _parts() -> Iterator[_Part]:
-    """Yield what is in `devhost.limits`, in its order."""
+    """Yield what is in `devhost.model.limits`, in its order."""
     source = Path(limits.__file__).read_text(encoding="utf-8")
     part = _Part()
     for line in [*source.partition("Final\n")[2].splitlines(), ""]:

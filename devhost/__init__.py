@@ -8,8 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from devhost.library.device import Device
-    from devhost.library.plugin import DevicePlugin
+    from devhost.library.plugin import Device, DevicePlugin
     from devhost.library.process import serve
     from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 
@@ -18,7 +17,7 @@ __all__ = ["Allocation", "Device", "DevicePlugin", "DeviceSpec", "MountSpec", "s
 
 _HOMES: Final = {
     "Allocation": "devhost.model.allocation",
-    "Device": "devhost.library.device",
+    "Device": "devhost.library.plugin",
     "DevicePlugin": "devhost.library.plugin",
     "DeviceSpec": "devhost.model.allocation",
     "MountSpec": "devhost.model.allocation",

@@ -3,13 +3,13 @@
 import os
 import sys
 
-from devhost import startup_signals
+from devhost.host.process import exit_on_signals
 
 # Otherwise pydantic reads the metadata of every installed package to look for plugins.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 if sys.argv[1:2] == ["run"]:  # the other commands keep the default actions
-    startup_signals.handle_signals()
+    exit_on_signals()
 
 from devhost.cli import main
 

@@ -8,14 +8,13 @@ DevhostError
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
-
-from devhost.immutable import immutable
 
 Severity = Literal["error", "warning"]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Excerpt:
     """The part of a source line that a problem is in, with any characters as they are in the file.
 
@@ -32,7 +31,7 @@ class Excerpt:
     line: int
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Problem:
     """An error or a warning in a configuration, and where.
 

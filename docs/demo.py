@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from devhost.host.supervisor import Settings
+from devhost.host.host import Settings
 from devhost.loading.loader import loads
 from devhost.observe import logs
 from devhost.standin.trial import Trial

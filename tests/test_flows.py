@@ -1,5 +1,6 @@
 """How many modules of devhost a reader has to follow for what happens most."""
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -17,7 +18,7 @@ from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.servicer import Servicer
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.threads import in_thread
+from devhost.watch.threads import IDLE_MAX, in_thread
 from tests.support.hosting import Hosting
 
 PACKAGE: Final = os.path.dirname(devhost.__file__) + os.sep
@@ -30,9 +31,9 @@ resources:
     allocate:
       env: {{NULL_IDS: "${{id}}"}}
 """
-ALLOCATE_MODULES: Final = 22  # a third of them judge once more what the host has
-EVENT_MODULES: Final = 51  # the fewer the better: who follows a device reads them
-EQUALITY: Final = "immutable.py"  # of values: what `dataclass` would make, nobody's next step
+ALLOCATE_MODULES: Final = 16
+EVENT_MODULES: Final = 38  # the fewer the better: who follows a device reads them
+EQUALITY: Final = "model/immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"
 
 
@@ -114,14 +115,24 @@ class EventModules(Modules):
         """Note what runs from now on."""
         threading.setprofile(self)
         sys.setprofile(self)
-        await in_thread("profile", lambda: sys.setprofile(self))  # the one that is there already
+        await self._in_idle_threads(self)
         self.seen.clear()
 
     async def end(self) -> None:
         """Note nothing more."""
         threading.setprofile(None)
         sys.setprofile(None)
-        await in_thread("profile", lambda: sys.setprofile(None))
+        await self._in_idle_threads(None)
+
+    async def _in_idle_threads(self, profile: "EventModules | None") -> None:
+        """Have those note, or not, that are there already: each is held until all are."""
+        held = threading.Barrier(IDLE_MAX)
+
+        def switch() -> None:
+            sys.setprofile(profile)
+            held.wait(60)
+
+        await asyncio.gather(*(in_thread("profile", switch) for _ in range(IDLE_MAX)))
 
 
 async def test_a_device_that_comes_crosses_few_modules(

@@ -24,7 +24,7 @@ def test_the_generated_code_is_up_to_date(generator: Path, tmp_path: Path) -> No
     fresh, kept = contents(tmp_path), contents(ROOT)
     assert fresh, "the generator wrote nothing"
     stale = sorted(name for name in fresh | kept if fresh.get(name) != kept.get(name))
-    assert not stale, f"run make proto: {', '.join(stale)}"
+    assert not stale, f"run make generate: {', '.join(stale)}"
 
 
 def generate(python: Path, out: Path) -> None:

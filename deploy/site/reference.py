@@ -1,4 +1,4 @@
-"""Writes docs/reference: ``python -m deploy.site.reference`` (`make reference`).
+"""Writes docs/reference: ``python -m deploy.site.reference`` (`make generate`).
 
 The keys of a configuration file come from the model and its JSON Schema, with the examples in
 examples.yaml beside this file; the commands from what click knows of them; the examples are the
@@ -17,9 +17,9 @@ import yaml
 
 from devhost.cli import main as cli
 from devhost.loading.schema import json_schema
-from devhost.model import allocate, config, hardware, sources, values
-from devhost.model.base import ConfigModel, key_of
+from devhost.model import config, hardware, sources, values
 from devhost.model.template import TEMPLATE_PATTERN
+from devhost.model.values import ConfigModel, key_of
 
 DIRECTORY: Final = Path(__file__).resolve().parents[2] / "docs" / "reference"
 CONFIG_EXAMPLES: Final = DIRECTORY.parents[1] / "config" / "examples"
@@ -38,10 +38,10 @@ SECTIONS: Final[dict[type, str]] = {
     hardware.Sysfs: "sources[].sysfs",
     hardware.NodeChoice: "sources[].….node[]",
     hardware.ParentSelector: "sources[].sysfs.parent[]",
-    allocate.Allocate: "allocate",
-    allocate.Text: "allocate.env.NAME, allocate.annotations.KEY",
-    allocate.DeviceNode: "allocate.devices[]",
-    allocate.Mount: "allocate.mounts[]",
+    config.Allocate: "allocate",
+    config.Text: "allocate.env.NAME, allocate.annotations.KEY",
+    config.DeviceNode: "allocate.devices[]",
+    config.Mount: "allocate.mounts[]",
     config.HealthChecks: "health",
     config.Probe: "health.checks[]",
     config.FileCheck: "health.checks[].file",
@@ -56,14 +56,14 @@ _WORDS: Final = {
     values._DURATION_SCHEMA["pattern"]: "duration",  # noqa: SLF001
 }
 _KEYS: Final = """\
-<!-- Written by `make reference`. -->
+<!-- Written by `make generate`. -->
 # Every key
 
 What each key means in context is in [the configuration language](../configuration.md);
 `devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a *duration*
 a number with a unit (`ms`, `s`, `m`, `h`). A test loads each example."""
 _COMMANDS: Final = """\
-<!-- Written by `make reference`. -->
+<!-- Written by `make generate`. -->
 # Commands
 
 `devhost COMMAND --help` prints the same. A variable in the last column sets the option, too.
@@ -72,7 +72,7 @@ _COMMANDS: Final = """\
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
 _EXAMPLES: Final = """\
-<!-- Written by `make reference`. -->
+<!-- Written by `make generate`. -->
 # Examples
 
 The files of config/examples, which tests plan on a host with such devices. The comment of each says

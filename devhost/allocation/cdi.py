@@ -1,4 +1,4 @@
-"""CDI specs: a resource's devices as the file that container runtimes read; pure.
+"""CDI specs: a resource's devices as the file that container runtimes read.
 
 With ``inject: cdi`` the kubelet gets names, which the runtime looks up in the file. The file is
 written before it is known which devices a container gets together, so a device's entry has only
@@ -12,11 +12,17 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final, Literal
 
-from devhost.immutable import immutable
-from devhost.model.allocation import MountSpec
+from devhost.allocation.declaration import Declaration
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.rules import Rules
+from devhost.errors import AllocationError
+from devhost.model.allocation import DeviceSpec, MountSpec
+from devhost.model.device import FileKind, HostDevice, Snapshot
+from devhost.model.immutable import immutable
+from devhost.model.limits import CDI_SPEC_MAX
 
 # A vendor of our own, so that no driver's "nvidia.com/gpu" is ever defined twice: the library drops
 # a device that is in two files of one directory.
@@ -28,10 +34,13 @@ _DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _LOOKS_MADE: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
 _MADE_HASH: Final = 10
 _MADE_PREFIX: Final = 52  # as long as a device ID may be, with the hash
-_FILE: Final = re.compile(rf"{FILE_PREFIX}([0-9a-f]{{16}})_.*\.json", re.DOTALL)
+_FILE: Final = re.compile(
+    rf"{FILE_PREFIX}([0-9a-f]{{16}})_.*\.json|\.{FILE_PREFIX}([0-9a-f]{{16}})_.*\.tmp", re.DOTALL
+)
 _FILE_HASH: Final = 16
 _FILE_READABLE: Final = 100  # of the 255 bytes of a file's name
-_VERSION_MAX: Final = "0.5.0"  # the newest that our specs need
+_VERSION: Final = "0.5.0"  # the oldest that has all of what our specs may need
+_TOO_LARGE: Final = f"the CDI spec would be larger than {CDI_SPEC_MAX >> 20} MiB"
 
 # As containerd and CRI-O mount what a device plugin answers (containerd
 # internal/cri/opts/spec_linux_opts.go, CRI-O server/container_create_linux.go): read-only is not
@@ -49,23 +58,13 @@ _ESCAPED: Final = "[\x7f-\ud7ff\ue000-\uffff]"
 class CdiNode:
     """A device node that a container gets.
 
-    Attributes:
-        path_in_container: Where it will be.
-        host_path: Where it is, with links resolved: the library refuses a link.
-        type: Character or block device.
-        major: Its number on the host.
-        minor: Its number on the host.
-        permissions: Letters of r, w, m.
-        uid: Its owner; ``None`` leaves it to the library, which takes the container's own user.
-            That is how a container that is not root can open it.
-        gid: As `uid`.
-        file_mode: Its permission bits. Give the host's own where nothing else is asked for:
-            with ``None``, libraries before v1.1.0 give none, and runc makes it 0666
-            (libcontainer/specconv/spec_linux.go).
+    Without an owner the library takes the container's own user, so that one who is not root can
+    open it. The mode should be the host's own where nothing else is asked for: without one,
+    libraries before v1.1.0 give none, and runc makes it 0666 (libcontainer/specconv/spec_linux.go).
     """
 
     path_in_container: str
-    host_path: str
+    host_path: str  # with links resolved: the library refuses a link
     type: Literal["c", "b"]
     major: int
     minor: int
@@ -79,31 +78,21 @@ class CdiNode:
 class CdiDevice:
     """What a device brings into any container that gets it.
 
-    Texts are legal already, by the checks in `devhost.model.names`.
-
-    Attributes:
-        name: From `device_name`.
-        nodes: Its device nodes.
-        mounts: Its mounts, with links in host paths resolved: the library does not.
-        envs: Environment variables. Where the pod sets one of the name too, this one wins with
-            library v1.1.1; before, the container has both.
-        problem: Why the spec does not have it.
+    Where the pod sets an environment variable too, this one wins with library v1.1.1; before, the
+    container has both.
     """
 
-    name: str
+    name: str  # from `device_name`
     nodes: Sequence[CdiNode] = ()
-    mounts: Sequence[MountSpec] = ()
+    mounts: Sequence[MountSpec] = ()  # with links in host paths resolved: the library does not
     envs: Mapping[str, str] = field(default_factory=dict)
-    problem: str | None = None
+    problem: str | None = None  # why the spec does not have it
 
     @property
     def empty(self) -> bool:
         """Whether it brings nothing: it has no entry, and its name must not be handed out."""
         return not (self.nodes or self.mounts or self.envs)
 
-
-SpecEntry = Mapping[str, object]
-"""What a spec has for one device."""
 
 # ── names ──────────────────────────────────────────────────────────────────────────────
 
@@ -149,9 +138,9 @@ def file_name(resource_name: str) -> str:
 
 
 def hash_in(file_name: str) -> str | None:
-    """Return the resource's hash in the name of a spec file; ``None`` for a foreign one."""
+    """Return the resource's hash in the name of a spec file, perhaps an unfinished one; or none."""
     match = _FILE.fullmatch(file_name)
-    return match[1] if match else None
+    return (match[1] or match[2]) if match else None
 
 
 def _readable(text: str, illegal: str) -> str:
@@ -170,15 +159,13 @@ def _hash(text: str) -> str:
 # ── the file ───────────────────────────────────────────────────────────────────────────
 
 
-def serialize(
-    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[SpecEntry] = ()
-) -> bytes | None:
+def serialize(resource_name: str, devices: Sequence[CdiDevice]) -> bytes | None:
     """Return the content of a resource's spec file, the same for the same devices.
 
     Returns:
         JSON that is YAML too; ``None`` if there is to be no file, as with `spec`.
     """
-    content = spec(resource_name, devices, kept)
+    content = spec(resource_name, devices)
     if content is None:
         return None
     text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
@@ -186,42 +173,36 @@ def serialize(
     return (re.sub(_ESCAPED, lambda match: f"\\u{ord(match[0]):04x}", text) + "\n").encode()
 
 
-def spec(
-    resource_name: str, devices: Sequence[CdiDevice], kept: Sequence[SpecEntry] = ()
-) -> dict[str, object] | None:
-    """Return a resource's spec, with the oldest version that has all of it.
+def spec(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, object] | None:
+    """Return a resource's spec, as JSON can take it.
 
-    The oldest, because a loader refuses a file of a version that it does not know.
-
-    Args:
-        resource_name: The resource.
-        devices: Its devices, in any order, each name once. Empty ones have no entry, because
-            one device with nothing in it spoils the file for all.
-        kept: Entries of an earlier file, of other names.
-
-    Returns:
-        What JSON can take; ``None`` where no device has an entry, because CDI knows no file
-        without devices.
+    Empty devices have no entry, because one device with nothing in it spoils the file for all.
+    Where no device has one there is no spec: CDI knows no file without devices.
     """
-    entries = [*kept, *(entry(device) for device in devices if not device.empty)]
+    entries = [_entry(device) for device in devices if not device.empty]
     if not entries:
         return None
     return {
-        "cdiVersion": _VERSION_MAX if kept else _version(devices),
+        "cdiVersion": _VERSION,
         "kind": kind(resource_name),
         "devices": sorted(entries, key=lambda entry: str(entry["name"])),
     }
 
 
-def entry(device: CdiDevice) -> SpecEntry:
-    """Return what a spec has for a device that is not empty."""
+def _entry(device: CdiDevice) -> dict[str, object]:
     edits = {
         "env": [f"{name}={device.envs[name]}" for name in sorted(device.envs)],
         "deviceNodes": [
-            _node(node) for node in sorted(device.nodes, key=lambda node: node.path_in_container)
+            _node_entry(one) for one in sorted(device.nodes, key=lambda one: one.path_in_container)
         ],
         "mounts": [
-            _mount(mount) for mount in sorted(device.mounts, key=lambda mount: mount.container_path)
+            {
+                "hostPath": one.host_path,
+                "containerPath": one.container_path,
+                "type": _MOUNT_TYPE,
+                "options": [*_MOUNT_OPTIONS, "ro" if one.read_only else "rw"],
+            }
+            for one in sorted(device.mounts, key=lambda one: one.container_path)
         ],
     }
     return {
@@ -230,14 +211,9 @@ def entry(device: CdiDevice) -> SpecEntry:
     }
 
 
-def size(device: CdiDevice) -> int:
-    """Return how many bytes of the file a device takes, about."""
-    return 0 if device.empty else len(json.dumps([[entry(device)]], indent=2))
-
-
-def _node(node: CdiNode) -> dict[str, object]:
+def _node_entry(node: CdiNode) -> dict[str, object]:
     optional = {
-        "hostPath": node.host_path if _moved(node) else None,
+        "hostPath": node.host_path if node.host_path != node.path_in_container else None,
         "fileMode": node.file_mode,
         "uid": node.uid,
         "gid": node.gid,
@@ -252,24 +228,91 @@ def _node(node: CdiNode) -> dict[str, object]:
     }
 
 
-def _mount(mount: MountSpec) -> dict[str, object]:
-    return {
-        "hostPath": mount.host_path,
-        "containerPath": mount.container_path,
-        "type": _MOUNT_TYPE,
-        "options": [*_MOUNT_OPTIONS, "ro" if mount.read_only else "rw"],
+# ── what is in it: what devices bring, as it is on the host now ────────────────────────
+
+
+def cdi_devices(
+    declaration: Declaration, snapshot: Snapshot, before: Mapping[str, CdiDevice]
+) -> dict[str, CdiDevice]:
+    """Return what each device brings, by its ID. Blocks.
+
+    What does not exist now stays as it was `before`: a container that has it may start again.
+    """
+    host_paths = HostPaths(declaration.files, declaration.policy)
+    rules = tuple(rule for rule in declaration.rules if rule.in_cdi_spec)
+    found: dict[str, CdiDevice] = {}
+    size = 0
+
+    def is_new(device: HostDevice) -> bool:
+        return device.id not in before or before[device.id].problem is not None
+
+    for device in sorted(snapshot.devices.values(), key=is_new):
+        device_id = device.id
+        present = device.missing_since is None and not device.replaced
+        brought = _brought(declaration, rules, device, host_paths) if present else None
+        if brought is None:
+            brought = before.get(device_id)
+        if brought is None:
+            continue
+        if size + (more := _size(brought)) > CDI_SPEC_MAX:
+            brought, more = CdiDevice(brought.name, problem=_TOO_LARGE), 0
+        found[device_id], size = brought, size + more
+    return found
+
+
+def _size(device: CdiDevice) -> int:
+    """Return how many bytes of the file a device takes, about."""
+    return 0 if device.empty else len(json.dumps([[_entry(device)]], indent=2))
+
+
+def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -> Snapshot:
+    """Return the snapshot in which each device has its name in the spec that was written."""
+    names = {
+        device_id: qualified_name(resource, one.name)
+        for device_id, one in written.items()
+        if not one.empty
     }
+    problems = {device_id: one.problem for device_id, one in written.items()}
+    devices = {
+        device_id: replace(
+            device,
+            cdi_name=names.get(device_id),
+            reason=device.reason or problems.get(device_id),
+        )
+        for device_id, device in snapshot.devices.items()
+    }
+    return replace(snapshot, devices=devices)
 
 
-def _moved(node: CdiNode) -> bool:
-    return node.host_path != node.path_in_container
+def _brought(
+    declaration: Declaration, rules: Rules, device: HostDevice, host_paths: HostPaths
+) -> CdiDevice | None:
+    try:
+        whole = host_paths.checked(declaration.alone(device, rules))
+    except AllocationError:  # it is unhealthy for that, or will be
+        return None
+    return CdiDevice(
+        device_name(device.id),
+        tuple(node for spec in whole.devices if (node := _node(spec, host_paths)) is not None),
+        tuple(
+            replace(spec, host_path=host_paths.lookup(spec.host_path).realpath)
+            for spec in whole.mounts
+        ),
+        whole.envs,
+    )
 
 
-def _version(devices: Sequence[CdiDevice]) -> str:
-    """Return the least version, as specs-go/version.go counts; 0.6.0 is for what we never use."""
-    used = [device for device in devices if not device.empty]
-    if any(device.name[0].isdigit() or any(map(_moved, device.nodes)) for device in used):
-        return _VERSION_MAX
-    if any(device.mounts for device in used):
-        return "0.4.0"
-    return "0.3.0"
+def _node(spec: DeviceSpec, host_paths: HostPaths) -> CdiNode | None:
+    state = host_paths.lookup(spec.host_path).state
+    if state is None or state.number is None:
+        return None
+    return CdiNode(
+        spec.container_path,
+        state.realpath,
+        "b" if state.kind is FileKind.BLOCK else "c",
+        *state.number,
+        permissions=spec.permissions,
+        uid=spec.uid,
+        gid=spec.gid,
+        file_mode=state.mode if spec.mode is None else spec.mode,
+    )

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from devhost.allocation import preference
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.allocation.rendering import combine
-from devhost.allocation.rules import Rules
+from devhost.allocation.rules import Rules, combine
 from devhost.allocation.variables import constants
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -20,15 +19,7 @@ from devhost.model.device import HostDevice, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is fixed for a resource until the configuration changes.
-
-    Attributes:
-        resource: As the configuration has it.
-        rules: Its ``allocate``.
-        files: Where the host's files are seen.
-        policy: What containers may be given.
-        node_name: The value of ``${nodeName}``.
-    """
+    """What is fixed for a resource until the configuration changes; `rules` is its ``allocate``."""
 
     resource: Resource
     rules: Rules
@@ -39,7 +30,7 @@ class Declaration:
     @property
     def self_contained(self) -> bool:
         """Whether containers are given no other host paths than those of the devices' nodes."""
-        return all(rule.own or rule.target not in ("devices", "mounts") for rule in self.rules)
+        return not any(rule.shares for rule in self.rules)
 
     @property
     def pre_start_required(self) -> bool:
@@ -69,8 +60,7 @@ class Declaration:
     def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
         """Put together what a container receives, and check that it is there. Blocks.
 
-        Raises:
-            AllocationError: A device is unknown, unhealthy, gone or refused; the text names it.
+        The error for a device that is unknown, unhealthy, gone or refused names it.
         """
         host_paths = HostPaths(self.files, self.policy)
         try:
@@ -79,14 +69,12 @@ class Declaration:
                 self._present(snapshot, device_id, host_paths)
                 for device_id in names.natural(names.distinct(advertised_ids))
             ]
-            whole = combine(self.rules, self.constants, devices, advertised_ids)
-            self._check_names(whole)
-            checked = _on_host(whole, host_paths)
+            checked = host_paths.checked(self._combined(self.rules, devices, advertised_ids))
             if self.resource.inject != "cdi":
                 return checked
             # What is in the CDI spec is named, what is not is given: never both.
             own = tuple(rule for rule in self.rules if not rule.in_cdi_spec)
-            rest = combine(own, self.constants, devices, advertised_ids)
+            rest = self._combined(own, devices, advertised_ids)
             cdi_devices = tuple(device.cdi_name for device in devices if device.cdi_name)
             return replace(
                 rest,
@@ -100,31 +88,24 @@ class Declaration:
     def alone(self, device: HostDevice, rules: Rules) -> Allocation:
         """Return what a container receives by these rules for one device alone; pure.
 
-        Raises:
-            AllocationError: It cannot be put together; the text is meant for the device's health.
+        The text of an error, such as a refusal, is meant for the device's health.
         """
-        return combine(rules, self.constants, (device,), (device.id,))
-
-    def name_refusal(self, allocation: Allocation) -> str | None:
-        """Return why an answer may not be given, by the names in it; ``None`` where it may."""
-        if not self.policy.enforced:
-            return None
-        return next(self.policy.name_refusals(allocation), None)
-
-    def _check_names(self, allocation: Allocation) -> None:
-        if refusal := self.name_refusal(allocation):
-            raise AllocationError(refusal)
+        return self._combined(rules, (device,), (device.id,))
 
     def checked(self, allocation: Allocation) -> Allocation:
-        """Return an allocation as `allocate` would, if it is there and allowed. Blocks.
-
-        Raises:
-            AllocationError: A path does not exist, or is refused.
-        """
+        """Return an allocation as `allocate` would, if it is there and allowed. Blocks."""
         try:
-            return _on_host(allocation, HostPaths(self.files, self.policy))
+            return HostPaths(self.files, self.policy).checked(allocation)
         except AllocationError as error:
             raise AllocationError(f"{self.resource.name}: {error}") from None
+
+    def _combined(
+        self, rules: Rules, devices: Iterable[HostDevice], advertised_ids: Iterable[str]
+    ) -> Allocation:
+        whole = combine(rules, self.constants, devices, advertised_ids)
+        if self.policy.enforced and (refused := self.policy.refused_names(whole)):
+            raise AllocationError(refused[0])
+        return whole
 
     def _check_shares(self, advertised_ids: Iterable[str]) -> None:
         """Refuse more shares of one device than a container may have: the last resort."""
@@ -133,10 +114,8 @@ class Declaration:
             return
         for device_id, shares in Counter(map(names.without_share, advertised_ids)).items():
             if shares > most:
-                raise AllocationError(
-                    f"{shares} shares of device {device_id}, but maxPerContainer is {most} and no "
-                    "other device had one free"
-                )
+                limit = f"maxPerContainer is {most} and no other device had one free"
+                raise AllocationError(f"{shares} shares of device {device_id}, but {limit}")
 
     def _present(self, snapshot: Snapshot, device_id: str, host_paths: HostPaths) -> HostDevice:
         """Return a device if each of its nodes exists and is still of its kind."""
@@ -150,13 +129,3 @@ class Declaration:
             if problem := host_paths.node_problem(node, same_number=in_cdi_spec):
                 raise AllocationError(f"device {device_id}: {problem}")
         return device
-
-
-def _on_host(allocation: Allocation, host_paths: HostPaths) -> Allocation:
-    devices = host_paths.present(allocation.devices)
-    return replace(
-        allocation,
-        devices=devices,
-        mounts=host_paths.present(allocation.mounts),
-        numbers=host_paths.numbers(devices),
-    )

@@ -1,32 +1,71 @@
 """What a configuration may ask for: editing it must not give control of the node.
 
 Without flags, containers may be given only character devices below ``/dev`` of classes that are
-known to be safe (`device_classes`). Everything else needs a flag, and each flag adds to that.
+known to be safe. Everything else needs a flag, and each flag adds to that.
+
+The class of a device node is what a container that has it can do, by what the kernel says of it:
+its subsystem in sysfs, and in the subsystem misc the kernel's own name of the device. Never by its
+name: anybody who may create nodes chooses that. ``docs/devices.md`` has a table.
 """
 
 import fnmatch
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
-from devhost.allocation.device_classes import MEMORY, UNKNOWN, DeviceClass, DeviceClasses
 from devhost.allocation.rules import Target
-from devhost.hostfs.block_use import BlockUse
 from devhost.hostfs.files import HostFiles, is_in_dev
-from devhost.hostfs.mounts import Number
-from devhost.immutable import immutable
+from devhost.hostfs.sysfs import Number, SysfsTree, ancestors, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
-from devhost.model.device import FileKind
 from devhost.model.hardware import vendor_product
+from devhost.model.immutable import immutable
 
-_BLOCK: Final = DeviceClass("block")
+# What containers may be given without a flag.
+SAFE: Final = frozenset(
+    {
+        *("null", "tty-usb", "video4linux", "media", "cec", "lirc", "dvb", "sound"),
+        *("drm", "kfd", "nvidia", "accel", "apex", "hailo_chardev", "uacce"),
+        *("infiniband_verbs", "vfio", "vfio-dev", "gpio", "iio", "counter", "pps"),
+        *("gnss", "wwan", "ppp"),
+    }
+)
+SAFE_MISC: Final = frozenset({"kvm", "tun", "fuse", "vfio", "hw_random", "rdma_cm", "sgx_enclave"})
+_MEMORY: Final = "memory"
+_MEM: Final = {**dict.fromkeys((3, 5, 7, 8, 9), "null"), 11: "kmsg"}
+_MEM_MAJOR, _MISC_MAJOR = 1, 10
+# Majors, and minors of misc, that Linux assigns for good: for NVIDIA's driver, which is not in
+# sysfs, and for a --root without one.
+_ASSIGNED: Final = {
+    81: "video4linux",
+    108: "ppp",
+    116: "sound",
+    166: "tty-usb",
+    188: "tty-usb",
+    189: "usb",
+    195: "nvidia",
+    226: "drm",
+}
+_ASSIGNED_MISC: Final = {183: "hw_random", 196: "vfio", 200: "tun", 229: "fuse", 232: "kvm"}
 _MEMORY_PATHS: Final = ("/dev/mem", "/dev/kmem", "/dev/port")
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
-# Symlinks that nearly every machine has.
-_USUAL_LINKS: Final = {"/var/run/": "/run/", "/var/lock/": "/run/lock/"}
+_LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
 # By which the container runtimes of NVIDIA, AMD, Habana and Ascend add devices.
 _RUNTIME_VARIABLES: Final = ("NVIDIA_*", "ASCEND_*", "*_VISIBLE_DEVICES")
+
+
+@immutable
+class DeviceClass:
+    """The class of a device node; of a raw USB node also its ``vendor:product``."""
+
+    name: str
+    safe: bool = False  # without a flag
+    usb_id: str = ""
+
+
+BLOCK: Final = DeviceClass("block")
+_UNKNOWN: Final = DeviceClass("unknown")
 
 
 @immutable
@@ -36,7 +75,6 @@ class Policy:
     Attributes:
         allow_paths: Globs on resolved host paths of mounts, and of files that not everybody may
             read; ``*`` also matches ``/``.
-        allow_exec: Whether a configuration may run commands.
         enforced: Whether asking for more is refused; otherwise it is a warning.
         allow_devices: Classes of devices, ``vendor:product`` of raw USB nodes, and globs on
             resolved paths of device nodes.
@@ -78,86 +116,66 @@ class Policy:
     @property
     def allows_block(self) -> bool:
         """Whether any block device may be allowed."""
-        return bool(self._node_globs or _BLOCK.name in self.allow_devices)
+        return bool(self._node_globs or BLOCK.name in self.allow_devices)
 
     @property
     def _node_globs(self) -> tuple[str, ...]:
         return tuple(one for one in self.allow_devices if "/" in one)
 
-    def _allows_node(self, path: str) -> bool:
-        return _matches(path, self._node_globs)
-
     def _names_node(self, path: str) -> bool:
         return path in self.allow_devices and not set("*?[") & set(path)
 
-    def _allows_class(self, found: DeviceClass) -> bool:
-        ids = (one.lower() for one in self.allow_devices if ":" in one)
-        return found.safe or found.name in self.allow_devices or _matches(found.usb_id, ids)
+    def refused_path(self, path: str, *, mount: bool) -> str | None:
+        """Return why a host path may not be in a configuration as it is written, or ``None``.
 
-    def written_refusal(self, path: str, *, mount: bool) -> str | None:
-        """Return why a host path as written may not be given to a container.
-
-        `refusal` says the rest, once it is known where the path leads.
+        Where it leads is judged when that is known.
         """
         plain = posixpath.normpath(path)
+        usual = next((to + plain[len(at) :] for at, to in _LINKS if plain.startswith(at)), plain)
+        if plain in _MEMORY_PATHS and not mount:
+            return self.refused_node(plain, DeviceClass(_MEMORY))
+        globs = self.allow_paths if mount else ("/dev", "/dev/*", *self._node_globs)
+        if _matches(plain, globs) or _matches(usual, globs):
+            return None
         if mount:
-            if self.allows_path(plain) or self.allows_path(_usually(plain)):
-                return None
             return f"mounts need --allow-path '{path}'"
-        if plain in _MEMORY_PATHS:
-            return None if self._names_node(plain) else _refused_memory(plain)
-        if not path.startswith("/dev/"):
-            if self._allows_node(plain) or self._allows_node(_usually(plain)):
-                return None
-            return f"{path} is not below /dev: it needs --allow-device '{path}'"
-        return None
+        return f"{path} is not below /dev: it needs --allow-device '{path}'"
 
-    def refusal(self, realpath: str, *, mount: bool) -> str | None:
-        """Return why a host path that is no device node may not be given to others, or ``None``.
+    def refused_file(self, realpath: str, *, mount: bool) -> str | None:
+        """Return why a real path that is no device node may not be given to others, or ``None``.
 
-        Args:
-            realpath: The host path with ``..`` and links resolved.
-            mount: Whether it is mounted rather than an argument of a command.
+        What is no ``mount`` is an argument of a command.
         """
         if self.allows_path(realpath):
             return None
         what = "mounts of" if mount else "files such as"
         return f"{what} {realpath} need --allow-path '{realpath}'"
 
-    def node_refusal(self, path: str, found: DeviceClass, use: str | None = None) -> str | None:
-        """Return why a device node may not be given to a container, or ``None``.
+    def refused_node(self, path: str, found: DeviceClass, use: str | None = None) -> str | None:
+        """Return why a device node, by its real path, may not be given to a container, or ``None``.
 
-        Args:
-            path: The host path with ``..`` and links resolved.
-            found: Its class.
-            use: Why a block device is in use by the host.
+        A block device may be in ``use`` by the host.
         """
         if self.trusted or self._names_node(path):
             return None
-        if found.name == MEMORY:
-            return _refused_memory(path)
+        if found.name == _MEMORY:
+            return f"{path} is of class memory: it needs --allow-device '{path}', without wildcards"
         if use is not None:
-            return (
-                f"{path} is in use by the host ({use}): it needs --allow-device '{path}', without "
-                "wildcards"
-            )
-        if self._allows_node(path):
+            needed = f"it needs --allow-device '{path}', without wildcards"
+            return f"{path} is in use by the host ({use}): {needed}"
+        if _matches(path, self._node_globs):
             return None
         if not is_in_dev(path):
             return f"{path} is not below /dev: it needs --allow-device '{path}'"
-        if found.name != UNKNOWN and self._allows_class(found):
+        ids = (one.lower() for one in self.allow_devices if ":" in one)
+        named = found.name in self.allow_devices or _matches(found.usb_id, ids)
+        if found.safe or (named and found != _UNKNOWN):
             return None
-        by_path = found.name in (UNKNOWN, _BLOCK.name)
-        flag = f"'{path}'" if by_path else found.usb_id or found.name
+        flag = f"'{path}'" if found in (_UNKNOWN, BLOCK) else found.usb_id or found.name
         return f"{path} is of class {found.name}: it needs --allow-device {flag}"
 
-    def name_refusal(self, target: Target, name: str) -> str | None:
-        """Return why a resource may not use a name in ``allocate``, or ``None``.
-
-        Args:
-            target: The list of ``allocate``.
-            name: A variable, an annotation's key, or a CDI device; others are not judged here.
-        """
+    def refused_name(self, target: Target, name: str) -> str | None:
+        """Return why a variable, annotation or CDI device may not be given, or ``None``."""
         if target == "annotations" and not _matches(name, self.allow_annotations):
             return f"annotation {name} needs --allow-annotation '{name}'"
         if target == "cdi" and not _matches(name, self.allow_cdi):
@@ -167,40 +185,80 @@ class Policy:
             return f"by {name} a container runtime adds devices: it needs --allow-cdi '{name}'"
         return None
 
-    def name_refusals(self, allocation: Allocation) -> Iterator[str]:
-        """Yield why parts of an answer may not be given, by their names."""
-        used: tuple[tuple[Target, tuple[str, ...]], ...] = (
-            ("env", tuple(allocation.envs)),
-            ("annotations", tuple(allocation.annotations)),
+    def refused_names(self, allocation: Allocation) -> list[str]:
+        """Return why an answer may not be given, by the names in it."""
+        used: tuple[tuple[Target, Iterable[str]], ...] = (
+            ("env", allocation.envs),
+            ("annotations", allocation.annotations),
             ("cdi", allocation.cdi_devices),
         )
-        for target, keys in used:
-            for name in keys:
-                if reason := self.name_refusal(target, name):
-                    yield reason
+        found = (self.refused_name(target, name) for target, keys in used for name in keys)
+        return [reason for reason in found if reason]
 
 
-class NodeRules:
-    """What the policy says of device nodes that are there.
+class DeviceClasses:
+    """Says of which class device nodes are, by their numbers.
 
-    It asks the kernel once for each number: a new one for each scan, Allocate, check and step.
+    It reads links and attributes that take no device's lock, each once, and opens no device.
     """
 
-    def __init__(self, files: HostFiles, policy: Policy) -> None:
-        self._policy = policy
-        self._classes, self._use = DeviceClasses(files), BlockUse(files)
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._sysfs: SysfsTree | None = None  # many hosts have no nodes to judge
 
-    def refusal(self, realpath: str, kind: FileKind, number: Number) -> str | None:
-        """Return why a device node may not be used, or ``None``. Blocks.
+    def of(self, number: Number) -> DeviceClass:
+        """Return the class of a character device. Blocks."""
+        major, minor = number
+        if major == _MEM_MAJOR:  # whatever sysfs says
+            return _class(_MEM.get(minor, _MEMORY))
+        if self._sysfs is None:
+            self._sysfs = sysfs_by_number(self._files)
+        place = self._sysfs.of_number("char", number)
+        subsystem = self._sysfs.linked(f"{place}/subsystem") if place else None
+        if place is None or subsystem is None:
+            return self._assigned(major, minor)
+        name = posixpath.basename(place)
+        match subsystem:
+            case "tty":
+                every = ancestors(posixpath.dirname(place))
+                above = {self._sysfs.linked(f"{one}/subsystem") for one in every}
+                kind = "tty-serial" if any(above) else "tty"
+                return _class("tty-usb" if "usb" in above else kind)
+            case "misc":
+                return DeviceClass(name, safe=name in SAFE_MISC)
+            case "usb":
+                files = ("idVendor", "idProduct")
+                vendor, product = (self._sysfs.text(f"{place}/{one}") for one in files)
+                return DeviceClass("usb", usb_id=f"{vendor}:{product}" if vendor else "")
+            case "vfio" | "vfio-dev" if name.startswith("noiommu"):
+                return DeviceClass("vfio-noiommu")
+        return _class(subsystem)
 
-        Args:
-            realpath: The host path with ``..`` and links resolved.
-            kind: What it is.
-            number: Its major and minor.
-        """
-        if kind is FileKind.BLOCK:
-            return self._policy.node_refusal(realpath, _BLOCK, self._use.of(number))
-        return self._policy.node_refusal(realpath, self._classes.of(number))
+    def _assigned(self, major: int, minor: int) -> DeviceClass:
+        """Return the class of a device that is not in sysfs."""
+        if major == _MISC_MAJOR:
+            name = _ASSIGNED_MISC.get(minor, _UNKNOWN.name)
+            return DeviceClass(name, safe=name in SAFE_MISC)
+        if major in _ASSIGNED:
+            return _class(_ASSIGNED[major])
+        proc = "/proc/devices"
+        text = _text(self._files.to_local(proc)) or _text(proc)
+        for line in text.partition("Block devices:")[0].splitlines():
+            number, _, driver = line.strip().partition(" ")
+            if number == str(major) and driver.startswith("nvidia-"):
+                return _class("nvidia" if driver == "nvidia-uvm" else driver)
+        return _UNKNOWN
+
+
+def _class(name: str) -> DeviceClass:
+    return DeviceClass(name, safe=name in SAFE)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def path_glob_problem(glob: str) -> str | None:
@@ -232,15 +290,3 @@ VALUE_PROBLEMS: Final[Mapping[str, Callable[[str], str | None]]] = {
 
 def _matches(text: str, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
-
-
-def _refused_memory(path: str) -> str:
-    return f"{path} is of class {MEMORY}: it needs --allow-device '{path}', without wildcards"
-
-
-def _usually(path: str) -> str:
-    """Resolve the usual symlinks in a path, without reading the host."""
-    for link, target in _USUAL_LINKS.items():
-        if path.startswith(link):
-            return target + path.removeprefix(link)
-    return path

@@ -1,28 +1,20 @@
 """The variables of templates: their names, and where their values come from; pure.
 
-A new variable of a node, or of a resource, is added in this file alone. What a source gives by
-itself, such as a pattern's named groups, is in `Node.variables`. ``${index}`` and ``${count}``
-are known only when a container gets devices: `devhost.allocation.declaration.combine` fills them
-in, and for preStart `devhost.allocation.pre_start.numbered`.
+What a source gives by itself, such as a pattern's named groups, is in `Node.variables`. When a
+container gets devices, `devhost.allocation.rules.combine` and `pre_start.numbered` know the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from devhost.model.device import FileState, Node
-from devhost.model.template import Template
+from devhost.errors import AllocationError
+from devhost.model.device import FileState, HostDevice, Node
+from devhost.model.template import MissingVariableError, Template
 
+# From a path of the host to the path at which a reader sees it.
 ToLocal = Callable[[str], str]
-"""From a path of the host to the path at which a reader sees it."""
-
+# Nodes of a device, and what is at their paths now.
 Seen = Sequence[tuple[Node, FileState]]
-"""Nodes of a device, and what is at their paths now."""
-
-_FILE_VALUES: Final[Mapping[str, Callable[[Node, FileState, ToLocal], str]]] = {
-    "path": lambda node, _state, to_local: to_local(node.path),
-    "realpath": lambda _node, state, to_local: to_local(state.realpath),
-}
-_PATHS: Final = frozenset({"path", "realpath"})  # of them, those that are the node's path
 
 
 def constants(resource: str, node_name: str) -> dict[str, str]:
@@ -45,8 +37,8 @@ LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directo
 SYSFS_VARIABLES: Final = frozenset(
     {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
 )
-PATH_VARIABLES: Final = frozenset({*_PATHS, "syspath", *LINK_VARIABLES})  # of a node, with slashes
-FILE_VARIABLES: Final = frozenset(_FILE_VALUES)  # a token has none of them
+FILE_VARIABLES: Final = frozenset({"path", "realpath"})  # a token has none of them
+PATH_VARIABLES: Final = FILE_VARIABLES | {"syspath", *LINK_VARIABLES}  # of a node, with slashes
 LATE_VARIABLES: Final = frozenset({"index", "count"})
 CONTAINER_VARIABLES: Final = frozenset({*constants("", ""), "count"})  # every other is a device's
 NODE_VARIABLES: Final = frozenset({"id", "name", "index", *FILE_VARIABLES})
@@ -55,7 +47,7 @@ BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
 
 def names_paths(argv: Iterable[Template]) -> bool:
     """Whether a command is given paths of a device's nodes."""
-    return any(name.rpartition(".")[2] in _PATHS for text in argv for name in text.names)
+    return any(name.rpartition(".")[2] in FILE_VARIABLES for text in argv for name in text.names)
 
 
 def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:
@@ -75,14 +67,10 @@ def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:
 def variables(
     node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
 ) -> dict[str, str]:
-    """Return what a node gives to templates.
+    """Return what a node gives to templates; its device's ID may still be looked for (``None``).
 
-    Args:
-        node: The node.
-        device_id: Its device's ID; ``None`` while that is looked for.
-        nodes: All nodes of the device. One with a role gives ``${role.path}`` and so on; of
-            several with one role the node itself, or the first.
-        to_local: Applied to paths.
+    Of all `nodes` of the device, one with a role gives ``${role.path}`` and so on; of several with
+    one role the node itself, or the first.
     """
     values = _own(node, to_local)
     if device_id is not None:
@@ -94,17 +82,39 @@ def variables(
     return values
 
 
+def arguments(
+    texts: Sequence[Template],
+    device: HostDevice,
+    constants: Mapping[str, str],
+    to_local: ToLocal = str,
+) -> tuple[tuple[str, ...], ...]:
+    """Render the arguments of a step or check for each node of a device, equal results once."""
+    results: dict[tuple[str, ...], None] = {}
+    for node in device.nodes:
+        values = {**constants, **variables(node, device.id, device.nodes, to_local)}
+        try:
+            words = tuple(text.render(values) for text in texts)
+        except MissingVariableError as error:
+            raise AllocationError(str(error)) from None
+        for text, word in zip(texts, words, strict=True):
+            if word.startswith("-") and text.opening is not None:
+                raise AllocationError(f"the argument {text} would be an option: {word!r}")
+        results[words] = None
+    return tuple(results)
+
+
 def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
-    state = node.state
-    if state is None:
-        values = {"name": node.name, **node.variables}
-        if node.hardware is None or not node.path:
-            return values
-        return {**values, "path": node.path, "realpath": node.path}  # the kernel has it
-    links = {name: to_local(link) for name, link in _links(node).items()}
-    values = {"name": node.path.rpartition("/")[2], **node.variables, **links}
-    for name, value in _FILE_VALUES.items():
-        values[name] = value(node, state, to_local)
+    if (state := node.state) is not None:
+        return {
+            "name": node.path.rpartition("/")[2],
+            **node.variables,
+            **{name: to_local(link) for name, link in _links(node).items()},
+            "path": to_local(node.path),
+            "realpath": to_local(state.realpath),
+        }
+    values = {"name": node.name, **node.variables}
+    if node.hardware is not None and node.path:  # the kernel has it
+        values |= {"path": node.path, "realpath": node.path}
     return values
 
 

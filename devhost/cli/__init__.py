@@ -1,4 +1,4 @@
-"""The command line: one file per command, without logic."""
+"""The command line: a command is looked up when it is used."""
 
 import importlib
 import os
@@ -33,9 +33,10 @@ class _Lazy(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"devhost.cli.{name}_command")
-        command: click.Command = module.command
-        return command
+        file = {"schema": "validate", "convert": "init"}.get(name, name)
+        module = importlib.import_module(f"devhost.cli.{file}_command")
+        found: click.Command = getattr(module, "command" if file == name else name)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

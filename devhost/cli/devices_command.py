@@ -1,6 +1,6 @@
 """``devhost devices``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,50 +10,36 @@ from devhost.cli import output as printer
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
-    from devhost.discovery.machine import Described, DeviceRow, Machine
+    from devhost.discovery.machine import Described, Machine
 
 
-_SUBSYSTEMS = (
-    ("usb", "USB devices."),
-    ("pci", "PCI functions."),
-    ("tty", "Serial ports."),
-    ("block", "Disks."),
+_subsystem_options = options.together(
+    *(
+        click.option(f"--{name}", "subsystems", flag_value=name, multiple=True, help=text)
+        for name, text in (
+            ("usb", "USB devices."),
+            ("pci", "PCI functions."),
+            ("tty", "Serial ports."),
+            ("block", "Disks."),
+        )
+    ),
+    click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem."),
 )
 
 
-def _subsystem_options(command: Callable[..., None]) -> Callable[..., None]:
-    any_of_them = click.option(
-        "--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem."
-    )
-    command = any_of_them(command)
-    for name, text in reversed(_SUBSYSTEMS):
-        flag = click.option(f"--{name}", "subsystems", flag_value=name, multiple=True, help=text)
-        command = flag(command)
-    return command
-
-
 @click.command(
-    "devices",
-    epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error.",
+    "devices", epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error."
 )
 @click.argument("what", required=False)
 @_subsystem_options
 @click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
 @options.root_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Output format; yaml: an entry of `resources` that offers exactly this device.",
+@options.output_option(
+    *("text", "json", "yaml"),
+    text="Output format; yaml: an entry of `resources` that offers exactly this device.",
 )
 def command(
-    what: str | None,
-    subsystems: tuple[str, ...],
-    everything: bool,
-    root: str,
-    output: str,
+    what: str | None, subsystems: tuple[str, ...], everything: bool, root: str, output: str
 ) -> None:
     """Show the devices of this host, or one in full.
 
@@ -65,7 +51,7 @@ def command(
 
     if output == "yaml" and what is None:
         raise click.UsageError("-o yaml needs a device")
-    machine = Machine(HostFiles(options.real_root(root)))
+    machine = Machine(HostFiles(root))
     if machine.problem is not None:
         printer.fail(machine.problem)
     if what is None:
@@ -83,75 +69,65 @@ def meant(machine: "Machine", what: str) -> "list[Described]":
 
 
 def _show(machine: "Machine", found: "Sequence[Described]", output: str) -> None:
-    match output:
-        case "json":
-            printer.print_json([_as_json(one) for one in found])
-        case "yaml":
-            from devhost.discovery.entries import EntryWriter
-            from devhost.drafts.draft import resource_lines
+    if output == "json":
+        printer.print_json([_as_json(machine, one) for one in found])
+    elif output == "yaml":
+        from devhost.drafts.draft import resource_lines
+        from devhost.drafts.entries import entries
 
-            for entry in EntryWriter(machine).of(found):
-                for line in resource_lines(entry):
-                    printer.echo(line)
-        case _:
-            for number, one in enumerate(found):
-                if number:
-                    printer.echo()
-                _print(one)
+        for entry in entries(machine, found):
+            for line in resource_lines(entry.resource):
+                printer.echo(line)
+    else:
+        for number, one in enumerate(found):
+            if number:
+                printer.echo()
+            _print(machine, one)
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
-    tables: dict[str, list[DeviceRow]] = {}
-    for one in subsystems or ("usb", "pci"):
-        read = {"usb": machine.usb_rows, "pci": machine.pci_rows}.get(one)
-        tables[one] = list(read() if read else machine.subsystem_rows(one))
+    tables = {one: list(machine.rows(one)) for one in subsystems or ("usb", "pci")}
     if output == "json":
-        shown = {name: [dict(row.values) for row in rows] for name, rows in tables.items()}
-        printer.print_json(shown)
+        printer.print_json({name: [row for row, _ in rows] for name, rows in tables.items()})
         return
     for number, (name, rows) in enumerate(tables.items()):
-        some = [row for row in rows if everything or (row.plain and _counts(row, subsystems))]
+        some = [row for row, hidden in rows if everything or not hidden]
         if number:
             printer.echo()
         if some:
-            headings = list(some[0].values)
-            printer.print_table(headings, [list(row.values.values()) for row in some])
-        hidden = len(rows) - len(some)
-        if hidden or not some:
-            left = f"{hidden} left out (--all)." if hidden else "none."
-            printer.echo(f"{name}: {left}")
+            printer.print_table(list(some[0]), [list(row.values()) for row in some])
+        left = len(rows) - len(some)
+        if left or not some:
+            printer.echo(f"{name}: {f'{left} left out (--all).' if left else 'none.'}")
 
 
-def _counts(row: "DeviceRow", subsystems: Sequence[str]) -> bool:
-    """Whether a function is worth a line where nobody has asked for PCI."""
-    return bool(subsystems) or "PCI" not in row.values or row.values["NODES"] != "-"
-
-
-def _print(one: "Described") -> None:
-    node, state = one.node, one.state
+def _print(machine: "Machine", one: "Described") -> None:
+    node, state, owners = one.node, one.state, machine.owners(one)
     title = f"/dev/{node.file}" if node and node.file else node.name if node else ""
     if node is None and one.owner is not None:
-        title = one.owner.syspath.rpartition("/")[2]
-    if state is not None and state.number is not None:
-        title += f" ({state.kind.value} {state.number[0]}:{state.number[1]}, {one.permissions})"
+        title = one.owner.name
+    if state is not None and owners is not None and state.number is not None:
+        number = f"{state.kind.value} {state.number[0]}:{state.number[1]}"
+        title += f" ({number}, {owners[0]} {state.mode:04o})"
     printer.echo(title)
-    for name, value in one.variables.items():
-        printer.wrapped(f"{name:<17}  {printable(value)}", "  ", " " * 21)
-    if one.nodes:
-        names = ", ".join(n.file or n.name for n in one.nodes)
-        printer.wrapped(f"{'nodes':<17}  {names}", "  ", " " * 21)
-    above = ", ".join(f"{name} ({subsystem})" for name, subsystem in one.parents)
-    if above:
-        printer.wrapped(f"{'above it':<17}  {above}", "  ", " " * 21)
+    lines = {
+        **one.variables,
+        "nodes": ", ".join(n.file or n.name for n in one.nodes),
+        "above it": ", ".join(f"{name} ({subsystem})" for name, subsystem in one.parents),
+    }
+    for name, value in lines.items():
+        if value:
+            printer.wrapped(f"{name:<17}  {printable(value)}", "  ", " " * 21)
 
 
-def _as_json(one: "Described") -> dict[str, Any]:
+def _as_json(machine: "Machine", one: "Described") -> dict[str, Any]:
+    owners = machine.owners(one)
     return {
         "node": f"/dev/{one.node.file}" if one.node and one.node.file else None,
         "number": list(one.state.number) if one.state and one.state.number else None,
         "mode": f"{one.state.mode:04o}" if one.state else None,
-        "uid": one.permissions.uid if one.permissions else None,
-        "gid": one.permissions.gid if one.permissions else None,
+        "uid": owners[1] if owners else None,
+        "gid": owners[2] if owners else None,
         "variables": dict(one.variables),
         "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
         "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],

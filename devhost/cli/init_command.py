@@ -1,33 +1,76 @@
-"""``devhost init``."""
+"""``devhost init`` and ``devhost convert``: they write a configuration."""
 
+import os
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from devhost.cli import draft_options, options
+from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.cli.devices_command import meant
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
+    from devhost.drafts.conversion import ForeignDevice
     from devhost.drafts.draft import DraftEntry
-    from devhost.hostfs.files import HostFiles
+
+
+def _domain(_context: click.Context, _option: click.Parameter, domain: str | None) -> str | None:
+    """Refuse what cannot be the domain of a resource."""
+    from devhost.model.names import resource_name_problem
+
+    if domain is not None and (problem := resource_name_problem(f"{domain}/x")):
+        raise click.BadParameter(problem)
+    return domain
+
+
+draft_options = options.together(
+    click.option("--domain", callback=_domain, help="Domain of the resource names."),
+    click.option(
+        "-o",
+        "--output",
+        default="-",
+        show_default="standard output",
+        type=options.FILE,
+        help="File to write.",
+    ),
+    click.option("--force", is_flag=True, help="Overwrite the file of -o."),
+)
+
+
+def check_output(output: str, *, force: bool) -> None:
+    """Exit with status 1 if the file exists and may not be overwritten."""
+    if output != "-" and not force and os.path.lexists(output):
+        printer.fail(f"{output} exists; overwrite it with --force")
+
+
+def write(text: str, output: str) -> None:
+    """Write a configuration; exit with status 1 on failure."""
+    if output == "-":
+        for line in text.splitlines():
+            printer.echo(line)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        printer.fail(f"{output}: {error.strerror}")
+
+
+def note_next(output: str, root: str = "/") -> None:
+    """Print what to do next."""
+    file = "FILE" if output == "-" else output
+    printer.note(f"next: devhost plan {file}{f' --root {root}' if root != '/' else ''}")
 
 
 @click.command("init", epilog="Exit status: 0 success, 1 no such device, or FILE exists.")
 @click.argument("what", nargs=-1, metavar="[WHAT...]")
-@draft_options.draft_options
+@draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
 @options.root_option
 def command(
-    what: tuple[str, ...],
-    domain: str | None,
-    output: str,
-    force: bool,
-    yes: bool,
-    root: str,
+    what: tuple[str, ...], domain: str | None, output: str, force: bool, yes: bool, root: str
 ) -> None:
     """Write a configuration for the devices of this host.
 
@@ -36,37 +79,88 @@ def command(
     disks, network interfaces, keyboards. On a terminal, asks for each. Equal devices are one
     resource.
     """
+    from devhost.discovery.machine import Machine
     from devhost.drafts import host
+    from devhost.drafts.entries import DOMAIN
     from devhost.hostfs.files import HostFiles
 
-    draft_options.check_output(output, force=force)
-    files = HostFiles(options.real_root(root))
+    check_output(output, force=force)
+    files = HostFiles(root)
     try:
-        found = host.refused(_entries(files, what), files)
+        machine = Machine(files)
+        chosen = [device for one in what for device in meant(machine, one)] if what else None
+        found = host.offers(files, domain or DOMAIN, chosen)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or what) and sys.stdin.isatty() and sys.stderr.isatty():
         found = [one for one in found if _is_wanted(one)]
-    draft_options.write(host.text(found, domain or host.DOMAIN), output, force=force)
+    write(host.text(found, domain or DOMAIN), output)
     offered = sum(one.active for one in found)
     left = len(found) - offered
     more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"
     printer.note(f"{offered} resource{'s' * (offered != 1)}{more if left else ''}")
-    draft_options.note_next(output, root)
-
-
-def _entries(files: "HostFiles", what: Sequence[str]) -> "list[DraftEntry]":
-    """Return entries for what is meant; exit with status 1 if there is no such device."""
-    from devhost.discovery.machine import Machine
-    from devhost.drafts.host import entries
-
-    if not what:
-        return entries(files)
-    machine = Machine(files)
-    return entries(files, [device for one in what for device in meant(machine, one)])
+    note_next(output, root)
 
 
 def _is_wanted(one: "DraftEntry") -> bool:
     for comment in one.comments:
         printer.note(printable(comment))
     return click.confirm("Include it?", default=True, err=True)
+
+
+@click.command(
+    "convert",
+    epilog="Exit status: 0 success, 1 nothing to convert, or with --strict a setting that was not "
+    "carried over, 2 usage error.",
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
+@draft_options
+@click.option("--strict", is_flag=True, help="Fail if a setting is not carried over.")
+def convert(
+    files: tuple[str, ...], domain: str | None, output: str, force: bool, strict: bool
+) -> None:
+    """Convert settings of generic-device-plugin.
+
+    FILE is its configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
+    '-' is standard input. Resources keep their names, so that pods need no change.
+    """
+    from devhost.drafts import conversion, draft
+    from devhost.loading.loader import loads
+
+    check_output(output, force=force)
+    entries = conversion.converted([one for file in files for one in _found(file)], domain)
+    count, lost = sum(bool(one.resource) for one in entries), conversion.lost(entries)
+    for one in lost:
+        printer.note(f"not carried over: {one}")
+    if not count:
+        printer.fail("nothing was converted")
+    text = draft.text([f"Converted by `devhost convert` from {', '.join(files)}."], entries)
+    write(text, output)
+    loaded = loads(text, "<converted>" if output == "-" else output)
+    printer.print_problems([one for one in loaded.problems if "--allow-" in one.message])
+    printer.note(
+        f"{count} resource{'s' * (count != 1)} converted, "
+        f"{len(lost)} setting{'s' * (len(lost) != 1)} not carried over"
+    )
+    note_next(output)
+    sys.exit(1 if strict and lost else 0)
+
+
+def _found(file: str) -> "list[ForeignDevice]":
+    """Return the devices of the plugin in a file; exit with status 1 if there are none."""
+    from devhost.drafts.conversion import found
+    from devhost.loading.loader import read
+    from devhost.loading.syntax import TreeError, decoded
+
+    try:
+        devices = found(decoded(read(file)))
+    except OSError as error:
+        printer.fail(f"{file}: cannot be read: {error.strerror or error}")
+    except TreeError as error:
+        printer.fail(f"{file}:{error.line}:{error.column}: {error}")
+    if not devices:
+        printer.fail(
+            f"{file}: no devices of generic-device-plugin; if they are in the templates of a "
+            "chart, use the output of `helm template` or `kubectl get daemonset NAME -o yaml`"
+        )
+    return devices

@@ -5,70 +5,83 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
-from devhost.cli import completion, output
-from devhost.cli.listen_options import listen_options
+from devhost.cli import output
+from devhost.observe.address import Address
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Decorator = Callable[[_Command], _Command]
 T = TypeVar("T")
 
 
-class _Root(click.Path):
-    """An existing directory; a hung filesystem is an error."""
+class _PathName(click.ParamType[Any]):
+    """A path that the shell completes. It is not accessed: a hung filesystem would block.
 
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
-        return within_time("--root", lambda: super(_Root, self).convert(value, param, ctx))
+    Its name, such as ``directory``, is what stands for it in the help.
+    """
+
+    def __init__(self, name: str, made: Callable[[str], Any] = str) -> None:
+        self.name, self._made = name, made
+
+    def convert(self, value: Any, *_: object) -> Any:
+        return self._made(value)
+
+    def shell_complete(
+        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="dir" if self.name == "directory" else "file")]
 
 
-DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
-config_argument = click.argument(
-    "config",
-    envvar="DEVHOST_CONFIG",
-    default=DEFAULT_CONFIG,
-    metavar="[CONFIG]",
-    shell_complete=completion.files,
-)
-root_option = click.option(
-    "--root",
-    default="/",
-    envvar="DEVHOST_ROOT",
-    show_envvar=True,
-    show_default=True,
-    type=_Root(exists=True, file_okay=False),
-    help="Directory where the host's files are mounted. Paths in the configuration are the "
-    "host's, without it.",
-)
-node_name_option = click.option(
-    "--node-name",
-    default=socket.gethostname,
-    envvar="DEVHOST_NODE_NAME",
-    show_envvar=True,
-    help="Name of the node. Default: the host name.",
-)
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Output format; the JSON format is stable.",
-)
-table_output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "wide", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Output format: wide has all columns. The shape of json and yaml is stable.",
-)
+FILE: Final = _PathName("file")
+_SOCKET: Final = _PathName("socket", Path)
+_DIRECTORY: Final = _PathName("directory", Path)
+
+
+def together(*options: _Decorator[Any]) -> _Decorator[Any]:
+    """Return a decorator that adds options in this order."""
+
+    def add(command: _Command) -> _Command:
+        for one in reversed(options):
+            command = one(command)
+        return command
+
+    return add
+
+
+def option(flag: str, text: str, *, name: str | None = None, **more: Any) -> _Decorator[Any]:
+    """Return an option that a variable sets, too: ``--log-level`` and ``DEVHOST_LOG_LEVEL``."""
+    variable = f"DEVHOST_{flag.removeprefix('--').upper().replace('-', '_')}"
+    more["show_default"] = isinstance(more.get("default"), str) and bool(more["default"])
+    flags = (flag, name) if name else (flag,)
+    return click.option(*flags, envvar=variable, show_envvar=True, help=text, **more)
+
+
+def within_time(option: str, check: Callable[[], T]) -> T:
+    """Return the result of a check of an option's path; exit if it fails or hangs."""
+    from devhost.watch.threads import PATIENCE_S, in_time
+
+    try:
+        return in_time(check, PATIENCE_S)
+    except TimeoutError:
+        output.fail(f"{option}: filesystem did not respond within {PATIENCE_S:g} s")
+    except OSError as error:
+        path = f"{error.filename}: " if error.filename else ""
+        output.fail(f"{option}: {path}{error.strerror}")
+
+
+def _directory(_context: click.Context, _option: click.Parameter, path: str) -> str:
+    """Return the absolute path of an existing directory, with links resolved."""
+    if not within_time("--root", lambda: os.path.isdir(path)):
+        raise click.BadParameter(f"{path!r} is not a directory")
+    return within_time("--root", lambda: os.path.realpath(path))
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -78,42 +91,73 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
     return name
 
 
-class Command(click.Command):
-    """A command that shows in a section of its own what flags allow a configuration."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options with their help."""
-        allowing: list[tuple[str, str]] = []
-        others: list[tuple[str, str]] = []
-        for option in self.get_params(ctx):
-            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
-            if record is not None:
-                (allowing if str(option.name).startswith("allow_") else others).append(record)
-        with formatter.section("Options"):
-            formatter.write_dl(others)
-        with formatter.section(_ALLOWED):
-            formatter.write_dl(allowing)
+def address_option(flag: str, text: str, default: str = "") -> _Decorator[Any]:
+    """Return an option for an address; empty means the default, or none."""
+    return option(flag, text, default=default, metavar="ADDRESS", callback=_address)
 
 
-_ALLOWED: Final = (
-    "What the configuration may use (repeatable; or DEVHOST_ALLOW_PATH and so on, split at spaces)"
+def _address(_context: click.Context, parameter: click.Parameter, text: str) -> Address | None:
+    text = text or str(parameter.default or "")
+    try:
+        return Address.parse(text) if text else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
+config_argument = click.argument(
+    "config", envvar="DEVHOST_CONFIG", default=DEFAULT_CONFIG, metavar="[CONFIG]", type=FILE
 )
-# By the end of a flag's name: the field of `Policy`, what a value is, the help.
+root_option = option(
+    "--root",
+    "Directory where the host's files are mounted. Paths in the configuration are the host's, "
+    "without it.",
+    default="/",
+    type=_PathName("directory"),
+    callback=_directory,
+)
+node_name_option = option(
+    "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
+)
+as_if_allowed_option = click.option(
+    "--as-if-allowed",
+    is_flag=True,
+    help="Only warn of what `run` would refuse without a flag --allow-….",
+)
+
+
+def output_option(
+    *formats: str, text: str = "Output format; the JSON format is stable."
+) -> Callable[[_Command], _Command]:
+    """Return ``-o``; the first format is the default."""
+    kind = click.Choice(formats)
+    return click.option(
+        "-o", "--output", type=kind, default=formats[0], show_default=True, help=text
+    )
+
+
+table_output_option: _Decorator[Any] = output_option(
+    *("text", "wide", "json", "yaml"),
+    text="Output format: wide has all columns. The shape of json and yaml is stable.",
+)
+
+
+# ── what a configuration may use ──
+
+# By field of `Policy`: what a value is, and the help.
 _ALLOW: Final = {
-    "path": (
-        "allow_paths",
+    "allow_paths": (
         "GLOB",
         "Mounts, and what not every user may read. No pod may be able to write there.",
     ),
-    "device": (
-        "allow_devices",
+    "allow_devices": (
         "WHAT",
         "Nodes by class, USB vendor:product, or path. No pod may be able to write there.",
     ),
-    "resource": ("allow_resources", "NAME", "Resources that other plugins serve, too."),
-    "cdi": ("allow_cdi", "GLOB", "CDI devices, and variables that add devices."),
-    "annotation": ("allow_annotations", "GLOB", "Annotation keys."),
-    "exec": ("allow_exec", "", "Run commands, and change the modes of nodes."),
+    "allow_resources": ("NAME", "Resources that other plugins serve, too."),
+    "allow_cdi": ("GLOB", "CDI devices, and variables that add devices."),
+    "allow_annotations": ("GLOB", "Annotation keys."),
+    "allow_exec": ("", "Run commands, and change the modes of nodes."),
 }
 
 
@@ -130,6 +174,14 @@ def _allowable(
     return values
 
 
+def _allow_option(field: str, value: str, text: str) -> _Decorator[Any]:
+    flag = f"--{field.removesuffix('s').replace('_', '-')}"
+    if not value:
+        return option(flag, text, is_flag=True)
+    text = f"{text} Repeatable, in the variable split at spaces."
+    return option(flag, text, name=field, multiple=True, metavar=value, callback=_allowable)
+
+
 def trust_options(command: _Command) -> _Command:
     """Add the options ``--allow-…``; the command gets them as ``policy``."""
 
@@ -137,163 +189,84 @@ def trust_options(command: _Command) -> _Command:
     def with_policy(*arguments: Any, **chosen: Any) -> Any:
         from devhost.allocation.policy import Policy
 
-        allowed = {key: chosen.pop(key) for key in [*chosen] if key.startswith("allow_")}
-        return command(*arguments, policy=Policy(**allowed), **chosen)
+        policy = Policy(**{field: chosen.pop(field) for field in _ALLOW})
+        return command(*arguments, policy=policy, **chosen)
 
-    decorated: Any = with_policy
-    for name, (field, value, text) in reversed(_ALLOW.items()):
-        option = functools.partial(
-            click.option,
-            f"--allow-{name}",
-            field,
-            envvar=f"DEVHOST_ALLOW_{name.upper()}",
-            help=text,
-        )
-        if value:
-            decorated = option(multiple=True, metavar=value, callback=_allowable)(decorated)
-        else:
-            decorated = option(is_flag=True)(decorated)
-    return cast("_Command", decorated)
+    some = (_allow_option(field, *shown) for field, shown in _ALLOW.items())
+    return cast("_Command", together(*some)(with_policy))
 
 
-as_if_allowed_option = click.option(
-    "--as-if-allowed",
-    is_flag=True,
-    help="Only warn of what `run` would refuse without a flag --allow-….",
+# ── what `run`, `try` and programs with the library share ──
+
+kubelet_options = together(
+    option(
+        "--plugin-dir",
+        "Kubelet's device plugin directory.",
+        default="/var/lib/kubelet/device-plugins",
+        type=_DIRECTORY,
+    ),
+    option(
+        "--state-dir",
+        "Directory for state that is kept across restarts: under which names pods were given "
+        "devices, the pods that devices were prepared for (both shared by all instances on the "
+        "node), and the last good configuration, for a start with an invalid one.",
+        type=_DIRECTORY,
+    ),
+    option(
+        "--last-good",
+        "File in --state-dir for the last good configuration. Instances that share the directory "
+        "need a name each.",
+        default="last-good.yaml",
+        metavar="NAME",
+        callback=_file_name,
+    ),
+    option(
+        "--pod-resources",
+        "Kubelet's pod-resources socket, to know which pods have devices: "
+        "/var/lib/kubelet/pod-resources/kubelet.sock.",
+        type=_SOCKET,
+    ),
+    option(
+        "--assume-free",
+        "Without --pod-resources: assume that no pod has a device under its former resource name "
+        "or ID once that has left kubelet's list. For a drained node.",
+        is_flag=True,
+    ),
+    option(
+        "--cdi-dir",
+        "Directory where container runtimes look for CDI specs.",
+        default="/var/run/cdi",
+        type=_DIRECTORY,
+    ),
 )
-
-
-def _holder_options(command: _Command) -> _Command:
-    """Add ``--pod-resources`` and ``--assume-free``; see `kubelet_options` on paths."""
-    for option in reversed(
-        (
-            click.option(
-                "--pod-resources",
-                envvar="DEVHOST_POD_RESOURCES",
-                show_envvar=True,
-                type=Path,
-                metavar="SOCKET",
-                shell_complete=completion.files,
-                help="Kubelet's pod-resources socket, to know which pods have devices: "
-                "/var/lib/kubelet/pod-resources/kubelet.sock.",
-            ),
-            click.option(
-                "--assume-free",
-                is_flag=True,
-                envvar="DEVHOST_ASSUME_FREE",
-                show_envvar=True,
-                help="Without --pod-resources: assume that no pod has a device under its former "
-                "resource name or ID once that has left kubelet's list. For a drained node.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def kubelet_options(command: _Command) -> _Command:
-    """Add the directories and sockets of kubelet, container runtimes and this process.
-
-    Not as `click.Path`, which accesses the path: a hung filesystem would block the start.
-    """
-    for option in reversed(
-        (
-            click.option(
-                "--plugin-dir",
-                default="/var/lib/kubelet/device-plugins",
-                envvar="DEVHOST_PLUGIN_DIR",
-                show_envvar=True,
-                show_default=True,
-                type=Path,
-                metavar="DIRECTORY",
-                shell_complete=completion.directories,
-                help="Kubelet's device plugin directory.",
-            ),
-            click.option(
-                "--state-dir",
-                envvar="DEVHOST_STATE_DIR",
-                show_envvar=True,
-                type=Path,
-                metavar="DIRECTORY",
-                shell_complete=completion.directories,
-                help="Directory for state that is kept across restarts: under which names pods "
-                "were given devices, the pods that devices were prepared for (both shared by all "
-                "instances on the node), and the last good configuration, for a start with an "
-                "invalid one.",
-            ),
-            click.option(
-                "--last-good",
-                envvar="DEVHOST_LAST_GOOD",
-                show_envvar=True,
-                metavar="NAME",
-                default="last-good.yaml",
-                show_default=True,
-                callback=_file_name,
-                help="File in --state-dir for the last good configuration. Instances that "
-                "share the "
-                "directory need a name each.",
-            ),
-            _holder_options,
-            click.option(
-                "--cdi-dir",
-                default="/var/run/cdi",
-                envvar="DEVHOST_CDI_DIR",
-                show_envvar=True,
-                show_default=True,
-                type=Path,
-                metavar="DIRECTORY",
-                shell_complete=completion.directories,
-                help="Directory where container runtimes look for CDI specs.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def host_options(command: _Command) -> _Command:
-    """Add the options that ``run`` and ``try`` share."""
-    for option in reversed(
-        (
-            root_option,
-            node_name_option,
-            trust_options,
-            listen_options,
-            click.option(
-                "--log-format",
-                type=click.Choice(["json", "text"]),
-                envvar="DEVHOST_LOG_FORMAT",
-                show_envvar=True,
-                help="Log format. Default: text if stderr is a terminal, otherwise json.",
-            ),
-            click.option(
-                "--log-level",
-                type=click.Choice(["debug", "info", "warning", "error"]),
-                default="info",
-                envvar="DEVHOST_LOG_LEVEL",
-                show_envvar=True,
-                show_default=True,
-                help="Minimum level of log messages.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def real_root(root: str) -> str:
-    """Return a root as an absolute path with links resolved."""
-    return within_time("--root", lambda: os.path.realpath(root))
-
-
-def within_time(option: str, check: Callable[[], T]) -> T:
-    """Return the result of a check of an option's path; exit if it fails or hangs."""
-    from devhost.threads import PATIENCE_S, in_time
-
-    try:
-        return in_time(check, PATIENCE_S)
-    except TimeoutError:
-        output.fail(f"{option}: filesystem did not respond within {PATIENCE_S:g} s")
-    except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        output.fail(f"{option}: {path}{error.strerror}")
+host_options = together(
+    root_option,
+    node_name_option,
+    trust_options,
+    address_option(
+        "--listen",
+        "Serve metrics and probes over HTTP on HOST:PORT, or :PORT for all addresses. Off by "
+        "default.",
+    ),
+    address_option(
+        "--status-listen",
+        "Serve the status page, and the data for `devhost status`, over HTTP. Who can connect can "
+        "read it: prefer 127.0.0.1:PORT. Off by default.",
+    ),
+    option(
+        "--metrics-devices",
+        "Add a metric series for each device that a pod has, with the pod's name.",
+        is_flag=True,
+    ),
+    option(
+        "--log-format",
+        "Log format. Default: text if stderr is a terminal, otherwise json.",
+        type=click.Choice(["json", "text"]),
+    ),
+    option(
+        "--log-level",
+        "Minimum level of log messages.",
+        default="info",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+    ),
+)

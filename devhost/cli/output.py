@@ -1,4 +1,4 @@
-"""The output of commands: problems, tables, JSON.
+"""The output of commands: lines, tables, JSON, problems of configurations.
 
 Names of files and devices may have any characters. None that moves the cursor, turns the text
 around or cannot be seen gets out of here as it is.
@@ -6,26 +6,25 @@ around or cannot be seen gets out of here as it is.
 
 import json
 import os
-import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn, TextIO
 
 import click
 
-from devhost.cli import tables
-from devhost.errors import Problem
-from devhost.model.names import printable
+from devhost.errors import Excerpt, Problem
+from devhost.model.names import printable, without_share
 
-if TYPE_CHECKING:
-    from devhost.plan import Change
-    from devhost.report import ResourceReport
-
-_CANDIDATES_MAX = 20  # of a source
-_COLUMNS = 80
-_UNFOLDED = 2**31 - 1  # columns; the most that libyaml knows
+_COLUMNS: Final = 80
+_UNFOLDED: Final = 2**31 - 1  # columns; the most that libyaml knows
+_WIDTH_MIN: Final = 40
+_WIDTH_MAX: Final = 100  # longer lines are hard to read
+_TAB: Final = 4
+_COLORS: Final = {"error": "red", "warning": "yellow"}
 
 
 def echo(line: str = "") -> None:
@@ -36,6 +35,18 @@ def echo(line: str = "") -> None:
 def note(line: str) -> None:
     """Print a line to standard error."""
     click.echo(printable(line), err=True)
+
+
+def fail(message: str) -> NoReturn:
+    """Print an error and exit with status 1."""
+    note(f"devhost: {message}")
+    sys.exit(1)
+
+
+def print_warnings(texts: Iterable[str]) -> None:
+    """Print warnings about the command line."""
+    for text in texts:
+        note(f"warning: {text}")
 
 
 def _print(text: str) -> None:
@@ -67,32 +78,16 @@ def print_value(value: Any, output: str) -> None:
     _print(yaml.dump(value, Dumper=dumper, sort_keys=False, width=_UNFOLDED).rstrip())
 
 
-def print_warnings(texts: Iterable[str]) -> None:
-    """Print warnings about the command line."""
-    for text in texts:
-        click.echo(f"warning: {text}", err=True)
-
-
-def problems_json(problems: Sequence[Problem]) -> dict[str, Any]:
-    """Return the shape of ``validate -o json``."""
-    valid = all(problem.severity != "error" for problem in problems)
-    return {"valid": valid, "problems": [problem.as_json() for problem in problems]}
-
-
-def fail(message: str) -> NoReturn:
-    """Print an error and exit with status 1."""
-    note(f"devhost: {message}")
-    sys.exit(1)
-
-
-def resource_hint(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'x'?`` for a resource that there is not, or an empty string."""
+def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") -> None:
+    """Exit with status 1 if a wanted name is not known; say which is near."""
     from devhost.model.spelling import nearest
 
     # Most have the domain in common, which would make all of them near.
     by_last_part = {one.rpartition("/")[2]: one for one in known}
-    near = nearest(name.rpartition("/")[2], by_last_part)
-    return f"; did you mean '{by_last_part[near]}'?" if near else ""
+    for name in sorted({*wanted}.difference(known)):
+        near = by_last_part.get(nearest(name.rpartition("/")[2], by_last_part))
+        hint = f"; did you mean '{near}'?" if near else ""
+        fail(f"no resource {name}{where}{hint}")
 
 
 def print_nothing(node_name: str) -> None:
@@ -100,12 +95,7 @@ def print_nothing(node_name: str) -> None:
     note(f"devhost: no resources for node {node_name} (--node-name)")
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: a heading, and a line for each row."""
-    heading, *lines = tables.aligned(headings, [[printable(cell) for cell in row] for row in rows])
-    _print(click.style(heading, bold=True) if on_a_terminal() and colors() else heading)
-    for line in lines:
-        _print(line)
+# ── a terminal ──
 
 
 def colors() -> bool:
@@ -123,100 +113,103 @@ def on_a_terminal() -> bool:
     return bool(sys.stdout and sys.stdout.isatty())
 
 
-def print_reports(
-    reports: "Sequence[ResourceReport]",
-    node_name: str,
-    *,
-    everything: bool = False,
-    wide: bool = False,
-) -> None:
-    """Print what a host would advertise, as text; every candidate that was looked at, if asked."""
-    if not reports:
-        print_nothing(node_name)
-    for number, report in enumerate(reports):
-        if number:
-            echo()
-        shown = report.as_json()
-        echo(f"{shown['name']}: {shown['allocatable']} of {shown['capacity']} allocatable")
-        if shown["error"]:
-            echo(f"  error: {shown['error']}")
-        for warning in shown["warnings"]:
-            echo(f"  warning: {warning}")
-        if shown["devices"]:
-            _print_devices(shown["devices"], wide=wide)
-        for skipped in shown["skipped"]:
-            echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
-        for explained in shown.get("explain", ()):
-            _print_explained(explained, everything=everything)
-        if "allocation" in shown:
-            print_allocation(shown["allocation"])
-
-
-def _print_explained(explained: dict[str, Any], *, everything: bool) -> None:
-    """Print what a source has looked at."""
-    wrapped(f"sources[{explained['source']}]: {explained['summary']}", "  ", "    ")
-    candidates = explained["candidates"]
-    shown = candidates if everything else candidates[:_CANDIDATES_MAX]
-    for one in shown:
-        label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
-        paths = ", ".join(one["paths"]) if one["taken"] else ""
-        text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
-        wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
-    hidden = len(candidates) - len(shown) + explained["other"]
-    if hidden:
-        echo(f"  and {hidden} more{'' if everything else ' (--all)'}")
-
-
 def wrapped(text: str, first: str, other: str) -> None:
-    """Print a text in lines of at most 80 columns, or of a narrower terminal's.
+    """Print a text in lines of at most 80 columns; they begin with `first`, then with `other`."""
+    columns = min(_COLUMNS, shutil.get_terminal_size().columns) if on_a_terminal() else _COLUMNS
+    for line in _folded(text, columns, first, other):
+        echo(line.rstrip())
 
-    Args:
-        text: The text.
-        first: What the first line begins with.
-        other: What the others begin with.
-    """
-    for line in textwrap.wrap(
-        text,
-        _columns(),
+
+def _folded(text: str, columns: int, first: str = "", other: str = "    ") -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        columns,
         initial_indent=first,
         subsequent_indent=other,
         break_on_hyphens=False,
         break_long_words=False,
-    ):
-        echo(line.rstrip())
+    )
 
 
-def _columns() -> int:
-    return min(_COLUMNS, shutil.get_terminal_size().columns) if on_a_terminal() else _COLUMNS
+# ── tables as kubectl prints them: a line for each row, nothing folded or cut ──
 
 
-def _print_devices(devices: Sequence[dict[str, Any]], *, wide: bool) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print aligned columns, with something in every cell but the last of a row."""
+    lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
+    lines = [[*(cell or "-" for cell in line[:-1]), line[-1]] for line in lines]
+    widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        padded = (
+            cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True)
+        )
+        text = "   ".join(padded).rstrip()
+        bold = number == 0 and on_a_terminal() and colors()
+        _print(click.style(text, bold=True) if bold else text)
+
+
+def cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    some = (one for one in text if unicodedata.category(one) not in ("Mn", "Me"))
+    return sum(2 if unicodedata.east_asian_width(one) in ("W", "F") else 1 for one in some)
+
+
+def print_resource(
+    shown: Mapping[str, Any], held: Mapping[str, str] | None = None, *, wide: bool
+) -> None:
+    """Print a resource of `-o json`, and the pods that have each device, where that is known."""
+    counts = f"{shown['allocatable']} of {shown['capacity']} allocatable"
+    if shown.get("missing"):
+        counts += f", {shown['missing']} missing"
+    state = f"{shown['state']} since {shown['since']}, " if "state" in shown else ""
+    echo(f"{shown['name']}: {state}{counts}")
+    for heading in ("reason", "error"):
+        if shown.get(heading):
+            echo(f"  {heading}: {shown[heading]}")
+    for warning in shown["warnings"]:
+        echo(f"  warning: {warning}")
+    if shown["devices"]:
+        _print_devices(shown["devices"], held, wide=wide)
+    for skipped in shown["skipped"]:
+        echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
+
+
+def pods(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the pods that have each device or a share of it."""
+    found: dict[str, set[str]] = {}
+    for advertised, names in holders.items():
+        found.setdefault(without_share(advertised), set()).update(names)
+    return {device_id: ", ".join(sorted(names)) for device_id, names in found.items()}
+
+
+def _print_devices(
+    devices: Sequence[Mapping[str, Any]], held: Mapping[str, str] | None, *, wide: bool
+) -> None:
     columns = {
         "DEVICE": [device["id"] for device in devices],
         "HEALTH": [device["health"] for device in devices],
+        "HELD BY": [(held or {}).get(device["id"], "") for device in devices],
         "NUMA": [",".join(map(str, device["numaNodes"])) for device in devices],
         "PATHS": [", ".join(device["paths"]) for device in devices],
-        "REASON": [device["reason"] or "" for device in devices],
+        "CHECKED": [(device.get("checked") or {}).get("at", "") for device in devices],
+        "REASON": [device["reason"] or _last_check(device.get("checked")) for device in devices],
     }
-    if not wide and not any(columns["NUMA"]):
-        del columns["NUMA"]
-    print_table(list(columns), list(zip(*columns.values(), strict=True)))
+    if held is None:
+        del columns["HELD BY"]
+    if not wide:
+        columns = {name: some for name, some in columns.items() if any(some) and name != "CHECKED"}
+    print_table(list(columns), zip(*columns.values(), strict=True))
 
 
-def print_allocation(allocation: dict[str, Any]) -> None:
-    """Print what a container would receive."""
-    if allocation["error"]:
-        echo(f"  allocation: {allocation['error']}")
-        return
-    echo(f"  a container with {', '.join(allocation['deviceIds']) or 'no devices'} receives")
-    for line in received(allocation):
-        echo(f"    {line}")
-    if "cdiSpec" in allocation:
-        _print_cdi(allocation["cdiSpec"])
-    for step in allocation["preStart"]:
-        how = "once per pod" if step["every"] == "holder" else "at every start"
-        value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])
-        echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")
+def _last_check(checked: Mapping[str, Any] | None) -> str:
+    """Return the result of the last checks of a device that is healthy all the same."""
+    if checked is None:
+        return ""
+    if checked["unknown"]:
+        return f"not checked: {checked['unknown']}"
+    return f"last check failed: {checked['failure']}" if checked["failure"] else ""
 
 
 def received(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -228,42 +221,80 @@ def received(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"device {paths} ({device['permissions']})"
     for mount in answer["mounts"]:
         mode = "read-only" if mount["readOnly"] else "read-write"
-        paths = f"{mount['hostPath']} at {mount['containerPath']}"
-        yield f"mount {paths} ({mode})"
+        yield f"mount {mount['hostPath']} at {mount['containerPath']} ({mode})"
     for key, value in answer["annotations"].items():
         yield f"annotation {key}={value}"
     for name in answer["cdiDevices"]:
         yield f"cdi {name}"
 
 
-def _print_cdi(spec: dict[str, Any]) -> None:
-    """Print the edits of the devices of a CDI spec."""
-    for device in spec["devices"]:
-        edits = device["containerEdits"]
-        for text in edits.get("env", ()):
-            echo(f"      {device['name']}: env {text}")
-        for node in edits.get("deviceNodes", ()):
-            host = node.get("hostPath", node["path"])
-            echo(f"      {device['name']}: device {host} as {node['path']} ({node['permissions']})")
-        for mount in edits.get("mounts", ()):
-            mode = "read-only" if "ro" in mount["options"] else "read-write"
-            paths = f"{mount['hostPath']} at {mount['containerPath']}"
-            echo(f"      {device['name']}: mount {paths} ({mode})")
+# ── problems: for people on a terminal, one line each for everything else ──
 
 
-def changes_json(changes: "Iterable[Change]") -> list[dict[str, Any]]:
-    """Return the shape of ``plan --against -o json``, which is stable."""
-    return [
-        {"name": change.name, "action": change.action.value, "reasons": list(change.reasons)}
-        for change in changes
-    ]
+def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
+    """Print problems: with their source on a terminal, else ``file:line:column: …`` each."""
+    stream: TextIO | None = sys.stderr if err else sys.stdout
+    write = note if err else echo
+    if stream is None or not stream.isatty():
+        for problem in problems:
+            write(str(problem))
+    elif problems:
+        columns = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
+        color = None if colors() else False  # where it is False, click takes colors out
+        for problem in problems:
+            text = "\n".join(described(problem, columns))
+            click.echo(f"{text}\n", err=err, color=color)
+        click.echo(click.style(summary(problems), bold=True), err=err, color=color)
 
 
-def print_changes(changes: "Iterable[Change]") -> None:
-    """Print what a change of the configuration would do, with one row per reason."""
-    rows = [
-        [change.name, change.action.value, reason]
-        for change in changes
-        for reason in change.reasons or ("",)
-    ]
-    print_table(["RESOURCE", "ACTION", "REASON"], rows)
+def described(problem: Problem, columns: int) -> Iterator[str]:
+    """Yield the lines for a terminal: what is wrong, where, and the source line with a mark."""
+
+    def tinted(text: str) -> str:
+        return click.style(text, fg=_COLORS[problem.severity], bold=True)
+
+    severity = f"{problem.severity}:"
+    where = f"{problem.file}:{problem.line}:{problem.column}:"
+    text = "\n".join(_folded(f"{where} {severity} {problem.message}", columns))
+    yield text.replace(severity, tinted(severity), 1)
+    if problem.path or problem.resource:
+        of = f" of {problem.resource}" if problem.resource else ""
+        yield from _folded(f"    in {problem.path}{of}", columns)
+    if problem.excerpt is not None:
+        line = str(problem.excerpt.line or "")
+        gutter = max(len(line), 4)
+        source, begin, length = _marked(problem.excerpt, columns - gutter - 3)
+        yield f"{line:>{gutter}} | {source}"
+        yield f"{'':{gutter}} | {' ' * begin}{tinted('^' * length)}"
+
+
+def summary(problems: Sequence[Problem]) -> str:
+    """Return ``3 errors, 1 warning in 2 files``."""
+    found = Counter(problem.severity for problem in problems)
+    counts = [f"{count} {severity}{'s' * (count > 1)}" for severity, count in sorted(found.items())]
+    files = {problem.file for problem in problems}
+    where = f"{len(files)} files" if len(files) > 1 else printable(files.pop())
+    return f"{', '.join(counts)} in {where}"
+
+
+def _marked(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
+    """Return the part of a source line that fits, and where the mark below it is, how long."""
+    shown: list[str] = []
+    widths: list[int] = []
+    for character in excerpt.text:
+        if character == "\t":
+            shown.append(" " * (_TAB - sum(widths) % _TAB))
+        else:
+            shown.append(printable(character))
+        widths.append(cells(shown[-1]))
+    first, last = 0, len(shown)
+    while sum(widths[first:last]) > columns - 2:  # what is left out becomes an ellipsis
+        if first < excerpt.start and sum(widths[first : excerpt.start]) > columns // 3:
+            first += 1
+        else:
+            last -= 1
+    before = "…" if first else ""
+    after = "…" if last < len(shown) else ""
+    begin = len(before) + sum(widths[first : excerpt.start])
+    length = sum(widths[excerpt.start : min(excerpt.end, last)])
+    return f"{before}{''.join(shown[first:last])}{after}", begin, max(length, 1)

@@ -1,22 +1,21 @@
 """``devhost plan``."""
 
 import os
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
 import click
 
 from devhost.allocation.policy import Policy
-from devhost.cli import completion, options
+from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.problems import print_problems
 from devhost.model.config import Config
 from devhost.model.names import resource_name_problem
 
-if TYPE_CHECKING:
-    from devhost.report import ResourceReport
+_CANDIDATES_MAX: Final = 20  # of a source
 
 _allocate_option = click.option(
     "--allocate",
@@ -27,7 +26,7 @@ _allocate_option = click.option(
 _against_option = click.option(
     "--against",
     metavar="OLD",
-    shell_complete=completion.files,
+    type=options.FILE,
     help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
     "without reading the host.",
 )
@@ -41,7 +40,6 @@ _all_option = click.option(
 
 @click.command(
     "plan",
-    cls=options.Command,
     epilog="Exit status: 0 success (also without devices), 1 invalid configuration, failed source "
     "or impossible allocation, 2 usage error.",
 )
@@ -76,8 +74,8 @@ def command(
 
     With --against: what a running devhost would do if its configuration changed.
     """
+    from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles
-    from devhost.report import report
 
     config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
@@ -87,33 +85,22 @@ def command(
         _compare((against, config), names, policy, node_name, output)
         return
     (loaded,) = _loaded([config], policy)
-    wanted = {"": names, "--allocate: ": requests}
-    _check_names(wanted, loaded, node_name, config)
+    known = [one.name for one in loaded.resources if one.applies_to(node_name)]
+    printer.check_names([*names, *requests], known, f" for this node in {config}")
     judging = replace(policy, enforced=not as_if_allowed)
-    files = HostFiles(options.real_root(root), judging.shown_paths)
+    files = HostFiles(root, judging.shown_paths)
     # All are scanned: whose a node is depends on the other resources.
     reports = report(loaded, files, judging, node_name, requests, explained=explain)
     if names:
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
-    _show(reports, node_name, output, everything=everything)
+    if not reports and output in ("text", "wide"):
+        printer.print_nothing(node_name)
+    _print_all([one.as_json() for one in reports], output, everything=everything)
     sys.exit(1 if any(one.failed for one in reports) else 0)
 
 
-def _show(
-    reports: "Sequence[ResourceReport]", node_name: str, output: str, *, everything: bool
-) -> None:
-    if output in ("json", "yaml"):
-        printer.print_value({"resources": [one.as_json() for one in reports]}, output)
-    else:
-        printer.print_reports(reports, node_name, everything=everything, wide=output == "wide")
-
-
 def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Tell names of resources from the file before them, which may be left out.
-
-    Raises:
-        click.UsageError: A name cannot be that of a resource.
-    """
+    """Tell names of resources from the file before them, which may be left out."""
     is_file = config.endswith((".yaml", ".yml")) or os.path.lexists(config)
     if not is_file and resource_name_problem(config) is None:
         names = (config, *names)
@@ -124,25 +111,13 @@ def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str
     return config, names
 
 
-def _check_names(
-    wanted: Mapping[str, Iterable[str]], loaded: Config, node_name: str, file: str
-) -> None:
-    """Exit with status 1 if there is no resource of a name, by option, for this node."""
-    known = {one.name for one in loaded.resources if one.applies_to(node_name)}
-    for option, names in wanted.items():
-        for name in names:
-            if name not in known:
-                hint = printer.resource_hint(name, known)
-                printer.fail(f"{option}no resource {name} for this node in {file}{hint}")
-
-
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
     """Load configurations and print all problems; exit with status 1 if one is invalid."""
     from devhost.loading.loader import load
 
     printer.print_warnings(policy.warnings)
     found = [load(file, policy) for file in files]
-    print_problems([problem for loaded in found for problem in loaded.problems])
+    printer.print_problems([problem for loaded in found for problem in loaded.problems])
     configs = [loaded.config for loaded in found if loaded.config is not None]
     if len(configs) < len(found):
         sys.exit(1)
@@ -150,27 +125,27 @@ def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
 
 
 def _compare(
-    files: tuple[str, str],
-    names: Sequence[str],
-    policy: Policy,
-    node_name: str,
-    output: str,
+    files: tuple[str, str], names: Sequence[str], policy: Policy, node_name: str, output: str
 ) -> None:
-    from devhost.plan import changes
+    from devhost.model.changes import changes
 
     old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
     before, after = _loaded(files, policy)
     found = changes(before, after, node_name)
-    if missing := {*names} - {one.name for one in found}:
-        hint = printer.resource_hint(min(missing), [one.name for one in found])
-        printer.fail(f"no resource {min(missing)} for this node in {old} and {new}{hint}")
+    where = f" for this node in {old} and {new}"
+    printer.check_names(names, [one.name for one in found], where)
     found = tuple(one for one in found if not names or one.name in names)
     if output in ("json", "yaml"):
-        printer.print_value(printer.changes_json(found), output)
-    else:
-        printer.print_changes(found)
+        shown = [
+            {"name": one.name, "action": one.action.value, "reasons": list(one.reasons)}
+            for one in found
+        ]
+        printer.print_value(shown, output)
+        return
+    rows = [(one.name, one.action.value, why) for one in found for why in one.reasons or ("",)]
+    printer.print_table(["RESOURCE", "ACTION", "REASON"], rows)
 
 
 def _request(text: str) -> tuple[str, str]:
@@ -178,3 +153,57 @@ def _request(text: str) -> tuple[str, str]:
     if not separator or not request:
         raise click.BadParameter(f"{text!r} is not NAME=N or NAME=ID,ID", param_hint="--allocate")
     return name, request
+
+
+def _print_all(shown: Sequence[Mapping[str, Any]], output: str, *, everything: bool) -> None:
+    if output in ("json", "yaml"):
+        printer.print_value({"resources": shown}, output)
+        return
+    for number, one in enumerate(shown):
+        if number:
+            printer.echo()
+        _print(one, everything=everything, wide=output == "wide")
+
+
+def _print(shown: Mapping[str, Any], *, everything: bool, wide: bool) -> None:
+    """Print a resource, what its sources looked at, and an allocation, where asked for."""
+    printer.print_resource(shown, wide=wide)
+    for source in shown.get("explain", ()):
+        printer.wrapped(f"sources[{source['source']}]: {source['summary']}", "  ", "    ")
+        candidates = source["candidates"]
+        some = candidates if everything else candidates[:_CANDIDATES_MAX]
+        for one in some:
+            label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
+            paths = ", ".join(one["paths"]) if one["taken"] else ""
+            text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
+            printer.wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
+        if hidden := len(candidates) - len(some) + source["other"]:
+            printer.echo(f"  and {hidden} more{'' if everything else ' (--all)'}")
+    if allocation := shown.get("allocation"):
+        _print_allocation(allocation)
+
+
+def _print_allocation(allocation: Mapping[str, Any]) -> None:
+    """Print what a container would receive."""
+    if allocation["error"]:
+        printer.echo(f"  allocation: {allocation['error']}")
+        return
+    ids = ", ".join(allocation["deviceIds"]) or "no devices"
+    printer.echo(f"  a container with {ids} receives")
+    for line in printer.received(allocation):
+        printer.echo(f"    {line}")
+    for device in allocation.get("cdiSpec", {}).get("devices", ()):
+        edits = device["containerEdits"]
+        lines = [f"env {text}" for text in edits.get("env", ())]
+        for node in edits.get("deviceNodes", ()):
+            host = node.get("hostPath", node["path"])
+            lines.append(f"device {host} as {node['path']} ({node['permissions']})")
+        for mount in edits.get("mounts", ()):
+            mode = "read-only" if "ro" in mount["options"] else "read-write"
+            lines.append(f"mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
+        for line in lines:
+            printer.echo(f"      {device['name']}: {line}")
+    for step in allocation["preStart"]:
+        how = "once per pod" if step["every"] == "holder" else "at every start"
+        value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])
+        printer.echo(f"    before the start, {how}: {step['device']}: {step['step']} {value}")

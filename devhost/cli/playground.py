@@ -20,7 +20,7 @@ from devhost.host.status import reported
 from devhost.observe import logs
 from devhost.standin.kubelet import AdmissionError
 from devhost.standin.trial import Trial
-from devhost.threads import in_thread
+from devhost.watch.threads import in_thread
 
 _PROMPT: Final = "> "
 _HELP: Final = """\
@@ -35,12 +35,7 @@ _COMMANDS: Final = [line.split(" ")[0] for line in _HELP.splitlines()[:-1]]
 
 
 class Playground:
-    """A trial, and the person who plays with it.
-
-    Args:
-        trial: The host and its kubelet.
-        file: The configuration file, if there is one.
-    """
+    """A trial, and the person who plays with it and with its configuration file, if any."""
 
     def __init__(self, trial: Trial, file: str | None) -> None:
         self._trial, self._file = trial, file
@@ -153,19 +148,11 @@ class Playground:
             self._say(f"{pod} ended")
 
     def _devices(self) -> None:
-        kubelet, runners = self._trial.kubelet, self._trial.host.runners
-        reports = {one.name: reported(one, one.snapshot).as_json() for one in runners}
-        rows = []
-        for name in kubelet.resources():
-            report = reports.get(name, {"devices": ()})
-            reasons = {device["id"]: device["reason"] or "" for device in report["devices"]}
-            for device, health in kubelet.devices(name).items():
-                pods = (pod for pod, has in kubelet.held().items() if device in has.get(name, ()))
-                rows.append([name, device, health, next(pods, ""), reasons.get(device, "")])
-        output.print_table(["RESOURCE", "DEVICE", "HEALTH", "POD", "REASON"], rows)
-        for name, report in reports.items():
-            for text in filter(None, (report["error"], *report["warnings"])):
-                output.echo(f"{name}: {text}")
+        held = self._trial.kubelet.held()
+        for served in self._trial.host.resources:
+            shown = reported(served, served.snapshot).as_json()
+            some = {one: [pod] for pod, has in held.items() for one in has.get(served.name, ())}
+            output.print_resource(shown, output.pods(some), wide=False)
 
     async def _edit(self, file: str) -> None:
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

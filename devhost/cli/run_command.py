@@ -1,4 +1,4 @@
-"""``devhost run``."""
+"""``devhost run``, and how it and ``devhost try`` start."""
 
 import asyncio
 import logging
@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from devhost import __version__, startup_signals
-from devhost.cli import listen_options, options
+from devhost import __version__
+from devhost.cli import options, output
+from devhost.host.process import exit_on_signals, raise_descriptor_limit, until_signal
+from devhost.model.config import Config
 from devhost.observe import logs
 
 _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
+    from devhost.host.config_source import ConfigSource
     from devhost.host.shared import CodeResource
     from devhost.observe.address import Address
 
 
-@click.command(
-    "run", cls=options.Command, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error."
-)
+@click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
 @options.config_argument
 @options.kubelet_options
 @options.host_options
@@ -58,16 +59,15 @@ def run(
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins until SIGTERM."""
     flags = dict(locals())
-    startup_signals.handle_signals()  # also for programs that use the library
+    exit_on_signals()  # also for programs that use the library
     logs.set_up(log_level, log_format)
     _log_start(flags)
     policy = replace(policy, enforced=True)
-    from devhost.cli.first_config import first_config
     from devhost.errors import KubeletError
-    from devhost.host.config.last_good import LastGood
-    from devhost.host.config.source import ConfigSource
-    from devhost.host.process import raise_descriptor_limit, until_signal
-    from devhost.host.supervisor import Host, Settings
+    from devhost.host.config_source import ConfigSource
+    from devhost.host.endpoint import Endpoint, ListenError
+    from devhost.host.host import Host, Settings
+    from devhost.host.state_files import LastGood
     from devhost.hostfs.files import HostFiles
 
     copy = LastGood(state_dir, last_good) if state_dir else None
@@ -75,8 +75,7 @@ def run(
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     first = first_config(source, log=log_format == "json" or not on_terminal)
     raise_descriptor_limit(len(first.resources) + len(plugins))
-    files = HostFiles(options.real_root(root), policy.shown_paths)
-    endpoint = listen_options.endpoint(listen, status_listen, devices=metrics_devices)
+    files = HostFiles(root, policy.shown_paths)
     settings = Settings(
         _usable(plugin_dir),
         node_name,
@@ -89,10 +88,38 @@ def run(
     )
     host = Host(first, settings, source, plugins)
     try:
-        work = endpoint.serve_during(host, host.run())
+        http = Endpoint(listen, status_listen, devices=metrics_devices)
+        work = http.serve_during(host, host.run())
         asyncio.run(until_signal(work, source.reload_asked if source else None))
-    except KubeletError as error:
+    except (KubeletError, ListenError) as error:
         logs.fail(str(error))
+
+
+def first_config(source: "ConfigSource | None", *, log: bool) -> Config:
+    """Return the file's configuration, or the last good one; exit with status 1 without any.
+
+    Its problems are logged, or else printed.
+    """
+    if source is None:
+        return Config(version="v1", resources=())
+    loaded, copy = source.first()
+    problems = loaded.problems + (copy.problems if copy else ())
+    if log:
+        from devhost.host.config_source import log_problems
+
+        log_problems(problems)
+    else:
+        output.print_problems(problems)
+    used = loaded.config or (copy.config if copy else None)
+    if used is None:
+        sys.exit(1)
+    if loaded.config is None:
+        fields = {"file": source.file, "used": source.status.file}
+        what = "unreadable" if source.status.unreadable else "invalid"
+        _LOG.error(
+            "%s configuration, starting with the last good one", what, extra={"fields": fields}
+        )
+    return used
 
 
 def _log_start(flags: Mapping[str, Any]) -> None:
@@ -108,10 +135,7 @@ def _log_start(flags: Mapping[str, Any]) -> None:
 
 
 def _usable(plugin_dir: Path) -> Path:
-    """Return the absolute path of the plugin directory, or exit.
-
-    Links are not resolved, so that a later change of their target takes effect.
-    """
+    """Return the absolute path of the plugin directory, with links as they are, or exit."""
     from devhost.kubelet.resource_lock import path_length_problem
 
     if not options.within_time("--plugin-dir", plugin_dir.is_dir):

@@ -1,19 +1,22 @@
 """``devhost status``."""
 
+import http.client
+import json
 import sys
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import click
 
-from devhost.cli import options, status_output
+from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.listen_options import address
-from devhost.cli.status_client import NotRunningError, of_resources, request
+from devhost.errors import Problem
 from devhost.observe.address import Address
 
-_DEFAULT: Final = "127.0.0.1:9111"
 _NOT_RUNNING: Final = 3
-_LISTS: Final = "; `devhost status` lists what there is"
+_PATIENCE_S: Final = 10.0
+
+StatusJson = dict[str, Any]
 
 
 @click.command(
@@ -21,15 +24,8 @@ _LISTS: Final = "; `devhost status` lists what there is"
     epilog="Exit status: 0 no problems, 1 problems, 2 usage error, 3 no devhost is running.",
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "--status-listen",
-    default=_DEFAULT,
-    envvar="DEVHOST_STATUS_LISTEN",
-    show_envvar=True,
-    show_default=True,
-    metavar="ADDRESS",
-    callback=lambda context, option, text: address(context, option, text or _DEFAULT),
-    help="Address of the status of the running devhost.",
+@options.address_option(
+    "--status-listen", "Address of the status of the running devhost.", "127.0.0.1:9111"
 )
 @options.table_output_option
 def command(names: tuple[str, ...], status_listen: Address, output: str) -> None:
@@ -40,19 +36,69 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     for name in names:
         if ":" in name:
             raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
-
-    try:
-        status = request(status_listen)
-        shown = of_resources(status, names)
-        known = [one["name"] for one in status["resources"]]
-        if missing := {*names}.difference(known):
-            hint = printer.resource_hint(min(missing), known)
-            printer.fail(f"no resource {min(missing)}{hint or _LISTS}")
-    except NotRunningError as error:
-        printer.note(f"devhost: {error}")
-        sys.exit(_NOT_RUNNING)
+    shown = _asked(status_listen.near)
+    printer.check_names(names, [one["name"] for one in shown["resources"]])
+    if names:
+        shown = _of(names, shown)
     if output in ("json", "yaml"):
         printer.print_value(shown, output)
     else:
-        status_output.print_status(shown, wide=output == "wide")
+        _print(shown, wide=output == "wide")
     sys.exit(1 if shown["troubles"] else 0)
+
+
+def _asked(address: Address) -> StatusJson:
+    """Return the status of the devhost at an address; exit with status 3 if there is none."""
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=_PATIENCE_S)
+    reason = "the response is not from devhost"
+    try:
+        # Whatever name leads there: it is not a browser that asks.
+        connection.request("GET", "/status", headers={"Host": "localhost"})
+        answer = connection.getresponse()
+        shown: StatusJson = json.loads(answer.read())
+        if answer.status == http.HTTPStatus.OK and "resources" in shown:
+            return shown
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except (http.client.HTTPException, ValueError, TypeError):
+        pass
+    finally:
+        connection.close()
+    hint = "is it running with --status-listen?"
+    printer.note(f"devhost: cannot reach devhost at {address}: {reason} ({hint})")
+    sys.exit(_NOT_RUNNING)
+
+
+def _of(names: Sequence[str], status: StatusJson) -> StatusJson:
+    """Return a status without other resources and their problems."""
+    others = tuple(f"{one['name']}: " for one in status["resources"] if one["name"] not in names)
+    return status | {
+        "troubles": [one for one in status["troubles"] if not one.startswith(others)],
+        "resources": [one for one in status["resources"] if one["name"] in names],
+    }
+
+
+def _print(shown: StatusJson, *, wide: bool) -> None:
+    """Print a status, with the problems at the end."""
+    for line in _head(shown):
+        printer.echo(line)
+    for resource in shown["resources"]:
+        printer.echo()
+        printer.print_resource(resource, printer.pods(resource["holders"]), wide=wide)
+    if shown["troubles"]:
+        printer.echo()
+        printer.echo("problems:")
+        for trouble in shown["troubles"]:
+            printer.echo(f"  {trouble}")
+
+
+def _head(shown: StatusJson) -> Iterator[str]:
+    ready = "ready" if shown["ready"] else "not ready"
+    yield f"devhost {shown['version']} on {shown['nodeName']}, since {shown['startedAt']}: {ready}"
+    if config := shown["config"]:
+        counts = f"({config['reloads']} reloaded, {config['failures']} rejected)"
+        yield f"configuration {config['file']}, applied {config['appliedAt']} {counts}"
+        for one in config["problems"]:
+            yield f"  {Problem(**one)}"
+    if (holders := shown["kubelet"]["podResources"]) != "known":
+        yield f"pod-resources unavailable: {holders}"

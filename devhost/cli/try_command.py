@@ -1,12 +1,9 @@
 """``devhost try``."""
 
 import asyncio
-import contextlib
-import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from devhost.cli import listen_options, options, output
+from devhost.cli import options, output
+from devhost.cli.run_command import first_config
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
     from devhost.standin.trial import Trial
 
 
-@click.command(
-    "try", cls=options.Command, epilog="Exit status: 0 success, 1 failure, 2 usage error."
-)
+@click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.as_if_allowed_option
@@ -57,11 +53,11 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet."""
-    from devhost.cli.first_config import first_config
     from devhost.discovery.candidates import HOLD_S
-    from devhost.host.config.source import ConfigSource
+    from devhost.host.config_source import ConfigSource
+    from devhost.host.endpoint import Endpoint, ListenError
+    from devhost.host.host import Settings
     from devhost.host.process import raise_descriptor_limit, until_signal
-    from devhost.host.supervisor import Settings
     from devhost.hostfs.files import HostFiles
     from devhost.kubelet.resource_lock import path_length_problem
     from devhost.observe import logs
@@ -72,14 +68,12 @@ def run(
     source = ConfigSource(config, policy) if config is not None else None
     first = first_config(source, log=False)
     raise_descriptor_limit(len(first.resources) + len(plugins))
-    with _temporary_directory() as temporary:
+    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
+        temporary = Path(directory)
         if problem := path_length_problem(temporary):
             logs.fail(f"TMPDIR: {problem}")
         judging = replace(policy, enforced=not as_if_allowed)
-        files = HostFiles(options.real_root(root), judging.shown_paths)
-        endpoint = listen_options.endpoint(
-            *((None, None) if once else (listen, status_listen)), devices=metrics_devices
-        )
+        files = HostFiles(root, judging.shown_paths)
         settings = Settings(
             temporary,
             node_name,
@@ -95,34 +89,20 @@ def run(
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
-        addresses = [f"{what}: {url}" for what, url in endpoint.urls.items()]
-        live = _live(trial, config, addresses)
-        work = endpoint.serve_during(trial.host, live)
+        try:
+            http = Endpoint(listen, status_listen, devices=metrics_devices)
+        except ListenError as error:
+            logs.fail(str(error))
+        for what, url in http.urls.items():
+            output.note(f"devhost: {what}: {url}")
+        work = http.serve_during(trial.host, _live(trial, config))
         asyncio.run(until_signal(work, source.reload_asked if source else None))
 
 
-@contextlib.contextmanager
-def _temporary_directory() -> Iterator[Path]:
-    """Make a directory that is also removed when a signal kills the process."""
-    with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
-
-        def end(number: int, _frame: object) -> None:
-            shutil.rmtree(directory, ignore_errors=True)
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
-            if signal.getsignal(number) is signal.SIG_DFL:  # not where a shell had it ignored
-                signal.signal(number, end)
-        yield Path(directory)
-
-
-async def _live(trial: "Trial", config: str | None, addresses: Sequence[str]) -> None:
+async def _live(trial: "Trial", config: str | None) -> None:
     """Show what happens until cancelled; signals are handled by now."""
     if not trial.names:
         output.print_nothing(trial.host.settings.node_name)
-    for address in addresses:
-        output.note(f"devhost: {address}")
     if config != "-" and _can_ask():
         from devhost.cli.playground import Playground
 

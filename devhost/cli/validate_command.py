@@ -1,4 +1,4 @@
-"""``devhost validate``."""
+"""``devhost validate`` and ``devhost schema``: what is said of a file without a host."""
 
 import sys
 from collections.abc import Sequence
@@ -7,34 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from devhost.cli import completion, options
+from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.problems import print_problems
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
 
 
-@click.command(
-    "validate", cls=options.Command, epilog="Exit status: 0 valid, 1 invalid, 2 usage error."
-)
-@click.argument(
-    "configs", nargs=-1, required=True, metavar="CONFIG...", shell_complete=completion.files
-)
+@click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...", type=options.FILE)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
-    "--enforce",
-    is_flag=True,
-    help="Treat what needs a flag --allow-… as an error, as `run` does.",
+    "--enforce", is_flag=True, help="Treat what needs a flag --allow-… as an error, as `run` does."
 )
-@options.output_option
+@options.output_option("text", "json")
 @options.trust_options
 def command(
-    configs: tuple[str, ...],
-    strict: bool,
-    enforce: bool,
-    output: str,
-    policy: "Policy",
+    configs: tuple[str, ...], strict: bool, enforce: bool, output: str, policy: "Policy"
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
@@ -50,16 +39,16 @@ def command(
     printer.print_warnings(policy.warnings)
     found = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
     problems = [one for _, loaded in found for one in loaded.problems]
-    errors = sum(problem.severity == "error" or strict for problem in problems)
+    valid = not any(problem.severity == "error" or strict for problem in problems)
     if output == "json":
-        shown = printer.problems_json(problems)
-        printer.print_json({**shown, "valid": not errors})
+        shown = [problem.as_json() for problem in problems]
+        printer.print_json({"valid": valid, "problems": shown})
     else:
-        print_problems(problems, err=False)
-        if not errors:
+        printer.print_problems(problems, err=False)
+        if valid:
             for line in _valid(configs, [(file, loaded.name) for file, loaded in found]):
                 printer.note(line)
-    sys.exit(1 if errors else 0)
+    sys.exit(0 if valid else 1)
 
 
 def _valid(files: Sequence[str], found: Sequence[tuple[str, str]]) -> list[str]:
@@ -67,3 +56,11 @@ def _valid(files: Sequence[str], found: Sequence[tuple[str, str]]) -> list[str]:
     if any(name for _, name in found):
         return [f"{file}{name and f': {name}'} is valid" for file, name in found]
     return [f"{len(files)} files are valid" if len(files) > 1 else f"{files[0]} is valid"]
+
+
+@click.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of configuration files, for editors and other tools."""
+    from devhost.loading.schema import json_schema
+
+    printer.print_json(json_schema())

@@ -1,57 +1,31 @@
 """USB devices, PCI functions and the devices of other subsystems: their facts, by option."""
 
 import fnmatch
-import functools
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from devhost.discovery.match import Readings
-from devhost.discovery.roots import Root
+from devhost.discovery.roots import Readings, Root
 from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot
-from devhost.hostfs.mounts import number_of
-from devhost.hostfs.sysfs import SysfsTree, ancestors
-from devhost.immutable import immutable
-from devhost.model.base import key_of
+from devhost.hostfs.sysfs import SysfsTree, ancestors, number_of
 from devhost.model.hardware import ParentSelector, PciSelector, SysfsSelector, UsbSelector
+from devhost.model.immutable import immutable
+from devhost.model.values import key_of
 
 USB: Final = SubsystemRoot("usb")
 PCI: Final = SubsystemRoot("pci")
 NET: Final = SubsystemRoot("net")
 _INTERFACE: Final = frozenset({"class", "interface", "driver"})  # options of one USB interface
-_BETWEEN: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
+BETWEEN: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
 NOT_AUTHORIZED: Final = "it is not authorized (its `authorized` is 0)"
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
-
-
-class Facts(Mapping[str, str]):
-    """What a device has, by option and name of the variable; read when it is asked for.
-
-    Args:
-        read: What reads each; it returns an empty text for nothing.
-    """
-
-    def __init__(self, read: Mapping[str, Callable[[], str]]) -> None:
-        self._read = read
-        self._known: dict[str, str] = {}
-
-    def __getitem__(self, name: str) -> str:
-        if name not in self._known:
-            self._known[name] = self._read[name]()
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read)
-
-    def __len__(self) -> int:
-        return len(self._read)
 
 
 @immutable
 class Interface:
     """An interface of a USB device; its facts are by the options ``class`` and so on."""
 
-    name: str
     syspath: str
     facts: Mapping[str, str]
 
@@ -61,31 +35,42 @@ class SysfsDevice:
     """A device in sysfs.
 
     Attributes:
-        name: The kernel's name.
-        syspath: Its directory.
-        sysfs: Reads more of it.
-        facts: What it has.
-        prefix: Of the names of its variables: ``usb.``, ``pci.`` or nothing.
+        facts: What it has, by option and name of the variable; empty for nothing.
         id: Its default ID; empty where nothing says where it is plugged in.
-        place: Where it is plugged in.
-        unit: The directory of what is handed out as a whole: its own, or that of its IOMMU group.
-        interfaces: Returns those of a USB device, in the order of their numbers.
+        prefix: Of the names of its variables: ``usb.``, ``pci.`` or nothing.
+        chosen: The interfaces whose nodes count; ``None`` for all nodes.
+        group: The directory of the IOMMU group, where that is handed out as a whole.
     """
 
-    name: str
     syspath: str
     sysfs: SysfsTree
     facts: Mapping[str, str]
-    prefix: str
     id: str
-    place: str
-    unit: str
-    interfaces: Callable[[], tuple[Interface, ...]] = tuple
+    prefix: str = ""
+    interfaces: tuple[Interface, ...] = ()
+    chosen: tuple[Interface, ...] | None = None
+    group: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return posixpath.basename(self.syspath)
+
+    @property
+    def place(self) -> str:
+        """Where it is plugged in; empty where nothing says so. Blocks."""
+        return (self.sysfs.place(self.syspath) or "") if self.id else ""
+
+    @property
+    def parts(self) -> tuple[Interface, ...]:
+        """The interfaces that count."""
+        return self.interfaces if self.chosen is None else self.chosen
 
     @property
     def is_between(self) -> bool:
         """Whether it is a hub or a bridge."""
-        return self.facts["class"].startswith(_BETWEEN[self.prefix])
+        code = BETWEEN.get(self.prefix)
+        return code is not None and self.facts["class"].startswith(code)
 
     @property
     def is_unauthorized(self) -> bool:
@@ -111,33 +96,29 @@ def usb_devices(reading: SubsystemReading) -> Sequence[SysfsDevice]:
 
 
 def usb_device(syspath: str, sysfs: SysfsTree, interfaces: Sequence[str] = ()) -> SysfsDevice:
-    """Return a USB device; the directories of its interfaces, where these are asked for. Blocks."""
+    """Return a USB device; with the directories of its interfaces, these too. Blocks."""
 
-    def text(*files: str) -> str:
-        return "".join(sysfs.text(f"{syspath}/{file}") or "" for file in files)
+    def text(*files: str, by: str = "") -> str:
+        return by.join(sysfs.text(f"{syspath}/{file}") or "" for file in files)
 
-    def every() -> tuple[Interface, ...]:
-        found = filter(None, (_interface(one, sysfs) for one in interfaces))
-        return tuple(sorted(found, key=lambda one: int(one.facts["interface"])))
-
-    name, above = posixpath.basename(syspath), posixpath.dirname(syspath)
+    above = posixpath.dirname(syspath)
     there = sysfs.linked(f"{syspath}/subsystem") == "usb"  # else it is being removed
     port = (sysfs.place(syspath) or "") if there else ""
     facts = {
-        "device": lambda: ":".join((text("idVendor"), text("idProduct"))).lower(),
-        "manufacturer": lambda: text("manufacturer"),
-        "product": lambda: text("product"),
-        "serial": lambda: text("serial"),
-        "port": lambda: port,
-        "class": lambda: text("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol").lower(),
-        "busnum": lambda: text("busnum"),
-        "devnum": lambda: text("devnum"),
-        "hub": lambda: (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
-        "name": lambda: name,
+        "device": text("idVendor", "idProduct", by=":").lower(),
+        "manufacturer": text("manufacturer"),
+        "product": text("product"),
+        "serial": text("serial"),
+        "port": port,
+        "class": text("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol").lower(),
+        "busnum": text("busnum"),
+        "devnum": text("devnum"),
+        "hub": (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
+        "name": posixpath.basename(syspath),
     }
-    return SysfsDevice(
-        name, syspath, sysfs, Facts(facts), "usb.", port, port, syspath, functools.cache(every)
-    )
+    found = filter(None, (_interface(one, sysfs) for one in interfaces))
+    ordered = sorted(found, key=lambda one: int(one.facts["interface"]))
+    return SysfsDevice(syspath, sysfs, facts, port, "usb.", tuple(ordered))
 
 
 def _interface(syspath: str, sysfs: SysfsTree) -> Interface | None:
@@ -151,7 +132,7 @@ def _interface(syspath: str, sysfs: SysfsTree) -> Interface | None:
         "interface": str(number),
         "driver": sysfs.linked(f"{syspath}/driver") or "",
     }
-    return Interface(posixpath.basename(syspath), syspath, facts)
+    return Interface(syspath, facts)
 
 
 def pci_functions(reading: SubsystemReading) -> Sequence[SysfsDevice]:
@@ -169,17 +150,16 @@ def pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
 
     address = posixpath.basename(syspath)
     facts = {
-        "device": lambda: number("vendor", "device"),
-        "subsystem": lambda: number("subsystem_vendor", "subsystem_device"),
-        "class": lambda: number("class"),
-        "driver": lambda: sysfs.linked(f"{syspath}/driver") or "",
-        "address": lambda: address,
-        "group": lambda: sysfs.linked(f"{syspath}/iommu_group") or "",
-        "pf": lambda: sysfs.linked(f"{syspath}/physfn") or "",
-        "vf": lambda: _index(syspath, sysfs),
+        "device": number("vendor", "device"),
+        "subsystem": number("subsystem_vendor", "subsystem_device"),
+        "class": number("class"),
+        "driver": sysfs.linked(f"{syspath}/driver") or "",
+        "address": address,
+        "group": sysfs.linked(f"{syspath}/iommu_group") or "",
+        "pf": sysfs.linked(f"{syspath}/physfn") or "",
+        "vf": _index(syspath, sysfs),
     }
-    place = f"pci-{address}"
-    return SysfsDevice(address, syspath, sysfs, Facts(facts), "pci.", address, place, syspath)
+    return SysfsDevice(syspath, sysfs, facts, address, "pci.")
 
 
 def _index(syspath: str, sysfs: SysfsTree) -> str:
@@ -190,13 +170,15 @@ def _index(syspath: str, sysfs: SysfsTree) -> str:
     return str(count) if link else ""
 
 
-def member(syspath: str, sysfs: SysfsTree, attributes: Iterable[str] = ()) -> SysfsDevice:
-    """Return a device of any subsystem, with attributes (``attr.FILE``) of it. Blocks."""
-    name = posixpath.basename(syspath)
-    found = {one: sysfs.attribute(syspath, one.removeprefix("attr.")) for one in attributes}
-    facts = {one: value for one, value in found.items() if value is not None}
-    place = sysfs.place(syspath) or ""
-    return SysfsDevice(name, syspath, sysfs, facts, "", name, place, syspath)
+def sysfs_devices(reading: SubsystemReading) -> Sequence[SysfsDevice]:
+    """Return the devices of any subsystem, without facts. Blocks."""
+    return [SysfsDevice(path, reading.sysfs, {}, name) for name, path in reading.members.items()]
+
+
+def with_attributes(device: SysfsDevice, wanted: Iterable[str]) -> SysfsDevice:
+    """Return a device with attributes (``attr.FILE``) of it. Blocks."""
+    found = {one: device.sysfs.attribute(device.syspath, one[len("attr.") :]) for one in wanted}
+    return replace(device, facts={one: value or "" for one, value in found.items()})
 
 
 def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
@@ -214,23 +196,21 @@ def any_matches(globs: Iterable[str], text: str | None) -> bool:
     return text is not None and any(fnmatch.fnmatchcase(text, glob) for glob in globs)
 
 
-def given(selector: UsbSelector | PciSelector) -> dict[str, Sequence[Any]]:
+def _given(selector: UsbSelector | PciSelector) -> dict[str, Sequence[Any]]:
     """Return the options of a selector that are set."""
     kind = UsbSelector if isinstance(selector, UsbSelector) else PciSelector
     found = {key_of(kind, name): getattr(selector, name) for name in kind.model_fields}
     return {option: value for option, value in found.items() if value is not None}
 
 
-def differs(
-    device: SysfsDevice, wanted: Mapping[str, Sequence[Any]], also: Iterable[str] = ()
+def bus_differs(
+    device: SysfsDevice, selector: UsbSelector | PciSelector, also: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return what a device has instead of what is wanted, by option (`Missed.differs`).
 
-    Args:
-        device: The device.
-        wanted: The options, as of `given`.
-        also: The names of its physical function's network interfaces.
+    The names of its physical function's network interfaces count `also`.
     """
+    wanted = _given(selector)
     of_one = _INTERFACE & wanted.keys() if device.prefix == "usb." else frozenset()
     more = {"port": [device.name], "pf": also}
     found = {
@@ -242,7 +222,7 @@ def differs(
     }
     # Its own class satisfies options that say nothing else of interfaces.
     own = of_one == {"class"} and _fits("class", wanted["class"], device.facts["class"])
-    if of_one and not (own or selected(device, wanted)):
+    if of_one and not (own or selected(device, selector)):
         found |= _interfaces_differ(device, {one: wanted[one] for one in wanted if one in of_one})
     return found
 
@@ -260,18 +240,18 @@ def _fits(option: str, wanted: Sequence[Any], value: str) -> bool:
     return bool(value) and any_matches(wanted, value)
 
 
-def selected(device: SysfsDevice, wanted: Mapping[str, Sequence[Any]]) -> tuple[Interface, ...]:
+def selected(device: SysfsDevice, selector: UsbSelector | PciSelector) -> tuple[Interface, ...]:
     """Return the interfaces of a USB device that satisfy all options about one."""
-    options = _INTERFACE & wanted.keys()
+    wanted = [one for one in _given(selector).items() if one[0] in _INTERFACE]
     return tuple(
         one
-        for one in device.interfaces()
-        if all(_fits(option, wanted[option], one.facts[option]) for option in options)
+        for one in device.interfaces
+        if all(_fits(option, value, one.facts[option]) for option, value in wanted)
     )
 
 
 def _interfaces_differ(device: SysfsDevice, wanted: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    some = device.interfaces()
+    some = device.interfaces
     if not some:
         why = NOT_AUTHORIZED if device.is_unauthorized else "it has no interfaces"
         return {"": why, **dict.fromkeys(wanted, "")}
@@ -331,21 +311,13 @@ def _own_differs(
 
 @immutable
 class KernelNode:
-    """A device of the kernel that a container can be given.
-
-    Attributes:
-        name: The kernel's name.
-        subsystem: Its subsystem.
-        syspath: Its directory in sysfs.
-        file: Its path below /dev; ``None`` where it has none.
-        number: Its major and minor, as the kernel says.
-    """
+    """A device of the kernel that a container can be given: `file` is its path below /dev."""
 
     name: str
     subsystem: str
     syspath: str
-    file: str | None
-    number: tuple[int, int] | None
+    file: str | None = None
+    number: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
@@ -353,7 +325,7 @@ class KernelNode:
         name = posixpath.basename(syspath)
         number = sysfs.text(f"{syspath}/dev")
         if number is None:  # whatever its uevent says: a device chooses some of that
-            return cls(name, subsystem, syspath, None, None) if subsystem == _NO_FILE else None
+            return cls(name, subsystem, syspath) if subsystem == _NO_FILE else None
         file = sysfs.uevent(syspath).get("DEVNAME")
         if file is None or not {"", ".", ".."}.isdisjoint(file.split("/")):
             return None

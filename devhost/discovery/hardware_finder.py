@@ -1,190 +1,343 @@
 """The sources ``usb``, ``pci`` and ``sysfs``: devices that the kernel knows, and their nodes."""
 
-from collections.abc import Iterable, Iterator
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from devhost.allocation.variables import LINK_VARIABLES
 from devhost.discovery.hardware import (
+    BETWEEN,
     NET,
+    NOT_AUTHORIZED,
     PCI,
     USB,
     KernelNode,
     SysfsDevice,
-    differs,
-    given,
-    member,
+    any_matches,
+    bus_differs,
+    described,
+    device_above,
     member_differs,
     members,
     pci_function,
     pci_functions,
     selected,
+    sysfs_devices,
     usb_devices,
+    with_attributes,
 )
-from devhost.discovery.kernel_nodes import Nodes, Selected, nodes_root, roots_of
-from devhost.discovery.match import Match, Missed, Readings
-from devhost.discovery.roots import Root
-from devhost.discovery.sysfs import EventsRoot, SubsystemReading, SubsystemRoot
-from devhost.immutable import immutable
-from devhost.model.device import Skipped
-from devhost.model.hardware import VFIO_NODE, NodeChoice, Pci, Sysfs, Usb
+from devhost.discovery.roots import Match, Missed, Readings, Root
+from devhost.discovery.sysfs import NodesReading, NodesRoot, NumbersRoot, SubsystemRoot
+from devhost.model import names
+from devhost.model.device import Hardware, Skipped
+from devhost.model.hardware import (
+    NO_NODE,
+    USB_NODE,
+    VFIO_NODE,
+    NodeChoice,
+    Pci,
+    PciSelector,
+    Sysfs,
+    SysfsSelector,
+    Usb,
+    UsbSelector,
+)
+from devhost.model.immutable import immutable
 
 _SHOWN_MAX: Final = 3
 _UNUSED: Final = "pci-stub"
 _VFIO: Final = SubsystemRoot("vfio")
+_NUMBERS: Final = NumbersRoot()
+
+
+def nodes_root(mentioned: frozenset[str]) -> NodesRoot:
+    """Return what has to be read below /dev, by the variables that templates mention."""
+    return NodesRoot(links=any(name.rpartition(".")[2] in LINK_VARIABLES for name in mentioned))
 
 
 @immutable
-class BusFinder:
-    """Finds USB devices or PCI functions, and their nodes.
+class HardwareFinder:
+    """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
-    Attributes:
-        options: Which ones.
-        mentioned: The variables that templates mention.
+    Some variables are read only if templates have `mentioned` them.
     """
 
-    options: Usb | Pci
+    options: Usb | Pci | Sysfs
     mentioned: frozenset[str] = frozenset()
 
     @property
+    def _main(self) -> SubsystemRoot:
+        match self.options:
+            case Usb():
+                return USB
+            case Pci():
+                return PCI
+            case Sysfs(subsystem=subsystem, exclude=exclude):
+                parents = (parent for one in (self.options, *exclude) for parent in one.parent)
+                above = (name for parent in parents for name in parent.subsystem or ())
+                return SubsystemRoot(subsystem, frozenset(above))
+
+    @property
     def roots(self) -> tuple[Root, ...]:
-        """Return the bus, the subsystems of the nodes, and /dev."""
-        selectors = (self.options, *self.options.exclude)
-        net = (NET,) if any("pf" in given(one) for one in selectors) else ()
-        bus = USB if isinstance(self.options, Usb) else PCI
-        return tuple(dict.fromkeys((bus, *net, *roots_of(self.options.nodes, self.mentioned))))
+        """Return the bus or subsystem, the subsystems of the nodes, and /dev."""
+        options = self.options
+        found: list[Root] = [nodes_root(self.mentioned)]
+        if not isinstance(options, Sysfs):
+            chosen = [one.subsystem for one in options.node]
+            found += (SubsystemRoot(one) for one in chosen if one not in (USB_NODE, NO_NODE))
+            found += (_NUMBERS,) if USB_NODE in chosen else ()
+        selectors = (options, *options.exclude)
+        if any(isinstance(one, PciSelector) and one.pf for one in selectors):
+            found.append(NET)
+        return tuple(dict.fromkeys((self._main, *found)))
 
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches."""
-        options, bus = self.options, members(readings, self.roots[0])
-        nodes = Nodes(options.nodes, self.mentioned, readings, split=options.split)
-        excluded = [given(one) for one in options.exclude]
+        options, nodes = self.options, _Nodes(self, readings)
         groups: set[str] = set()
+        without: list[str] = []
         for device, differ in self._compared(readings):
             if differ:
                 continue
-            if not all(differs(device, one, _interfaces(device, readings)) for one in excluded):
+            if not all(_differs(device, one, readings) for one in options.exclude):
                 yield Skipped(device.name, "excluded")
-            elif options.nodes[0].subsystem == VFIO_NODE:
+            elif isinstance(options, Sysfs):
+                if (node := KernelNode.of(options.subsystem, device.syspath, device.sysfs)) is None:
+                    without.append(device.name)
+                else:
+                    attributes = (one for one in self.mentioned if one.startswith("attr."))
+                    yield nodes.match(with_attributes(device, attributes), node)
+            elif options.node[0].subsystem == VFIO_NODE:
                 group = device.facts["group"]
                 if not group:
                     yield Skipped(device.name, "has no IOMMU group: the IOMMU is off")
                 elif group not in groups:
                     groups.add(group)
-                    yield _group(device, nodes, bus, members(readings, _VFIO))
+                    yield self._group(device, nodes, readings)
             else:
-                yield from nodes.of(self._selected(device))
+                # Its own class selects it as a whole, unless some interfaces are of that class.
+                by_interface = isinstance(options, Usb) and options.by_interface
+                some = selected(device, options) if by_interface else ()
+                yield from nodes.of(replace(device, chosen=some) if some else device)
+        if without:  # of input and sound, most devices; a line of each would hide the others
+            shown = without[:_SHOWN_MAX]
+            more = f"{len(without) - _SHOWN_MAX} more" if without[_SHOWN_MAX:] else shown.pop()
+            what = f"{', '.join(shown)} and {more}" if shown else more
+            verb = "has" if len(without) == 1 else "have"
+            yield Skipped(self._main.subsystem, f"{what} {verb} no node below /dev")
 
     def missed(self, readings: Readings) -> Iterator[Missed]:
         """Yield the other devices."""
         some = self._compared(readings)
         return (Missed(device.name, differ) for device, differ in some if differ)
 
-    def _compared(self, readings: Readings) -> Iterator[tuple[SysfsDevice, dict[str, str]]]:
+    def _compared(self, readings: Readings) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices, and how they differ from the options; hubs only if asked for."""
-        is_usb, wanted = isinstance(self.options, Usb), given(self.options)
-        devices = members(readings, self.roots[0]).once(usb_devices if is_usb else pci_functions)
-        between = any(one.startswith("09" if is_usb else "06") for one in wanted.get("class", ()))
+        options, reading = self.options, members(readings, self._main)
+        if isinstance(options, Sysfs):
+            devices, classes = reading.once(sysfs_devices), None
+        else:
+            devices = reading.once(usb_devices if isinstance(options, Usb) else pci_functions)
+            classes = options.class_
         for device in devices:
-            if between or not device.is_between:
-                yield device, differs(device, wanted, _interfaces(device, readings))
+            code = BETWEEN.get(device.prefix, "-")
+            if not device.is_between or any(one.startswith(code) for one in classes or ()):
+                yield device, _differs(device, options, readings)
 
-    def _selected(self, device: SysfsDevice) -> Selected:
-        wanted = given(self.options)
-        # Its own class selects it as a whole, unless some of its interfaces are of that class.
-        some = selected(device, wanted)
-        by_interface = isinstance(self.options, Usb) and self.options.by_interface
-        return Selected(device, some if some and by_interface else None)
+    def _group(self, function: SysfsDevice, nodes: "_Nodes", readings: Readings) -> Match | Skipped:
+        """Return the node of an IOMMU group, or why it is not offered.
 
-
-def _interfaces(device: SysfsDevice, readings: Readings) -> Iterable[str]:
-    """Return the network interfaces of a virtual function's physical one, if that is read."""
-    if NET not in readings or not device.facts.get("pf"):
-        return ()
-    net = members(readings, NET)
-    physical = net.sysfs.link(f"{device.syspath}/physfn") or ""
-    return [name for name, _ in net.below(physical)]
-
-
-def _group(
-    function: SysfsDevice, nodes: Nodes, bus: SubsystemReading, vfio: SubsystemReading
-) -> Match | Skipped:
-    """Return the node of an IOMMU group, or why it is not offered.
-
-    Userspace gets a group only if no function of it is used by the kernel (Linux's
-    Documentation/driver-api/vfio.rst).
-    """
-    group, driver = function.facts["group"], function.facts["driver"]
-    for syspath in bus.members.values():
-        if bus.sysfs.linked(f"{syspath}/iommu_group") != group:
-            continue
-        other = pci_function(syspath, bus.sysfs)
-        used = other.facts["driver"]
-        if not other.is_between and used not in ("", _UNUSED) and not used.startswith("vfio"):
-            reason = f"group {group} holds {other.name} (driver {used})"
-            return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
-    for name in (group, f"noiommu-{group}"):
-        syspath = vfio.members.get(name, "")
-        if (node := KernelNode.of(VFIO_NODE, syspath, vfio.sysfs)) is not None:
-            whole = replace(function, unit=f"/sys/kernel/iommu_groups/{group}")
-            return nodes.match(Selected(whole), node)
-    if driver.startswith("vfio"):
-        reason = f"bound to {driver}, but the kernel has no node of group {group}"
-        return Skipped(function.name, reason)
-    return Skipped(function.name, "not bound to vfio-pci")
-
-
-@immutable
-class SubsystemFinder:
-    """Finds the devices of a subsystem.
-
-    Attributes:
-        options: Which ones.
-        mentioned: The variables that templates mention.
-    """
-
-    options: Sysfs
-    mentioned: frozenset[str] = frozenset()
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """Return the subsystem and /dev, and what may change above its devices."""
-        own = (SubsystemRoot(self.options.subsystem), nodes_root(self.mentioned))
-        selectors = (self.options, *self.options.exclude)
-        above = frozenset(
-            name
-            for selector in selectors
-            for parent in selector.parent
-            for name in parent.subsystem or ()
-        )
-        return (*own, *((EventsRoot(above),) if above else ()))
-
-    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
-        """Yield each device that matches."""
-        options, reading = self.options, members(readings, self.roots[0])
-        sysfs, subsystem = reading.sysfs, options.subsystem
-        nodes = Nodes((NodeChoice(subsystem=subsystem),), self.mentioned, readings)
-        attributes = [name for name in self.mentioned if name.startswith("attr.")]
-        without: list[str] = []
-        for name, syspath in reading.members.items():
-            if member_differs(syspath, options, sysfs):
+        Userspace gets a group only if no function of it is used by the kernel (Linux's
+        Documentation/driver-api/vfio.rst).
+        """
+        bus, vfio = members(readings, self._main), members(readings, _VFIO)
+        group, driver = function.facts["group"], function.facts["driver"]
+        for syspath in bus.members.values():
+            if bus.sysfs.linked(f"{syspath}/iommu_group") != group:
                 continue
-            if not all(member_differs(syspath, one, sysfs) for one in options.exclude):
-                yield Skipped(name, "excluded")
-            elif (node := KernelNode.of(subsystem, syspath, sysfs)) is None:
-                without.append(name)
-            else:
-                yield nodes.match(Selected(member(syspath, sysfs, attributes)), node)
-        if without:  # of input and sound, most devices; a line of each would hide the others
-            *shown, last = without[:_SHOWN_MAX]
-            more = len(without) - _SHOWN_MAX
-            names = f"{', '.join(shown)} and {last}" if shown else last
-            what = f"{', '.join((*shown, last))} and {more} more" if more > 0 else names
-            verb = "has" if len(without) == 1 else "have"
-            yield Skipped(subsystem, f"{what} {verb} no node below /dev")
+            other = pci_function(syspath, bus.sysfs)
+            used = other.facts["driver"]
+            if not other.is_between and used not in ("", _UNUSED) and not used.startswith("vfio"):
+                reason = f"group {group} holds {other.name} (driver {used})"
+                return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
+        for name in (group, f"noiommu-{group}"):
+            node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
+            if node is not None:
+                whole = replace(function, group=f"/sys/kernel/iommu_groups/{group}")
+                return nodes.match(whole, node)
+        if driver.startswith("vfio"):
+            reason = f"bound to {driver}, but the kernel has no node of group {group}"
+            return Skipped(function.name, reason)
+        return Skipped(function.name, "not bound to vfio-pci")
 
-    def missed(self, readings: Readings) -> Iterator[Missed]:
-        """Yield the other devices."""
-        reading = members(readings, self.roots[0])
-        for name, syspath in reading.members.items():
-            if found := member_differs(syspath, self.options, reading.sysfs):
-                yield Missed(name, found)
+
+def _differs(
+    device: SysfsDevice, selector: UsbSelector | PciSelector | SysfsSelector, readings: Readings
+) -> Mapping[str, str]:
+    """Return what a device has instead of what a selector says (`Missed.differs`). Blocks."""
+    if isinstance(selector, SysfsSelector):
+        return member_differs(device.syspath, selector, device.sysfs)
+    interfaces: Iterable[str] = ()
+    if NET in readings and device.facts.get("pf"):  # those of the physical function
+        net = members(readings, NET)
+        physical = net.sysfs.link(f"{device.syspath}/physfn") or ""
+        interfaces = [name for name, _ in net.below(physical)]
+    return bus_differs(device, selector, interfaces)
+
+
+class _Nodes:
+    """Finds the nodes of selected devices, for one source. All methods block."""
+
+    def __init__(self, finder: HardwareFinder, readings: Readings) -> None:
+        options, mentioned = finder.options, finder.mentioned
+        self._readings = readings
+        self._choices = () if isinstance(options, Sysfs) else options.node
+        self._without_file = NO_NODE in (one.subsystem for one in self._choices)
+        self._split = not isinstance(options, Sysfs) and options.split
+        self._links = {name.rpartition(".")[2] for name in mentioned} & LINK_VARIABLES.keys()
+        nodes = readings[nodes_root(mentioned)]
+        assert isinstance(nodes, NodesReading), "of that root"  # noqa: S101
+        self._files = nodes
+
+    def of(self, device: SysfsDevice) -> Iterator[Match | Skipped]:
+        """Yield the nodes of a device, or why it is not offered."""
+        if self._without_file:
+            subsystem = device.sysfs.linked(f"{device.syspath}/subsystem") or ""
+            yield self.match(device, KernelNode(device.name, subsystem, device.syspath))
+            return
+        found: dict[KernelNode, None] = {}
+        absent: list[NodeChoice] = []
+        for choice in self._choices:
+            some = dict.fromkeys(self._chosen(choice, device))
+            found |= some
+            if not some and not choice.optional:
+                absent.append(choice)
+        incomplete = None
+        if absent:
+            why = _why_none(device)
+            if not found:
+                why = why or self._others(absent[0], device) or _drivers(device)
+            lack = " and no ".join(one.subsystem for one in (absent if found else absent[:1]))
+            text = f"no {lack} node{f': {why}' if why else ''}"
+            if not found:
+                yield Skipped(device.name, text)
+                return
+            incomplete = f"incomplete: {text}"
+        ids = self._ids(device, list(found))
+        for node in found:
+            yield self.match(device, node, ids[node], incomplete)
+
+    def _chosen(self, choice: NodeChoice, device: SysfsDevice) -> Iterator[KernelNode]:
+        if choice.subsystem == USB_NODE:
+            node = KernelNode.of(USB_NODE, device.syspath, device.sysfs)
+            if node is not None:
+                yield node
+            return
+        reading = members(self._readings, SubsystemRoot(choice.subsystem))
+        wanted = {one.syspath for one in device.chosen or ()}
+        for name, syspath in reading.below(device.syspath):
+            if choice.name is not None and not any_matches(choice.name, name):
+                continue
+            if wanted and device.sysfs.interface(syspath) not in wanted:
+                continue
+            held = (
+                any_matches((glob,), reading.sysfs.attribute(syspath, file))
+                for file, glob in choice.attr.items()
+            )
+            node = KernelNode.of(choice.subsystem, syspath, reading.sysfs) if all(held) else None
+            if node is not None:
+                yield node
+
+    def _others(self, choice: NodeChoice, device: SysfsDevice) -> str | None:
+        """Name the nodes that are there but not chosen."""
+        if choice.subsystem == USB_NODE or (choice.name is None and not choice.attr):
+            return None
+        plain = NodeChoice(subsystem=choice.subsystem)
+        some = ", ".join(node.name for node in self._chosen(plain, device))
+        wanted = f"is named {' or '.join(choice.name)}" if choice.name else "has that attr"
+        return f"none {wanted} (there is {some})" if some else None
+
+    def _ids(self, device: SysfsDevice, found: Sequence[KernelNode]) -> Mapping[KernelNode, str]:
+        if not self._split or not device.id:
+            return dict.fromkeys(found, device.id)
+        places: dict[str, list[KernelNode]] = {}
+        for node in found:
+            place = device.sysfs.place(node.syspath)
+            at = device.id if place is None or place == device.place else place
+            places.setdefault(at, []).append(node)
+        ids: dict[KernelNode, str] = {}
+        for at, some in places.items():
+            ordered = sorted(some, key=lambda node: names.natural_key(node.name))
+            alone = len(some) == 1 and at != device.id
+            ids |= {one: at if alone else f"{at}-{count}" for count, one in enumerate(ordered)}
+        return ids
+
+    def match(
+        self,
+        device: SysfsDevice,
+        node: KernelNode,
+        device_id: str = "",
+        incomplete: str | None = None,
+    ) -> Match:
+        """Return a node of a device as a match."""
+        path = f"/dev/{node.file}" if node.file else ""
+        links = ((name, self._files.by[kind].get(path)) for name, kind in LINK_VARIABLES.items())
+        by = {name: link for name, link in links if link is not None}
+        above = None if device.prefix else device_above(node.syspath, device.sysfs)
+        variables = {
+            **(above.variables() if above is not None else {}),
+            **device.variables(),
+            "name": node.name,
+            "subsystem": node.subsystem,
+            "syspath": node.syspath,
+            **({"place": device.place} if device.place else {}),
+            **by,
+            **described(node, device.sysfs),
+        }
+        # Several interfaces get their nodes one after the other.
+        grows = len(device.parts) > 1 and not self._split and node.subsystem != USB_NODE
+        return Match(
+            path,
+            device_id or device.id,
+            variables,
+            at=(self._files, node.file) if node.file else None,
+            hardware=Hardware(
+                unit=node.syspath if self._split else device.group or device.syspath,
+                label=device.name,
+                syspath=node.syspath,
+                number=node.number,
+                role=None if self._without_file else node.subsystem,
+                numa=device.syspath,
+                claims=self._claims(device, node),
+                incomplete=incomplete,
+                grows=grows or bool(path and self._links - by.keys()),
+            ),
+        )
+
+    def _claims(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
+        """Libusb detaches drivers: who has the device's own node has all of its nodes."""
+        if node.subsystem != USB_NODE or _NUMBERS not in self._readings:
+            return frozenset()
+        numbers = members(self._readings, _NUMBERS)
+        below = (path for _, path in numbers.below(device.syspath) if path != device.syspath)
+        files = (numbers.sysfs.uevent(path).get("DEVNAME") for path in below)
+        return frozenset(f"/dev/{file}" for file in files if file)
+
+
+def _why_none(device: SysfsDevice) -> str | None:
+    """Say why a device lacks nodes, if that is known. Blocks."""
+    if device.is_unauthorized:
+        return NOT_AUTHORIZED
+    idle = next((one for one in device.parts if not one.facts["driver"]), None)
+    if idle is not None:
+        return f"no driver is bound to {posixpath.basename(idle.syspath)} ({idle.facts['class']})"
+    return None if device.facts.get("driver", "-") else "no driver is bound to it"
+
+
+def _drivers(device: SysfsDevice) -> str | None:
+    """Say which drivers a device has."""
+    facts = [device.facts, *(one.facts for one in device.parts)]
+    drivers = dict.fromkeys(one["driver"] for one in facts if one.get("driver"))
+    verb = "its driver is" if len(drivers) == 1 else "its drivers are"
+    return f"{verb} {', '.join(drivers)}" if drivers else None

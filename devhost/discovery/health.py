@@ -9,21 +9,18 @@ import errno
 import fnmatch
 import os
 import re
-import socket
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from devhost.allocation import rendering
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.policy import NodeRules, Policy
-from devhost.allocation.variables import names_paths, real_paths
+from devhost.allocation.policy import Policy
+from devhost.allocation.variables import arguments, names_paths, real_paths
 from devhost.discovery import command
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.mounts import mounts
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, FileKind, HostDevice
@@ -47,7 +44,7 @@ _PRIVATE: Final = re.compile(
     r"|/sys/devices/.*/config",
     re.DOTALL,
 )
-_WRITE: Final = "devhost sees it by a read-only mount: the chart's deviceAccess.writable"
+_WRITE: Final = "or devhost sees it by a read-only mount: the chart's deviceAccess.writable"
 _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
 
@@ -67,19 +64,11 @@ def check(
     *,
     allow: Policy,
 ) -> Checked:
-    """Run all checks of one device. Blocks.
+    """Run all checks of one device; return the outcome, with the first failure. Blocks.
 
-    Args:
-        checks: The declaration; its `timeout` (seconds) is for all commands together, files
-            are not limited.
-        device: Its nodes are checked; tokens cannot be opened, and pass.
-        files: Where the host's files are seen.
-        constants: The values of ``${resource}`` and ``${nodeName}``.
-        allow: Which nodes may be opened, which secrets read (``allow_paths``), and whether commands
-            run.
-
-    Returns:
-        The outcome, with the first failure. Failed checks raise nothing.
+    The `timeout` of the checks is for all commands together; files are not limited. Tokens cannot
+    be opened, and pass. `allow` says which nodes may be opened, which secrets read
+    (``allow_paths``), and whether commands run.
     """
     this = _Round(device, files, constants, allow, checks.timeout)
     failures: list[str] = []
@@ -113,14 +102,10 @@ class _Round:
         self._device, self._files, self._constants = device, files, constants
         self._allow, self._timeout = allow, timeout
         self._until = time.monotonic() + timeout
-        self._nodes = NodeRules(files, allow)
+        self._paths = HostPaths(files, allow)
 
     def perform(self, one: Check) -> Iterator[str]:
-        """Run one check for each node.
-
-        Raises:
-            _FailedError, AllocationError, PatternError: The check has failed.
-        """
+        """Run one check for each node."""
         match one:
             case Probe(file=FileCheck() as file):
                 yield from self._content(file)
@@ -131,11 +116,9 @@ class _Round:
 
     def _open(self, how: Literal["readable", "writable"]) -> Iterator[str]:
         for path in self._device.paths:
-            here = path
             try:
                 realpath = self._files.realpath(path)
-                here = self._files.to_local(realpath)
-                with _found(here) as found:
+                with _found(self._files.to_local(realpath)) as found:
                     refusal = self._refusal(realpath, found)
                     if refusal is None:
                         _touch(found, _MODES[how])
@@ -145,10 +128,9 @@ class _Round:
                 text = f"{path}: {_reason(error)}"
                 if error.errno in _FORBIDDEN:
                     yield f"{text}: {_ACCESS}"
-                elif error.errno == errno.EROFS and not _is_read_only(here):
-                    yield f"{text}: {_WRITE}"
                 elif error.errno not in _IN_USE:
-                    raise _FailedError(text) from None
+                    hint = f", {_WRITE}" if error.errno == errno.EROFS else ""
+                    raise _FailedError(f"{text}{hint}") from None
 
     def _refusal(self, realpath: str, found: str) -> str | None:
         """Say why a node may not be opened: that alone can reset a machine, or rewind a tape."""
@@ -157,10 +139,10 @@ class _Round:
         if kind is FileKind.BLOCK and not stat.S_ISBLK(state.st_mode):
             return None
         number = os.major(state.st_rdev), os.minor(state.st_rdev)
-        return self._nodes.refusal(realpath, kind, number)
+        return self._paths.refused_node(realpath, kind, number)
 
     def _content(self, file: FileCheck) -> Iterator[str]:
-        for (path,) in rendering.each((file.path,), self._device, self._constants):
+        for (path,) in arguments((file.path,), self._device, self._constants):
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
             realpath = path
@@ -188,10 +170,10 @@ class _Round:
             "DEVHOST_RESOURCE": self._constants["resource"],
             "DEVHOST_DEVICE": self._device.id,
         }
-        paths = HostPaths(self._files, self._allow)
+        paths = HostPaths(self._files, self._allow)  # what is at them now
         found = paths.seen(self._device, files=names_paths(argv))
         here = real_paths(found, self._files.to_local)
-        for words in rendering.each(argv, self._device, self._constants, here):
+        for words in arguments(argv, self._device, self._constants, here):
             try:
                 end = command.run(words, environment, self._until - time.monotonic())
             except FileNotFoundError as error:
@@ -214,11 +196,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _found(path: str) -> Iterator[str]:
-    """Give a path to what is at another now, whatever comes to be there later; without opening it.
-
-    Raises:
-        OSError: There is nothing.
-    """
+    """Give a path, unopened, to what is at another now, whatever comes to be there later."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -229,45 +207,19 @@ def _found(path: str) -> Iterator[str]:
 def _touch(path: str, mode: int) -> None:
     """Open and close a path, or check that it could be opened.
 
-    Raises:
-        OSError: It cannot be opened.
+    A socket or a FIFO is not opened, as a process may wait for who does.
     """
     kind = os.stat(path).st_mode
-    if stat.S_ISSOCK(kind):
-        _connect(path)
-    elif stat.S_ISFIFO(kind) or (stat.S_ISDIR(kind) and mode == os.O_WRONLY):
-        # Opening a FIFO makes this process its reader or writer, for which another may wait.
+    if stat.S_ISDIR(kind) and mode == os.O_RDONLY:
+        with os.scandir(path) as entries:
+            next(entries, None)
+    elif stat.S_ISDIR(kind) or stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
         if not os.access(path, os.W_OK if mode == os.O_WRONLY else os.R_OK):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES
             raise OSError(number, os.strerror(number))
-    elif stat.S_ISDIR(kind):
-        with os.scandir(path) as entries:
-            next(entries, None)
     else:
         os.close(os.open(path, mode | _POLITELY))
-
-
-def _connect(path: str) -> None:
-    """Connect to a socket; the error EPROTOTYPE proves that one of another type is alive."""
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        with socket.socket(socket.AF_UNIX, kind) as client:
-            client.connect(f"/proc/self/fd/{descriptor}")  # the path may be too long for connect
-    except OSError as error:
-        if error.errno != errno.EPROTOTYPE:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _is_read_only(path: str) -> bool:
-    """Whether the filesystem itself is read-only, not only the mount seen here."""
-    device = os.stat(path).st_dev
-    number = os.major(device), os.minor(device)
-    found = mounts("/proc/self/mountinfo")
-    return any(mount.number == number and "ro" in mount.options for mount in found)
 
 
 # ── contents ───────────────────────────────────────────────────────────────────────────
@@ -312,11 +264,7 @@ def _opener(path: str, flags: int) -> int:
 
 
 def _compare(path: str, content: bytes, globs: Sequence[str]) -> None:
-    """Match a content. The failure does not contain it, because it may be confidential.
-
-    Raises:
-        _FailedError: It does not match.
-    """
+    """Match a content. The failure does not contain it, because it may be confidential."""
     text = content.decode("utf-8", "replace").strip()
     if not any(fnmatch.fnmatchcase(text, glob) for glob in globs):
         raise _FailedError(f"{path}: its content does not match {' or '.join(map(repr, globs))}")

@@ -7,46 +7,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from devhost import limits
-from devhost.discovery.candidates import Candidate, Moment, candidates, keys_of_node, label, place
+from devhost.discovery.candidates import (
+    NEW,
+    Candidates,
+    Moment,
+    find_candidates,
+    keys_of_node,
+    labels,
+    place,
+)
 from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
-from devhost.model import names
+from devhost.model import limits, names
 from devhost.model.config import Resource
-from devhost.model.device import FileState, HostDevice, Skipped, Snapshot
+from devhost.model.device import HostDevice, Snapshot
 
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
-_NO_PLACE: Final = "nothing above it says where it is plugged in: set `id`"
-_NO_ID: Final = "no value for any variable of `id`"
 NO_SOURCE: Final = -1  # of a node: the source that found it is no longer declared
-# Who gets an ID and a slot first: the same node again, a node that comes back under an ID on
-# offer (a replug, also elsewhere), a new one.
-_SAME, _OFFERED, _NEW = range(3)
-
 File = tuple[int, int, int]
 NO_ROOM: Final = f"devhost offers {limits.DEVICE_IDS_MAX} device IDs at most, of all resources"
 
 
 @dataclass(slots=True)
-class Identified:
-    """Devices that are present, not yet rendered, and what is not offered.
+class Identified(Candidates):
+    """Devices that are present, not yet rendered, and what is not offered, for the limit or else.
 
-    Attributes:
-        devices: By ID.
-        skipped: What was found but is not offered.
-        deferred: As `Snapshot.deferred`.
-        incomplete: By ID, why a device of several nodes cannot be offered at the moment.
-        over_limit: Whether something was skipped for the limit.
-        gone: By ID, the devices that were offered and are not found now, as they go on.
-        cut: How many devices were left out by `cut_to`.
+    Those that were offered and are not found now are `gone`, as they go on.
     """
 
     devices: dict[str, HostDevice] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)
-    deferred: dict[str, float] = field(default_factory=dict)
-    incomplete: dict[str, str] = field(default_factory=dict)
     over_limit: bool = False
     gone: dict[str, HostDevice] = field(default_factory=dict)
-    cut: int = 0
+    cut: int = 0  # devices, by `cut_to`
 
     def cut_to(self, most: int, previous: Snapshot) -> None:
         """Leave out the last of the new devices, where there would be more than that."""
@@ -56,7 +47,7 @@ class Identified:
         new = [one for one in self.devices if one not in previous.devices][-extra:]
         for device_id in new:
             device = self.devices.pop(device_id)
-            self.skipped.append(Skipped(label(device.nodes[0]), NO_ROOM))
+            self.skip(labels(device.nodes[:1]), NO_ROOM)
         self.cut = len(new)
 
     @property
@@ -67,14 +58,10 @@ class Identified:
 
 def identify(resource: Resource, selection: Selection, moment: Moment) -> Identified:
     """Give each candidate its device: those already offered keep their IDs and their slots."""
-    found = candidates(resource, selection, moment)
-    result = Identified(
-        skipped=[*selection.skipped, *found.skipped],
-        deferred=found.deferred,
-        incomplete=found.incomplete,
-    )
-    _assign(resource, found.found, moment.previous, result)
-    result.gone = _vanished(resource, selection, moment, result)
+    result = Identified(moment, skipped=[*selection.skipped])
+    find_candidates(resource, selection, result)
+    _assign(resource, result)
+    result.gone = _vanished(resource, selection, result)
     return result
 
 
@@ -89,52 +76,28 @@ def keys_of(devices: Iterable[HostDevice]) -> frozenset[str]:
     )
 
 
-def _assign(
-    resource: Resource, found: list[Candidate], previous: Snapshot, result: Identified
-) -> None:
+def _assign(resource: Resource, result: Identified) -> None:
     """Assign IDs and slots: those already offered first, then in natural order."""
-    wanted: list[tuple[int, str, Candidate]] = []
-    for candidate in found:
-        device_id = candidate.id
-        if device_id is None:
-            problem: str | None = _NO_PLACE if resource.id is None else _NO_ID
-        else:
-            problem = names.id_problem(device_id)
-        if problem is not None:
-            result.skipped.append(Skipped(_label(candidate), problem))
-        elif device_id is not None:
-            former = previous.devices.get(device_id)
-            offered = former is not None and not former.replaced
-            same = candidate.known and former is not None and former.missing_since is None
-            rank = _NEW if not offered else _SAME if same else _OFFERED
-            wanted.append((rank, device_id, candidate))
-    ordered = sorted(
-        wanted,
-        key=lambda item: (item[0], names.natural_key(item[1]), item[1], item[2].nodes[0].source),
-    )
-    kept = sum(1 for device in previous.devices.values() if not device.replaced)
-    absent = kept - len({device_id for rank, device_id, _ in wanted if rank != _NEW})
+    # Of equal IDs, the first source's device counts: sorting keeps their order.
+    by_source = sorted(result.found, key=lambda one: one[1].nodes[0].source)
+    ordered = sorted(by_source, key=lambda one: (one[0], names.natural_key(one[1].id), one[1].id))
+    kept = sum(1 for device in result.moment.previous.devices.values() if not device.replaced)
+    absent = kept - len({device.id for rank, device in ordered if rank != NEW})
     limit = resource.limit
-    for rank, device_id, candidate in ordered:
-        other = result.devices.get(device_id)
-        if other is not None:
-            reason = f"its ID {device_id} is that of {label(other.nodes[0])}"
-            result.skipped.append(Skipped(_label(candidate), reason))
-        elif limit is not None and len(result.devices) + (absent if rank == _NEW else 0) >= limit:
+    for rank, device in ordered:
+        if (other := result.devices.get(device.id)) is not None:
+            reason = f"its ID {device.id} is that of {labels(other.nodes[:1])}"
+            result.skip(labels(device.nodes), reason)
+        elif limit is not None and len(result.devices) + (absent if rank == NEW else 0) >= limit:
             default = "" if resource.max_devices else " by default"
-            reason = f"over the limit: maxDevices is {limit}{default}"
+            result.skip(labels(device.nodes), f"over the limit: maxDevices is {limit}{default}")
             result.over_limit = True
-            result.skipped.append(Skipped(_label(candidate), reason))
         else:
-            result.devices[device_id] = HostDevice(device_id, candidate.nodes)
-
-
-def _label(candidate: Candidate) -> str:
-    return ", ".join(map(label, candidate.nodes))
+            result.devices[device.id] = device
 
 
 def _vanished(
-    resource: Resource, selection: Selection, moment: Moment, present: Identified
+    resource: Resource, selection: Selection, present: Identified
 ) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
@@ -142,10 +105,10 @@ def _vanished(
     node is there but no longer offered, or under another ID, is marked as replaced; any other, also
     one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
     """
-    previous, now = moment.previous, moment.now
+    moment, previous, now = present.moment, present.moment.previous, present.moment.now
     if previous.devices.keys() <= present.devices.keys():
         return {}
-    moved = _moved(present, previous)
+    moved = _moved(present)
     # What is found in sysfs is known by its place: its path may be another device's by now.
     there = {place(node) for node in selection.nodes}
     seen = {skipped.candidate for skipped in selection.skipped if skipped.reason != DANGLING}
@@ -167,7 +130,7 @@ def _vanished(
             reason, withdrawn = present.incomplete[device_id], False
         elif (
             _orphan(device)
-            or any(place(node) in there or label(node) in seen for node in device.nodes)
+            or any(place(node) in there or labels([node]) in seen for node in device.nodes)
             or not moved.isdisjoint(files_of(device))
         ):
             reason, withdrawn = "not offered any more, or under another ID", True
@@ -175,11 +138,7 @@ def _vanished(
             reason, withdrawn, remaining = _why_gone(device, left), False, frozenset()
         if withdrawn or now < since + remembered(resource, device):
             gone[device_id] = replace(
-                device,
-                reason=reason,
-                missing_since=since,
-                replaced=withdrawn,
-                remaining=remaining,
+                device, reason=reason, missing_since=since, replaced=withdrawn, remaining=remaining
             )
     return gone
 
@@ -198,27 +157,23 @@ def remembered(resource: Resource, device: HostDevice) -> float:
     return max(resource.remove_missing_after, SWAP_S if device.numbers else 0.0)
 
 
-def file_of(state: FileState) -> File:
-    """Return what stays of a file under another name, and what no other file has.
+def files_of(device: HostDevice) -> set[File]:
+    """Return of each file what stays of it under another name, and what no other file has.
 
     A filesystem may reuse an inode immediately, but what the new file holds is of another time.
-    HostDevice nodes are not renamed, and that time tells when they were used.
+    Device nodes are not renamed, and that time tells when they were used.
     """
-    return state.stamp if state.number else (*state.identity, state.modified)
+    states = (node.state for node in device.nodes if node.state)
+    return {one.stamp if one.number else (*one.identity, one.modified) for one in states}
 
 
-def files_of(device: HostDevice) -> set[File]:
-    """Return `file_of` each of a device's files."""
-    return {file_of(node.state) for node in device.nodes if node.state}
-
-
-def _moved(present: Identified, previous: Snapshot) -> set[File]:
+def _moved(present: Identified) -> set[File]:
     """Return the files of devices that are no longer found which others have now, or may have.
 
     A device that has had the file all the time is none of them: it is another name of it, a hard
     link. But while the former ID of one that has moved is in the list, it counts as moved.
     """
-    lost: dict[File, bool] = {}
+    previous, lost = present.moment.previous, dict[File, bool]()
     for device_id, device in previous.devices.items():
         if device_id not in present.devices:
             for file in files_of(device):
@@ -242,14 +197,10 @@ def _failure(selection: Selection, device: HostDevice) -> str | None:
         for path in _above(node.path) if selection.unreadable else ():
             if path in selection.unreadable:
                 return f"{UNREADABLE}{selection.unreadable[path]}"
-    return next(
-        (
-            f"its source could not be read: {reason}"
-            for source, reason in selection.failed.items()
-            if _orphan(device) or any(node.source == source for node in device.nodes)
-        ),
-        None,
-    )
+    for source, reason in selection.failed.items():
+        if _orphan(device) or any(node.source == source for node in device.nodes):
+            return f"its source could not be read: {reason}"
+    return None
 
 
 def _above(path: str) -> Iterator[str]:

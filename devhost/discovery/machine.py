@@ -1,7 +1,9 @@
 """What a host has, for people who write a configuration: its devices, and one of them in full."""
 
+import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from devhost.discovery.hardware import (
     NET,
@@ -15,32 +17,15 @@ from devhost.discovery.hardware import (
     pci_functions,
     usb_devices,
 )
-from devhost.discovery.sysfs import (
-    NodesRoot,
-    NumbersRoot,
-    SubsystemReading,
-    SubsystemRoot,
-)
-from devhost.hostfs.file_owners import FileAccess, FileOwners
+from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemReading, SubsystemRoot
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import SysfsTree
-from devhost.immutable import immutable
 from devhost.model import names
-from devhost.model.class_codes import PCI_CLASSES
 from devhost.model.device import FileState
+from devhost.model.hardware import PCI_CLASSES
+from devhost.model.immutable import immutable
 
-
-@immutable
-class DeviceRow:
-    """A device in a list.
-
-    Attributes:
-        values: By column.
-        plain: Whether it is shown without ``--all``.
-    """
-
-    values: Mapping[str, str]
-    plain: bool = True
+Row = tuple[dict[str, str], bool]  # a device by column, and whether only `--all` shows it
 
 
 @immutable
@@ -50,7 +35,6 @@ class Described:
     Attributes:
         node: The node that was asked for, or that of the device; ``None`` where it has none.
         state: What is at its path below /dev.
-        permissions: Who owns that.
         owner: The USB device or PCI function that it is, or is below.
         variables: What a source gives for it.
         parents: What is above it, from below upwards: the names and subsystems.
@@ -63,15 +47,25 @@ class Described:
     variables: Mapping[str, str]
     parents: tuple[tuple[str, str], ...]
     nodes: tuple[KernelNode, ...]
-    permissions: FileAccess | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is, in a sentence."""
+        owner, node = self.owner, self.node
+        if owner is None:
+            title = f"{self.variables.get('subsystem', '')} {node.name if node else ''}".strip()
+        elif owner.prefix == "usb.":
+            title = f"USB {owner.name}: {_product(owner) or 'device'} ({owner.facts['device']})"
+        else:
+            kind = class_name(owner.facts["class"])
+            title = f"PCI {owner.name}: {kind} ({owner.facts['device']})"
+        nodes = self.nodes if owner is not None else (node,)
+        shown = ", ".join(f"/dev/{one.file}" for one in nodes if one is not None and one.file)
+        return f"{title}. Now {shown}." if shown else f"{title}."
 
 
 class Machine:
-    """Reads what a host has. All methods block.
-
-    Raises:
-        OSError: A subsystem cannot be listed.
-    """
+    """Reads what a host has. All methods block, and raise `OSError` if it cannot be listed."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
@@ -103,46 +97,37 @@ class Machine:
         """Return all PCI functions."""
         return self._pci.once(pci_functions)
 
-    def usb_rows(self) -> Iterator[DeviceRow]:
-        """Yield the USB devices; hubs are no plain ones."""
-        for device in self.usb_devices():
-            facts, nodes = device.facts, self.nodes(device.syspath)
-            values = {
-                "USB": device.name,
-                "DEVICE": facts["device"],
-                "NAME": f"{facts['manufacturer']} {facts['product']}".strip() or "-",
-                "SERIAL": facts["serial"] or "-",
-                "NODES": _names(nodes),
-            }
-            yield DeviceRow(values, plain=not device.is_between)
+    def rows(self, subsystem: str) -> Iterator[Row]:
+        """Yield the devices of a subsystem; hubs, and functions without nodes, for `--all`."""
+        if subsystem not in ("usb", "pci"):
+            yield from self._members(subsystem)
+            return
+        is_usb = subsystem == "usb"
+        for one in self.usb_devices() if is_usb else self.pci_functions():
+            facts, nodes = one.facts, self.nodes(one.syspath)
+            more = (
+                {"NAME": _product(one), "SERIAL": facts["serial"]}
+                if is_usb
+                else {"CLASS": class_name(facts["class"])}
+                | {name.upper(): facts[name] for name in ("driver", "group")}
+            )
+            row = {subsystem.upper(): one.name, "DEVICE": facts["device"], **more}
+            row["NODES"] = ", ".join(node.file or node.name for node in nodes)
+            hidden = one.is_between or not (is_usb or nodes)
+            yield {name: value or "-" for name, value in row.items()}, hidden
 
-    def pci_rows(self) -> Iterator[DeviceRow]:
-        """Yield the PCI functions; bridges are no plain ones."""
-        for function in self.pci_functions():
-            facts, nodes = function.facts, self.nodes(function.syspath)
-            values = {
-                "PCI": function.name,
-                "DEVICE": facts["device"],
-                "CLASS": class_name(facts["class"]),
-                "DRIVER": facts["driver"] or "-",
-                "GROUP": facts["group"] or "-",
-                "NODES": _names(nodes),
-            }
-            yield DeviceRow(values, plain=not function.is_between)
-
-    def subsystem_rows(self, subsystem: str) -> Iterator[DeviceRow]:
-        """Yield the devices of a subsystem."""
-        reading = SubsystemRoot(subsystem).read(self._files)
+    def _members(self, subsystem: str) -> Iterator[Row]:
+        reading = self.subsystem(subsystem)
         for name, path in reading.members.items():
             node = KernelNode.of(subsystem, path, reading.sysfs)
             found = described(node, reading.sysfs) if node else {}
-            values = {
+            row = {
                 "NAME": name,
                 "NODE": f"/dev/{node.file}" if node and node.file else "-",
                 "DRIVER": found.get("driver", "-"),
                 "PLACE": found.get("place", "-"),
             }
-            yield DeviceRow(values)
+            yield row, False
 
     def nodes(self, owner: str) -> list[KernelNode]:
         """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
@@ -174,24 +159,22 @@ class Machine:
         ]
         if owners:
             return [self._described(None, one) for one in owners]
-        path = what if what.startswith("/") else f"/dev/{what}"
-        state = self._files.stat(path)
-        there = state if state is not None and state.number is not None else None
-        name = (there.realpath if there else path).removeprefix("/dev/")
-        alike: list[Described] = []
-        for reading in (self._numbers, self._net):
-            for syspath in reading.members.values():
-                node = self._node(syspath, reading.sysfs)
-                if node is not None and name in (node.file, node.name):
-                    found = self._described(node, self._owner(syspath, reading.sysfs))
-                    if name == node.file:
-                        return [found]
-                    alike.append(found)
-        if not alike and there is not None and there.realpath.startswith("/dev/"):
+        state = self._files.stat(what if what.startswith("/") else f"/dev/{what}")
+        if state is not None and state.number is not None:
+            syspath = self.sysfs.of_number(state.kind.value, state.number)
+            node = self._node(syspath, self.sysfs) if syspath else None
+            if node is not None:
+                return [self._described(node, self._owner(node.syspath, self.sysfs))]
             # Some drivers, such as nvidia, make nodes of which sysfs does not know.
-            node = KernelNode(posixpath.basename(name), "", "", name, there.number)
-            return [self._described(node, None)]
-        return alike[:1]
+            file = state.realpath.removeprefix("/dev/")
+            node = KernelNode(posixpath.basename(file), "", "", file, state.number)
+            return [self._described(node, None)] if file != state.realpath else []
+        for reading in (self._numbers, self._net):
+            for path in reading.members.values():
+                named = posixpath.basename(path) == what
+                if named and (node := self._node(path, reading.sysfs)) is not None:
+                    return [self._described(node, self._owner(path, reading.sysfs))]
+        return []
 
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
@@ -227,13 +210,34 @@ class Machine:
             (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
             for one in devices_above(above, sysfs)
         )
-        permissions = FileOwners(self._files).of(state.realpath) if state is not None else None
         known = {name: value for name, value in variables.items() if value}
-        return Described(shown, state, owner, known, parents, nodes, permissions)
+        return Described(shown, state, owner, known, parents, nodes)
+
+    def owners(self, found: Described) -> tuple[str, int, int] | None:
+        """Return who owns the node of a device, and both numbers: ``root dialout (20)``."""
+        if found.state is None:
+            return None
+        there = os.lstat(self._files.to_local(found.state.realpath))
+        user, group = self._accounts("passwd"), self._accounts("group")
+        shown = group.get(there.st_gid, str(there.st_gid))
+        if there.st_gid in group and there.st_gid:
+            shown += f" ({there.st_gid})"
+        text = f"{user.get(there.st_uid, there.st_uid)} {shown}"
+        return text, there.st_uid, there.st_gid
+
+    def _accounts(self, file: str) -> dict[int, str]:
+        """Return the names of users or groups by their numbers."""
+        path = Path(self._files.to_local(self._files.resolve(f"/etc/{file}")))
+        try:
+            lines = path.read_text("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        parts = [[*line.split(":"), "", ""] for line in reversed(lines)]  # the first counts
+        return {int(one[2]): one[0] for one in parts if one[2].isdecimal()} | {0: "root"}
 
 
-def _names(nodes: Sequence[KernelNode]) -> str:
-    return ", ".join(one.file or one.name for one in nodes) or "-"
+def _product(device: SysfsDevice) -> str:
+    return f"{device.facts['manufacturer']} {device.facts['product']}".strip()
 
 
 def class_name(code: str) -> str:

@@ -1,15 +1,16 @@
 """The parts of the host that sources look at: each is read once for all sources that name it."""
 
-import errno
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from dataclasses import field
+from typing import Final
 
-from devhost.hostfs.block_use import BlockUse
-from devhost.hostfs.files import HostFiles
-from devhost.hostfs.tally import Tally, TooManyEntriesError
-from devhost.immutable import immutable
+from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.mounts import BlockUse
+from devhost.hostfs.walk import Walk, failure, is_wild
 from devhost.model import names
-from devhost.model.device import FileState
+from devhost.model.device import NO_VARIABLES, FileState, Hardware
+from devhost.model.immutable import immutable
 from devhost.model.spelling import nearest_node
 
 # Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
@@ -27,48 +28,32 @@ class WatchRoot:
     recursive: bool = False
 
 
-class Root(Protocol):
+class Root:
     """A part of the host; equal ones are the same part."""
-
-    @property
-    def watched(self) -> WatchRoot | None:
-        """The directory to watch, if any."""
-        ...
-
-    @property
-    def subsystems(self) -> frozenset[str]:
-        """The subsystems whose device events report changes of it."""
-        ...
-
-    @property
-    def base(self) -> str:
-        """The host path, without a slash at its end, before the names that are read."""
-        ...
-
-    def read(self, files: HostFiles, tally: Tally, /) -> "Reading":
-        """Read it, and count what is read. Blocks.
-
-        Raises:
-            OSError: The host cannot say, or there is too much. What is wrong with one entry, or
-                below it, is no failure.
-        """
-        ...
-
-
-class BaseRoot:
-    """What most roots have in common: nothing is watched, and all is read when a source asks."""
 
     __slots__ = ()
 
     @property
+    def base(self) -> str:
+        """The host path, without a slash at its end, before the names that are read."""
+        return ""
+
+    @property
     def watched(self) -> WatchRoot | None:
-        """No directory."""
+        """The directory to watch, if any."""
         return None
 
     @property
     def subsystems(self) -> frozenset[str]:
-        """No subsystem, unless a root has one."""
+        """The subsystems whose device events report changes of it."""
         return frozenset()
+
+    def read(self, files: HostFiles, tally: Tally, /) -> "Reading":
+        """Read it, and count what is read. Blocks.
+
+        What is wrong with one entry, or below it, is no failure.
+        """
+        raise NotImplementedError
 
 
 class Reading:
@@ -77,14 +62,10 @@ class Reading:
     A name is read when the first source asks for it, once for all sources.
 
     Attributes:
-        root: What was read.
-        names: The paths below its base, in natural order.
-        links: Those of the names that are links.
+        names: The paths below its base, in natural order; `links` are those that are links.
         unreadable: Why entries, or what is below them, cannot be read.
         beside: What is there instead of a single path.
         missing: Why there is nothing to read, where that is no failure.
-        failure: Why it could not be read.
-        block_use: What uses block devices.
     """
 
     def __init__(
@@ -99,25 +80,25 @@ class Reading:
         failure: str | None = None,
         beside: Sequence[str] = (),
     ) -> None:
-        self.root, self._looks = root, files.cached()
+        self.root, self._files, self._looks = root, files, files.cached()
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)
         self.unreadable = unreadable or {}
         self.beside = beside
         self.missing, self.failure = missing, failure
-        self.block_use = BlockUse(files)
         self._states: dict[str, FileState | None] = {}
+
+    @functools.cached_property
+    def block_use(self) -> BlockUse:
+        """What uses block devices."""
+        return BlockUse(self._files)
 
     def path(self, name: str) -> str:
         """Return the host path of a name."""
         return f"{self.root.base}/{name}"
 
     def state(self, name: str) -> FileState | None:
-        """Return what is at a name; ``None`` where it leads nowhere. Blocks.
-
-        Raises:
-            OSError: The host cannot say.
-        """
+        """Return what is at a name; ``None`` where it leads nowhere, or an `OSError`. Blocks."""
         try:
             return self._states[name]
         except KeyError:
@@ -126,18 +107,12 @@ class Reading:
 
 
 @immutable
-class DirectoryRoot(BaseRoot):
-    """The entries of a directory, or all that is below it; links below it are not followed.
-
-    Attributes:
-        path: The directory.
-        recursive: Whether all that is below it counts.
-        hidden: If so, whether names that begin with a dot count.
-    """
+class DirectoryRoot(Root):
+    """What matches a glob below a directory; wildcards match `hidden` names if that is set."""
 
     path: str
-    recursive: bool = False
-    hidden: bool = False
+    glob: str = "*"
+    hidden: bool = True
 
     @property
     def base(self) -> str:
@@ -146,38 +121,25 @@ class DirectoryRoot(BaseRoot):
 
     @property
     def watched(self) -> WatchRoot:
-        """The directory."""
-        return WatchRoot(self.path, self.recursive)
+        """The directory, and where the glob leads further, all below it."""
+        return WatchRoot(self.path, self.glob == "**" or "/" in self.glob)
 
     def read(self, files: HostFiles, tally: Tally) -> Reading:
-        """Read the directory, and those below it."""
-        looks = files.cached()
-        entries = looks.entries(self.path, tally=tally)
-        if entries is None:
-            return Reading(self, files, missing=absent(files, self.path))
-        found: list[str] = []
-        links: list[str] = []
-        unreadable: dict[str, str] = {}
-        pending = [("", entries)]
-        while pending:
-            below, some = pending.pop()
-            for entry in some:
-                if self.recursive and entry.name.startswith(".") and not self.hidden:
-                    continue
-                name = f"{below}{entry.name}"
-                found.append(name)
-                if entry.is_link:
-                    links.append(name)
-                path = f"{self.base}/{name}"
-                if self.recursive and entry.is_directory and path not in NOT_DEVICES:
-                    try:
-                        inside = looks.entries(path, below=self.path, tally=tally)
-                    except TooManyEntriesError:
-                        raise
-                    except OSError as error:
-                        unreadable[name], inside = failure(error), None
-                    pending.append((f"{name}/", inside or []))
-        return Reading(self, files, found, links=links, unreadable=unreadable)
+        """Find what matches."""
+        walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
+        exists, beside = walk.exists, list[str]()
+        if not walk.found and not is_wild(self.glob):
+            entries = files.entries(self.path)
+            exists, beside = entries is not None, [one.name for one in entries or ()]
+        return Reading(
+            self,
+            files,
+            walk.found,
+            links=(name for name, is_link in walk.found.items() if is_link),
+            unreadable=walk.unreadable,
+            missing=None if exists else _absent(files, self.path),
+            beside=beside,
+        )
 
 
 def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
@@ -188,26 +150,7 @@ def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
         return Reading(root, files, failure=failure(error))
 
 
-def failure(error: OSError) -> str:
-    """Return why the host could not say something."""
-    where = f" ({error.filename})" if error.filename else ""
-    return names.printable(f"{error.strerror or error}{where}")
-
-
-def unusable(*texts: str) -> str | None:
-    """Say that a name cannot be handed out, whatever it is."""
-    for text in texts:
-        if "\n" in text or "\t" in text or names.text_problem(text):
-            return "unusable name: it is not UTF-8, or has control characters"
-    return None
-
-
-def is_too_long(error: OSError) -> bool:
-    """Whether a path is longer than the kernel takes."""
-    return error.errno == errno.ENAMETOOLONG
-
-
-def absent(files: HostFiles, directory: str) -> str:
+def _absent(files: HostFiles, directory: str) -> str:
     """Say why there is no such directory."""
     if files.stat(directory) is not None:
         return f"{directory} is not a directory"
@@ -215,10 +158,8 @@ def absent(files: HostFiles, directory: str) -> str:
     hint = f"; did you mean {near}?" if near else ""
     if files.is_host:
         return f"{directory} does not exist yet{hint}"
-    return (
-        f"{directory} does not exist below {files.root}: it is not there yet, or not mounted "
-        f"(the chart's hostPaths){hint}"
-    )
+    why = "it is not there yet, or not mounted (the chart's hostPaths)"
+    return f"{directory} does not exist below {files.root}: {why}{hint}"
 
 
 def _beside(files: HostFiles, directory: str) -> str:
@@ -235,3 +176,36 @@ def _beside(files: HostFiles, directory: str) -> str:
 def is_silent(path: str) -> bool:
     """Whether there are no events at a path: the kernel makes up what is there."""
     return f"{path}/".startswith(("/sys/", "/proc/"))
+
+
+Readings = Mapping[Root, Reading]
+
+
+@immutable
+class Match:
+    """What a source finds, before it is judged.
+
+    Attributes:
+        path: The host path as matched; empty for a token.
+        name: The device ID that the source gives by default.
+        excluded: Why it is not to be offered, by the source's own options.
+        at: What was read, and its name there; ``None`` for a token.
+    """
+
+    path: str
+    name: str
+    variables: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
+    excluded: str | None = None
+    at: tuple[Reading, str] | None = None
+    hardware: Hardware | None = None
+
+
+@immutable
+class Missed:
+    """What a source has looked at and does not select.
+
+    By option that it fails, `differs` says what it has instead; an empty key has a sentence.
+    """
+
+    name: str
+    differs: Mapping[str, str]

@@ -1,38 +1,34 @@
 """A scan of the host for one resource: a selection, then devices, answers, their health."""
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
-from devhost.allocation import rendering
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import rules_of
-from devhost.discovery import identity, topology
+from devhost.allocation.rules import Taken, clash, clashing, rules_of
+from devhost.discovery import identity
 from devhost.discovery.candidates import HOLD_S, Moment, OwnerOf
 from devhost.discovery.identity import NO_SOURCE, Identified
-from devhost.discovery.match import Readings
-from devhost.discovery.roots import Root
+from devhost.discovery.roots import Readings, Root
 from devhost.discovery.selection import Selection, roots_of, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.limits import SKIPPED_MAX
+from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Node, Snapshot
+from devhost.model.device import FileKind, HostDevice, Node, Snapshot
+from devhost.model.limits import SKIPPED_MAX
 
 _REASON_MAX: Final = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Scanner(Declaration):
-    """A declaration that can be scanned and allocated from.
-
-    Attributes:
-        hold_s: How long a node waits for an earlier source to name it.
-    """
+    """A declaration that can be scanned; a node waits `hold_s` for an earlier source to name it."""
 
     hold_s: float = HOLD_S
 
@@ -75,27 +71,17 @@ class Scanner(Declaration):
         return identity.identify(self.resource, found, moment)
 
     def conclude(
-        self,
-        found: Selection,
-        identified: Identified,
-        previous: Snapshot,
-        now: float,
-        *,
-        thorough: bool = True,
+        self, found: Selection, identified: Identified, *, thorough: bool = True
     ) -> Snapshot:
         """Return the next snapshot. Looks at host paths, so it blocks.
 
-        Args:
-            found: What the sources have found.
-            identified: The devices, rendered.
-            previous: What was known before.
-            now: Seconds on the host's clock.
-            thorough: Whether the host is asked again about devices that are as they were.
+        Only if it is `thorough`, the host is asked again about devices that are as they were.
         """
-        thorough = thorough or not self.self_contained
-        devices, unseen = self.present(identified, previous, now, thorough=thorough)
-        devices, mixed = topology.placed(
-            self.resource.topology, devices, previous, self.files, thorough=thorough
+        moment, thorough = identified.moment, thorough or not self.self_contained
+        self._render(identified)
+        devices, unseen = self._there(identified, thorough=thorough)
+        devices, mixed = placed(
+            self.resource.topology, devices, moment.previous, self.files, thorough=thorough
         )
         return Snapshot(
             devices={device_id: devices[device_id] for device_id in names.natural(devices)},
@@ -105,7 +91,7 @@ class Scanner(Declaration):
             notes=(*found.notes, *_unseen(unseen, self.files.root), *_cut(identified)),
             why_none=tuple if devices else found.why_none,
             deferred=identified.deferred,
-            again_at=self.again_at(devices, identified, now),
+            again_at=self._again_at(devices, identified),
             mixed=mixed,
             scanned=True,
         )
@@ -114,22 +100,19 @@ class Scanner(Declaration):
         self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
     ) -> Snapshot:
         """Do all of it; for a resource alone. Blocks."""
-        identified = self.identify(found, previous, owner_of, now)
-        self.render(identified, previous)
-        return self.conclude(found, identified, previous, now)
+        return self.conclude(found, self.identify(found, previous, owner_of, now))
 
-    def render(self, identified: Identified, previous: Snapshot) -> None:
+    def _render(self, identified: Identified) -> None:
         """Find out which devices no container can have, by what they bring; pure.
 
         What was legal before is not put together again for the same nodes; a device that is as it
         was is the same object.
         """
-        clashing = rendering.clashing(self.rules)
-        taken: rendering.Taken = {}
+        exclusive, previous = clashing(self.rules), identified.moment.previous
+        taken: Taken = {}
         # Those that were offered before keep their names.
-        for device in sorted(
-            identified.devices.values(), key=lambda one: one.id not in previous.devices
-        ):
+        found = identified.devices.values()
+        for device in sorted(found, key=lambda one: one.id not in previous.devices):
             former = previous.devices.get(device.id)
             if former is None or not former.legal or former.nodes != device.nodes:
                 reason = self._problem(device)
@@ -137,30 +120,29 @@ class Scanner(Declaration):
             else:
                 kept = former.sound and self.keeps
                 one = former if kept else replace(device, legal=True)
-            if one.legal and clashing:
-                reason = rendering.clash(taken, device.id, self.alone(device, clashing))
+            if one.legal and exclusive:
+                reason = clash(taken, device.id, self.alone(device, exclusive))
                 one = one if reason is None else replace(device, reason=reason, legal=True)
             identified.devices[device.id] = one
 
     def _problem(self, device: HostDevice) -> str | None:
         """Return why no container can have a device, by the texts that it brings."""
         try:
-            return self.name_refusal(self.alone(device, self.rules))
+            self.alone(device, self.rules)
         except AllocationError as error:
             return str(error)
+        return None
 
-    def present(
-        self, identified: Identified, previous: Snapshot, now: float, *, thorough: bool
+    def _there(
+        self, identified: Identified, *, thorough: bool
     ) -> tuple[dict[str, HostDevice], list[str]]:
-        """Return all devices that are known then, but for their NUMA nodes. Blocks.
-
-        Returns:
-            The devices, and the host paths of optional mounts that this process cannot see.
-        """
+        """Return all devices then, and host paths of optional mounts that are unseen. Blocks."""
+        previous, now = identified.moment.previous, identified.moment.now
         paths = tuple(rule for rule in self.rules if rule.target in ("devices", "mounts"))
         devices: dict[str, HostDevice] = {}
         unseen: list[str] = []
         host_paths = HostPaths(self.files, self.policy)
+        taken = self._exclusive(identified)
         for device_id, device in identified.devices.items():
             devices[device_id] = device
             as_before = device is previous.devices.get(device_id)
@@ -171,33 +153,80 @@ class Scanner(Declaration):
                     host_paths.known(node.path, node.state)
             alone = self.alone(device, paths)
             problem = next((node.problem for node in device.nodes if node.problem), None)
-            reason = _shortened(problem or _unfit(alone, host_paths))
+            reason = _shortened(problem or _unfit(device_id, alone, host_paths, taken))
             if reason is not None:
                 devices[device_id] = replace(device, reason=reason)
-            unseen += [
-                mount.host_path
-                for mount in alone.mounts
-                if mount.optional and host_paths.is_unseen(mount)
-            ]
+            optional = (mount for mount in alone.mounts if mount.optional)
+            unseen += [one.host_path for one in optional if host_paths.is_unseen(one)]
         return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
 
-    def again_at(
-        self, devices: Mapping[str, HostDevice], present: Identified, now: float
-    ) -> float | None:
+    def _exclusive(self, identified: Identified) -> Mapping[str, str]:
+        """Return whose a node (`Node.key`) is, where no entry may give it to other devices."""
+        shared = self.resource.replicas > 1 or self.resource.overlap == "allow"
+        if shared or self.self_contained:
+            return {}
+        devices = identified.devices.values()
+        return {node.key: one.id for one in devices for node in one.nodes if node.state}
+
+    def _again_at(self, devices: Mapping[str, HostDevice], present: Identified) -> float | None:
         """Return when to scan again even if nothing happens, by these devices."""
+        now = present.moment.now
         taken = sum(1 for device in devices.values() if not device.replaced)
         if present.over_limit and taken < (self.resource.limit or 0):
             return now  # a device was given up, and its slot is free for another
-        times = [time for device in devices.values() for time in self.times(device)]
+        times = [time for device in devices.values() for time in self._times(device)]
         times += [since + self.hold_s for since in present.deferred.values()]
         return min((time for time in times if time > now and time != float("inf")), default=None)
 
-    def times(self, device: HostDevice) -> Iterator[float]:
+    def _times(self, device: HostDevice) -> Iterator[float]:
         """Yield when a device changes even if nothing happens."""
         if device.missing_since is not None:
             yield device.missing_since + identity.remembered(self.resource, device)
         if device.swapped_at is not None:
             yield device.swapped_at + identity.SWAP_S
+
+
+def placed(
+    choice: int | Literal["auto", "none"],
+    devices: Mapping[str, HostDevice],
+    previous: Snapshot,
+    files: HostFiles,
+    *,
+    thorough: bool = True,
+) -> tuple[dict[str, HostDevice], bool]:
+    """Return the devices with their NUMA nodes, and whether only some have any: then none has.
+
+    Those without would never satisfy a hint (k8s.io/kubernetes v1.37.1
+    pkg/kubelet/cm/devicemanager/topology_hints.go). Blocks.
+    """
+    sysfs = functools.cache(lambda: sysfs_by_number(files))
+
+    def numa_nodes(device: HostDevice) -> tuple[int, ...]:
+        if choice != "auto":
+            return () if choice == "none" else (choice,)
+        before = previous.devices.get(device.id)
+        kept = device.missing_since is not None or (device is before and not thorough)
+        if before is not None and kept and not previous.mixed:
+            return before.numa_nodes
+        found: set[int | None] = set()
+        for node in device.nodes:
+            if node.hardware is not None:
+                found.add(sysfs().numa(node.hardware.numa))
+            elif node.state is not None and node.state.number is not None:
+                kind = "block" if node.state.kind is FileKind.BLOCK else "char"
+                place = sysfs().of_number(kind, node.state.number)
+                found |= set(map(sysfs().numa, sysfs().parts(place) if place else ()))
+        return tuple(sorted(one for one in found if one is not None))
+
+    nodes = {device_id: numa_nodes(device) for device_id, device in devices.items()}
+    mixed = any(nodes.values()) and not all(nodes.values())
+    if mixed:
+        nodes = dict.fromkeys(devices, ())
+    placed = {
+        key: device if device.numa_nodes == nodes[key] else replace(device, numa_nodes=nodes[key])
+        for key, device in devices.items()
+    }
+    return placed, mixed
 
 
 def _cut(identified: Identified) -> Iterator[str]:
@@ -210,11 +239,17 @@ def _shortened(reason: str | None) -> str | None:
     return f"{reason[:_REASON_MAX]}…" if reason and len(reason) > _REASON_MAX else reason
 
 
-def _unfit(alone: Allocation, host_paths: HostPaths) -> str | None:
+def _unfit(
+    device_id: str, alone: Allocation, host_paths: HostPaths, taken: Mapping[str, str]
+) -> str | None:
     """Return why a container could not be given a device alone."""
     for spec in alone.specs:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
+    for node in alone.devices:
+        other = taken.get(host_paths.lookup(node.host_path).realpath, device_id)
+        if other != device_id:
+            return f"it would get {node.host_path}, a node of {other}: use `group`, or exclude it"
     return None
 
 
@@ -222,10 +257,8 @@ def _unseen(paths: Iterable[str], root: str) -> Iterator[str]:
     """Yield a note for optional mounts that are left out because they cannot be seen."""
     if different := list(dict.fromkeys(paths)):
         more = f" and {len(different) - 1} more" if len(different) > 1 else ""
-        yield (
-            f"mount {different[0]}{more}: not visible below {root} (the chart's hostPaths), left "
-            "out, because it is optional"
-        )
+        where = f"not visible below {root} (the chart's hostPaths)"
+        yield f"mount {different[0]}{more}: {where}, left out, because it is optional"
 
 
 def _swapped(
@@ -234,8 +267,7 @@ def _swapped(
     """Make a device unhealthy for a while that is another node than before.
 
     A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
-    nothing of it. It is unhealthy for the same time whether or not a scan has seen that the former
-    node was gone: then that time counts from there.
+    nothing of it. The time counts from when a scan has seen that the former node was gone, if so.
     """
     for device_id, device in devices.items():
         before = previous.devices.get(device_id)
@@ -247,9 +279,8 @@ def _swapped(
         lost_at = now if before.missing_since is None else before.missing_since
         since = lost_at if other else before.swapped_at
         if since is not None:
-            reason = (
-                "another device was found in its place" if now < since + identity.SWAP_S else None
-            )
+            swapped = now < since + identity.SWAP_S
+            reason = "another device was found in its place" if swapped else None
             device = replace(device, reason=device.reason or reason, swapped_at=since)  # noqa: PLW2901
         yield device_id, device
 

@@ -1,31 +1,25 @@
 """What of all that was read is a resource's: candidates, and what is not offered and why."""
 
+import errno
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
 from devhost.discovery import wording
-from devhost.discovery.dev import DevFinder
-from devhost.discovery.directory import DirectoryFinder
-from devhost.discovery.glob import GlobFinder
-from devhost.discovery.match import Finder, Match, Readings
-from devhost.discovery.roots import (
-    Reading,
-    Root,
-    failure,
-    is_too_long,
-    read,
-    unusable,
-)
-from devhost.discovery.static import StaticFinder
+from devhost.discovery.file_sources import FileFinder, StaticFinder
+from devhost.discovery.hardware_finder import HardwareFinder
+from devhost.discovery.roots import Match, Reading, Readings, Root, read
 from devhost.hostfs.files import HostFiles
-from devhost.immutable import immutable
+from devhost.hostfs.walk import failure
 from devhost.model import names
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, Hardware, Node, Skipped
 from devhost.model.hardware import Pci, Sysfs, Usb
+from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
+
+Finder = FileFinder | StaticFinder | HardwareFinder
 
 DANGLING: Final = "dangling link"
 _DIRECTORY: Final = "a directory: name it in `types` to offer it"
@@ -40,7 +34,6 @@ class Selection:
 
     Attributes:
         nodes: Candidates in the order of the sources, then in natural order of their names.
-        skipped: What is not to be offered.
         failed: By source, why it could not be read.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
@@ -55,36 +48,16 @@ class Selection:
     notes: tuple[str, ...] = ()
     why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
 
-    @property
-    def keys(self) -> frozenset[str]:
-        """Which nodes are found (`Node.key`), without tokens."""
-        return frozenset(node.key for node in self.nodes if node.state)
-
 
 def finder(kind: Kind, resource: Resource) -> Finder:
-    """Return what finds the devices of a kind of source.
-
-    Args:
-        kind: The source.
-        resource: Its resource: some variables are read only if templates mention them.
-    """
+    """Return what finds the devices of a resource's source."""
     match kind:
-        case Directory():
-            return DirectoryFinder(kind)
-        case Glob():
-            return GlobFinder(kind)
-        case Dev():
-            return DevFinder(kind)
+        case Directory() | Glob() | Dev():
+            return FileFinder(kind)
         case Static():
             return StaticFinder(kind)
-        case Usb() | Pci():  # loaded here: most files name no hardware, and its code takes 0.5 MiB
-            from devhost.discovery.hardware_finder import BusFinder  # noqa: PLC0415 (as said)
-
-            return BusFinder(kind, resource.mentioned)
-        case Sysfs():
-            from devhost.discovery.hardware_finder import SubsystemFinder  # noqa: PLC0415 (the same)
-
-            return SubsystemFinder(kind, resource.mentioned)
+        case Usb() | Pci() | Sysfs():
+            return HardwareFinder(kind, resource.mentioned)
 
 
 def roots_of(resource: Resource) -> tuple[Root, ...]:
@@ -98,17 +71,10 @@ def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
     return {root: read(root, files) for root in roots}
 
 
-def select(
-    resource: Resource,
-    readings: Readings,
-) -> Selection:
-    """Return what a resource's sources find among what was read.
+def select(resource: Resource, readings: Readings) -> Selection:
+    """Return what a resource's sources find among what was read of its roots.
 
     Blocks: it reads what is at the names. Never raises for what the host does.
-
-    Args:
-        resource: The declaration.
-        readings: Of all roots of the resource.
     """
     nodes: list[Node] = []
     skipped: list[Skipped] = []
@@ -151,13 +117,7 @@ def _why_none(empty: Iterable[tuple[Kind, Finder]], readings: Readings) -> tuple
 
 
 class _Source:
-    """Judges the matches of a source.
-
-    Attributes:
-        nodes: Those that are candidates.
-        skipped: Those that are not.
-        unreadable: As `Selection.unreadable`.
-    """
+    """Judges the matches of a source, as parts of a `Selection`."""
 
     def __init__(self, index: int, source: Source) -> None:
         kind = source.kind
@@ -167,7 +127,7 @@ class _Source:
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
-        self._in_use_units: set[str] = set()
+        self._refused_units: set[str] = set()
 
     def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
         """Judge all matches."""
@@ -179,79 +139,53 @@ class _Source:
                 self.skipped.append(match)
             else:
                 self._judge(match)
-        if self._in_use_units:  # another node of a disk, such as its controller's, is the disk
+        if self._refused_units:  # another node of a disk, such as its controller's, is the disk
             self.nodes = [
                 node
                 for node in self.nodes
-                if node.hardware is None or node.hardware.unit not in self._in_use_units
+                if node.hardware is None or node.hardware.unit not in self._refused_units
             ]
 
     def _judge(self, match: Match) -> None:
-        if match.hardware is not None:
-            self._judge_hardware(match, match.hardware)
-            return
-        problem, state = self._seen(match)
+        hardware, state, other = match.hardware, None, None
+        problem = _unusable(match.path, match.name) or match.excluded
+        if match.at is not None and problem is None:
+            reading, name = match.at
+            try:
+                state = reading.state(name)
+                if hardware is not None:
+                    other = _other(match.path, state, hardware)
+                problem = None if other else self._problem(match, reading, state)
+            except OSError as error:
+                problem = _TOO_LONG
+                if error.errno != errno.ENAMETOOLONG:
+                    self._unreadable(match.path, failure(error))
         if problem is not None:
             if match.path not in self.unreadable:
-                self.skipped.append(Skipped(names.printable(match.path or match.name), problem))
+                what = match.path or match.name
+                self.skipped.append(Skipped(names.printable(what), problem))
+            if hardware is not None:
+                self._refused_units.add(hardware.unit)
             return
         path = match.path
         if state is not None and state.realpath == path:
             path = state.realpath  # one object for both
-        self.nodes.append(Node(path, state, self._index, match.name, match.variables, self._role))
-
-    def _seen(self, match: Match) -> tuple[str | None, FileState | None]:
-        """Return why a match is no candidate, and what it is."""
-        problem, state = unusable(match.path, match.name) or match.excluded, None
-        if match.at is None or problem is not None:
-            return problem, None
-        try:
-            problem, state = self._state(*match.at)
-        except OSError as error:
-            if is_too_long(error):
-                return _TOO_LONG, None
-            self._unreadable(match.path, failure(error))
-            return f"{UNREADABLE}{failure(error)}", None
-        return problem, state
+        role = self._role or (hardware.role if hardware else None)
+        self.nodes.append(
+            Node(path, state, self._index, match.name, match.variables, role, hardware, other)
+        )
 
     def _unreadable(self, path: str, reason: str) -> None:
         self.unreadable[path] = reason
         self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
 
-    def _judge_hardware(self, match: Match, hardware: Hardware) -> None:
-        """Judge a node that the kernel has, whether or not its file is there."""
-        problem, state = None, None
-        if match.at is not None:
-            reading, name = match.at
-            state = reading.state(name)
-            if state is None:
-                problem = f"{match.path} is not there, but the kernel has it"
-            elif state.number != hardware.number:
-                problem = (
-                    f"{match.path} is {_number(state.number)}, the kernel's is "
-                    f"{_number(hardware.number)}"
-                )
-            elif busy := self._busy(reading, state):
-                self.skipped.append(Skipped(names.printable(match.path), busy))
-                self._in_use_units.add(hardware.unit)
-                return
-        role = self._role or hardware.role
-        node = Node(
-            match.path, state, self._index, match.name, match.variables, role, hardware, problem
-        )
-        self.nodes.append(node)
-
-    def _state(self, reading: Reading, name: str) -> tuple[str | None, FileState | None]:
-        """Return why it is no candidate, and what it is.
-
-        Raises:
-            OSError: The host cannot say.
-        """
-        state = reading.state(name)
+    def _problem(self, match: Match, reading: Reading, state: FileState | None) -> str | None:
+        """Return why what is there is no candidate."""
         if state is None:
-            return DANGLING, None
-        problem = self._wrong_type(state, is_link=name in reading.links)
-        return problem or self._busy(reading, state) or unusable(state.realpath), state
+            return DANGLING
+        is_link = match.at is not None and match.at[1] in reading.links
+        wrong = None if match.hardware else self._wrong_type(state, is_link=is_link)
+        return wrong or self._busy(reading, state) or _unusable(state.realpath)
 
     def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
         if self._types is None:
@@ -267,5 +201,22 @@ class _Source:
         return f"{IN_USE}{use}" if use else None
 
 
+def _other(path: str, state: FileState | None, hardware: Hardware) -> str | None:
+    """Return what is there instead of the node that the kernel has."""
+    if state is None:
+        return f"{path} is not there, but the kernel has it"
+    if state.number != hardware.number:
+        return f"{path} is {_number(state.number)}, the kernel's is {_number(hardware.number)}"
+    return None
+
+
 def _number(number: tuple[int, int] | None) -> str:
     return "no device node" if number is None else "{}:{}".format(*number)
+
+
+def _unusable(*texts: str) -> str | None:
+    """Say that a name cannot be handed out, whatever it is."""
+    for text in texts:
+        if "\n" in text or "\t" in text or names.text_problem(text):
+            return "unusable name: it is not UTF-8, or has control characters"
+    return None

@@ -6,15 +6,14 @@ being removed loses its links first. Only a subsystem that cannot be listed is a
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar, cast
 
-from devhost.discovery.roots import NOT_DEVICES, BaseRoot, Reading, Root, WatchRoot
-from devhost.hostfs.files import HostFiles
+from devhost.discovery.roots import NOT_DEVICES, Reading, Root, WatchRoot
+from devhost.hostfs.files import HostFiles, Tally
 from devhost.hostfs.sysfs import SysfsTree
-from devhost.hostfs.tally import Tally
-from devhost.immutable import immutable
 from devhost.model import names
+from devhost.model.immutable import immutable
 from devhost.model.spelling import did_you_mean
 
 T = TypeVar("T")
@@ -26,85 +25,58 @@ _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 
 
 @immutable
-class SubsystemRoot(BaseRoot):
-    """The devices of a class or a bus."""
+class SubsystemRoot(Root):
+    """The devices of a class or a bus.
+
+    Something of the other subsystems that are `heard` may change what is selected of this one.
+    """
 
     subsystem: str
+    heard: frozenset[str] = frozenset()
 
     @property
     def subsystems(self) -> frozenset[str]:
-        """Its own."""
-        return frozenset({self.subsystem})
-
-    @property
-    def base(self) -> str:
-        """A name for messages."""
-        return f"/sys/{self.subsystem}"
+        """Its own, and the others."""
+        return self.heard | {self.subsystem}
 
     def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
         """List the subsystem."""
-        sysfs = SysfsTree(files)
-        members: dict[str, str] = {}
-        missing = True
         # gpio is both: nodes are of the bus, the class is an older interface.
-        for directory in (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices"):
-            found = sysfs.list(directory)
-            missing &= found is None
-            for name in found or ():
-                if (path := sysfs.link(f"{directory}/{name}")) is not None:
-                    members[name] = path
-        there = {name: members[name] for name in names.natural(members)}
-        absent = _absent(self.subsystem, files) if missing else None
-        return SubsystemReading(self, files, sysfs, there, missing=absent)
+        where = (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices")
+        sysfs = SysfsTree(files)
+        there = [one for one in where if sysfs.list(one) is not None]
+        members = {name: path for one in there for name, path in _members(sysfs, one)}
+        missing = None if there else _absent(self.subsystem, files)
+        ordered = {name: members[name] for name in names.natural(members)}
+        return SubsystemReading(self, files, sysfs, ordered, missing)
 
 
 @immutable
-class EventsRoot(BaseRoot):
-    """Subsystems of which nothing is read: something of them may change what others select."""
-
-    heard: frozenset[str]
-
-    @property
-    def subsystems(self) -> frozenset[str]:
-        """All of them."""
-        return self.heard
-
-    @property
-    def base(self) -> str:
-        """A name for messages."""
-        return "/sys"
-
-    def read(self, files: HostFiles, _tally: Tally | None = None) -> Reading:
-        """Read nothing."""
-        return Reading(self, files)
-
-
-@immutable
-class NumbersRoot(BaseRoot):
+class NumbersRoot(Root):
     """All devices that have a number, of all subsystems."""
-
-    @property
-    def base(self) -> str:
-        """The directory."""
-        return "/sys/dev"
 
     def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
         """List them."""
         sysfs = SysfsTree(files)
-        there: dict[str, str] = {}
-        for kind in ("char", "block"):
-            for number in sysfs.list(f"/sys/dev/{kind}") or ():
-                if (path := sysfs.link(f"/sys/dev/{kind}/{number}")) is not None:
-                    there[f"{kind} {number}"] = path
+        there = {
+            f"{kind} {number}": path
+            for kind in ("char", "block")
+            for number, path in _members(sysfs, f"/sys/dev/{kind}")
+        }
         return SubsystemReading(self, files, sysfs, there)
 
 
-class SubsystemReading(Reading):
-    """The devices of a class or a bus.
+def _members(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
+    """Yield the links in a directory, and where they lead."""
+    for name in sysfs.list(directory) or ():
+        if (path := sysfs.link(f"{directory}/{name}")) is not None:
+            yield name, path
 
-    Attributes:
-        sysfs: Reads more of them, for all sources once.
-        members: Their paths by their names, in natural order.
+
+class SubsystemReading(Reading):
+    """The devices of a class or a bus: `members`, their paths by their names, in natural order.
+
+    `sysfs` reads more of them, for all sources once.
     """
 
     def __init__(
@@ -117,7 +89,6 @@ class SubsystemReading(Reading):
     ) -> None:
         super().__init__(root, files, missing=missing)
         self.sysfs, self.members = sysfs, members
-        self._owned: dict[str, list[tuple[str, str]]] | None = None
         self._made: dict[Callable[[SubsystemReading], object], object] = {}
 
     def once(self, make: Callable[["SubsystemReading"], T]) -> T:
@@ -126,19 +97,21 @@ class SubsystemReading(Reading):
             self._made[make] = make(self)
         return cast("T", self._made[make])
 
-    def below(self, owner: str) -> list[tuple[str, str]]:
+    def below(self, owner: str) -> Iterable[tuple[str, str]]:
         """Return the names and paths of what a USB device or PCI function owns. Blocks."""
-        if self._owned is None:
-            owned: dict[str, list[tuple[str, str]]] = {}
-            for name, syspath in self.members.items():
-                above, shown = self.sysfs.owner(syspath), syspath
-                if match := _NVME_PATH.fullmatch(name):
-                    name = f"{match[1]}{match[2]}"  # noqa: PLW2901
-                    shown = self.members.get(name, syspath)
-                if above is not None and self.sysfs.text(f"{shown}/partition") is None:
-                    owned.setdefault(above, []).append((name, shown))
-            self._owned = owned
-        return self._owned.get(owner, [])
+        return self.once(_by_owner).get(owner, ())
+
+
+def _by_owner(reading: SubsystemReading) -> dict[str, list[tuple[str, str]]]:
+    owned: dict[str, list[tuple[str, str]]] = {}
+    for member, syspath in reading.members.items():
+        above, name, shown = reading.sysfs.owner(syspath), member, syspath
+        if match := _NVME_PATH.fullmatch(member):
+            name = f"{match[1]}{match[2]}"
+            shown = reading.members.get(name, syspath)
+        if above is not None and reading.sysfs.text(f"{shown}/partition") is None:
+            owned.setdefault(above, []).append((name, shown))
+    return owned
 
 
 def _absent(subsystem: str, files: HostFiles) -> str:
@@ -153,12 +126,10 @@ def _absent(subsystem: str, files: HostFiles) -> str:
 
 
 @immutable
-class NodesRoot(BaseRoot):
+class NodesRoot(Root):
     """The nodes of devices below /dev.
 
-    Attributes:
-        links: Whether udev's links to them are wanted: these come after a device's events, so
-            that only the events of their directories tell.
+    Udev makes its `links` to them after a device's events: only those of their directories tell.
     """
 
     links: bool = False
@@ -175,33 +146,23 @@ class NodesRoot(BaseRoot):
 
     def read(self, files: HostFiles, tally: Tally | None = None) -> "NodesReading":
         """Read udev's links; nodes are read when a source asks for them."""
-        found: dict[str, dict[str, str]] = {by: {} for by in _BY}
-        looks = files.cached()
+        reading, looks = NodesReading(self, files), files.cached()
         for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
             for by in _BY if directory.is_directory and above not in NOT_DEVICES else ():
-                where = f"{above}/{by}"
-                for link in names.natural(_names(looks.entries(where, tally=tally) or ())):
-                    target = files.resolve(f"{where}/{link}")
-                    before = found[by].get(target)
+                entries = looks.entries(f"{above}/{by}", tally=tally) or ()
+                for link in names.natural(one.name for one in entries if one.is_link):
+                    path, found = f"{above}/{by}/{link}", reading.by[by]
+                    target = files.resolve(path)
+                    before = found.get(target)
                     if before is None or ("-usbv" in before and "-usbv" not in link):
-                        found[by][target] = f"{where}/{link}"
-        return NodesReading(self, files, found)
-
-
-def _names(entries: Iterable[object]) -> list[str]:
-    return [entry.name for entry in entries if getattr(entry, "is_link", False)]  # type: ignore[attr-defined]
+                        found[target] = path
+        return reading
 
 
 class NodesReading(Reading):
-    """The nodes of devices below /dev.
+    """The nodes of devices below /dev; `by` kind (``by-id``, ``by-path``), udev's links to them."""
 
-    Attributes:
-        links: By kind (``by-id``, ``by-path``): from a node to udev's link to it.
-    """
-
-    def __init__(
-        self, root: NodesRoot, files: HostFiles, by: Mapping[str, Mapping[str, str]]
-    ) -> None:
+    def __init__(self, root: NodesRoot, files: HostFiles) -> None:
         super().__init__(root, files)
-        self.by = by
+        self.by: dict[str, dict[str, str]] = {by: {} for by in _BY}

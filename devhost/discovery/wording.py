@@ -5,13 +5,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery.match import Missed
+from devhost.discovery.roots import Missed
 from devhost.model import names
-from devhost.model.base import ConfigModel, options_of
-from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
-from devhost.model.hardware import Pci
+from devhost.model.hardware import PCI_CLASSES, USB_CLASSES, Pci
 from devhost.model.sources import Kind
 from devhost.model.spelling import nearest, nearest_node
+from devhost.model.values import ConfigModel, options_of
 
 _MAIN: Final = {
     "directory": "path",

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from devhost.immutable import immutable
 from devhost.loading.yamltree import reads_as_string
+from devhost.model.immutable import immutable
 from devhost.model.names import printable
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9$/_.*-][A-Za-z0-9$/_.*:{} -]*")
@@ -16,22 +16,11 @@ _COLUMNS: Final = 100
 
 @immutable
 class DraftEntry:
-    """An entry of `resources`.
-
-    Attributes:
-        resource: As in the file; empty if there are only comments.
-        comments: What to say about it.
-        active: Whether it is in force; otherwise it is commented out.
-    """
+    """An entry of `resources`, and what to say about it; without a resource only that."""
 
     resource: Mapping[str, Any]
     comments: tuple[str, ...] = ()
-    active: bool = True
-
-
-def lost(why: str) -> tuple[DraftEntry, tuple[str, ...]]:
-    """Return an entry that only says what is not carried over, and that."""
-    return DraftEntry({}, (f"Not carried over: {why}",)), (why,)
+    active: bool = True  # else it is commented out
 
 
 def text(header: Iterable[str], entries: Sequence[DraftEntry]) -> str:

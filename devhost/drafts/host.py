@@ -1,21 +1,19 @@
 """A first configuration for a host: its devices that containers may want, each with a comment."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.entries import EntryWriter, numbered
+from devhost.discovery.dry_run import ResourceReport, report
 from devhost.discovery.hardware import SysfsDevice
-from devhost.discovery.machine import Described, Machine, class_name
+from devhost.discovery.machine import Described, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
+from devhost.drafts.entries import DOMAIN, entries
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.report import ResourceReport, report
 
-DOMAIN: Final = "example.com"
 # What the host needs for itself, and what says nothing without the rest.
 _OWN: Final = frozenset(
     {
@@ -24,6 +22,7 @@ _OWN: Final = frozenset(
     }
 )
 _HID: Final = "03"
+_USB_HOST: Final = "0c03"
 # Of the devices that are on no bus of their own, those that are made for programs.
 _CLASSES: Final = (
     *("accel", "cec", "counter", "dma_heap", "drm", "gnss", "gpio", "i2c-dev", "iio", "lirc"),
@@ -35,46 +34,29 @@ _SHARED: Final = {
     "/dev/net/tun": "Network tunnels in a container.",
 }
 _REPLICAS: Final = 100
-_ONE_OF_EQUALS: Final = frozenset({"serial", "port", "address"})  # options
-_POLICY: Final = Policy(enforced=True)
-_INDEX: Final = re.compile(r"resources\[([0-9]+)\]")
 
 
-def entries(files: HostFiles, chosen: Sequence[Described] | None = None) -> list[DraftEntry]:
-    """Return entries for the devices of a host that containers may want, or for others. Blocks.
+def offers(
+    files: HostFiles, domain: str, chosen: Sequence[Described] | None = None
+) -> list[DraftEntry]:
+    """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
-    Raises:
-        OSError: The host's devices cannot be listed.
+    Those that would offer nothing without a flag are commented out.
     """
     machine = Machine(files)
     if chosen is None:
-        chosen = [] if machine.problem else list(_interesting(machine))
-        shared = [path for path in _SHARED if files.stat(path) is not None]
+        found = [] if machine.problem else entries(machine, _interesting(machine), domain)
+        found += [_shared(path, domain) for path in _SHARED if files.stat(path) is not None]
     else:
-        shared = []
-    found = [*_merged(machine, chosen), *map(_shared, shared)]
+        found = entries(machine, chosen, domain)
+    policy = Policy(enforced=True)
+    reports = report(loads(draft.text((), found)).require(), files, policy, "")
+    reasons = (_reason(one) for one in reports)
     return [
-        replace(one, resource=resource)
-        for one, resource in zip(found, numbered(one.resource for one in found), strict=True)
-    ]
-
-
-def refused(found: Sequence[DraftEntry], files: HostFiles) -> list[DraftEntry]:
-    """Return entries, of which those are commented out that would offer nothing. Blocks."""
-    reasons: dict[str, str] = {}
-    loaded = loads(draft.text((), found), policy=_POLICY)
-    for problem in loaded.problems:
-        if problem.severity == "error" and (index := _INDEX.match(problem.path)):
-            reasons.setdefault(found[int(index[1])].resource["name"], problem.message)
-    good = [one for one in found if one.resource["name"] not in reasons]
-    for one in report(loads(draft.text((), good)).require(), files, _POLICY, ""):
-        if reason := _reason(one):
-            reasons[one.resource.name] = reason
-    return [
-        replace(one, comments=(*one.comments, f"Not offered: {reasons[name]}"), active=False)
-        if (name := one.resource["name"]) in reasons
+        replace(one, comments=(*one.comments, f"Not offered: {reason}"), active=False)
+        if reason
         else one
-        for one in found
+        for one, reason in zip(found, reasons, strict=True)
     ]
 
 
@@ -98,15 +80,8 @@ def text(found: Iterable[DraftEntry], domain: str) -> str:
     entries = list(found)
     if not entries:
         header += " Nothing was found on this host: remove `[]`, and the # before what you need."
-        entries = [replace(_shared(path), active=False) for path in _SHARED]
-    return draft.text(
-        [header],
-        [
-            replace(one, resource={**one.resource, "name": f"{domain}/{name}"})
-            for one in entries
-            for name in [one.resource["name"].partition("/")[2]]
-        ],
-    )
+        entries = [replace(_shared(path, domain), active=False) for path in _SHARED]
+    return draft.text([header], entries)
 
 
 def _interesting(machine: Machine) -> Iterator[Described]:
@@ -115,21 +90,19 @@ def _interesting(machine: Machine) -> Iterator[Described]:
             (found,) = machine.find(usb.name)
             yield replace(found, nodes=tuple(n for n in found.nodes if n.subsystem not in _OWN))
     for function in machine.pci_functions():
-        nodes = machine.nodes(function.syspath)
-        usb_host = function.facts["class"].startswith("0c03")
-        if usb_host or not {one.subsystem for one in nodes} - _OWN:
-            continue
-        render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
-        yield machine.find(render or function.name)[0]
+        nodes = [one for one in machine.nodes(function.syspath) if one.subsystem not in _OWN]
+        if nodes and not function.facts["class"].startswith(_USB_HOST):
+            render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
+            yield machine.find(render or function.name)[0]
     for subsystem in _CLASSES:
-        for row in machine.subsystem_rows(subsystem):
-            for one in machine.find(row.values["NODE"]) if row.values["NODE"] != "-" else ():
+        for row, _ in machine.rows(subsystem):
+            for one in machine.find(row["NODE"]) if row["NODE"] != "-" else ():
                 if one.owner is None:
                     yield one
 
 
 def _is_wanted_usb(machine: Machine, device: SysfsDevice) -> bool:
-    interfaces = list(device.interfaces())
+    interfaces = list(device.interfaces)
     # Keyboards, mice and the like.
     if all(one.facts["class"].startswith(_HID) for one in interfaces):
         return False
@@ -139,45 +112,7 @@ def _is_wanted_usb(machine: Machine, device: SysfsDevice) -> bool:
     return not any(one.facts["driver"] for one in interfaces)
 
 
-def _merged(machine: Machine, found: Sequence[Described]) -> list[DraftEntry]:
-    """Return one entry for devices that differ in their serial number or place alone."""
-    writer, result = EntryWriter(machine), dict[str, DraftEntry]()
-    for one in found:
-        resource, title = writer.entry(one), _title(one)
-        equal = _without(resource)
-        if (before := result.get(equal)) is not None:
-            sources = [*before.resource["sources"], *resource["sources"]]
-            resource = {**before.resource, "sources": sources}
-            result[equal] = DraftEntry(resource, (*before.comments, title))
-        else:
-            result[equal] = DraftEntry(resource, (title,))
-    return list(result.values())
-
-
-def _without(resource: dict[str, Any]) -> str:
-    """Return an entry without what tells its device from equal ones, as text."""
-    (source,) = resource["sources"]
-    if isinstance(source, dict) and isinstance(options := next(iter(source.values())), dict):
-        source = {key: value for key, value in options.items() if key not in _ONE_OF_EQUALS}
-    return repr({**resource, "sources": source})
-
-
-def _title(found: Described) -> str:
-    owner, node = found.owner, found.node
-    facts = owner.facts if owner is not None else {}
-    if owner is not None and owner.prefix == "usb.":
-        name = f"{facts['manufacturer']} {facts['product']}".strip() or "device"
-        title = f"USB {owner.name}: {name} ({facts['device']})"
-    elif owner is not None:
-        title = f"PCI {owner.name}: {class_name(facts['class'])} ({facts['device']})"
-    else:
-        title = f"{found.variables.get('subsystem')} {node.name if node else ''}".strip()
-    nodes = found.nodes if owner is not None else (node,)
-    shown = [f"/dev/{one.file}" for one in nodes if one is not None and one.file]
-    return f"{title}. Now {', '.join(shown)}." if shown else f"{title}."
-
-
-def _shared(path: str) -> DraftEntry:
-    name = f"{DOMAIN}/{path.rpartition('/')[2]}"
+def _shared(path: str, domain: str) -> DraftEntry:
+    name = f"{domain}/{path.rpartition('/')[2]}"
     resource = {"name": name, "sources": [path], "replicas": _REPLICAS}
     return DraftEntry(resource, (f"{_SHARED[path]} Up to {_REPLICAS} containers share {path}.",))

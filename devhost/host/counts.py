@@ -2,31 +2,29 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.candidates import DEFERRED
-from devhost.host.resource.publisher import Publisher
-from devhost.immutable import immutable
 from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.model.immutable import immutable
 
 _BURST_S: Final = 0.5  # many changes are one count
 _LOG: Final = logging.getLogger(__name__)
 
+Counted = Callable[[], tuple[Resource, Snapshot]]
+"""Returns the declaration of a resource, and what was found of it."""
+
 
 @immutable
 class DeviceCount:
-    """How many devices a resource has.
-
-    Attributes:
-        found: How many it has.
-        expected: `Resource.min_devices`; by default the most that it had since the file changed.
-        resource: The declaration by which they were found.
-    """
+    """How many devices a resource has."""
 
     found: int = 0
-    expected: int = 0
-    resource: Resource | None = None
+    expected: int = 0  # `Resource.min_devices`, or the most that it had since the file changed
+    resource: Resource | None = None  # the declaration by which they were found
 
     @property
     def missing(self) -> int:
@@ -39,14 +37,14 @@ class DeviceCounts:
 
     def __init__(self) -> None:
         self._counts: dict[str, DeviceCount] = {}
-        self._published: dict[str, Publisher] = {}
+        self._published: dict[str, Counted] = {}
         self._due: dict[str, asyncio.TimerHandle] = {}
 
     def of(self, name: str) -> DeviceCount:
         """Return the count of a resource; zero before its devices are counted."""
         return self._counts.get(name, DeviceCount())
 
-    def changed(self, name: str, published: Publisher) -> None:
+    def changed(self, name: str, published: Counted) -> None:
         """Count the devices of a resource soon."""
         self._published[name] = published
         if name not in self._due:
@@ -73,8 +71,7 @@ class DeviceCounts:
 
     def _count(self, name: str) -> None:
         del self._due[name]
-        published = self._published[name]
-        found, resource = published.found, published.scanner.resource
+        resource, found = self._published[name]()
         if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
             return  # not the final number; another scan follows
         there = sum(device.missing_since is None for device in found.devices.values())

@@ -11,15 +11,12 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
-from devhost.host.metrics import families
-from devhost.host.status import readiness, status
-from devhost.host.supervisor import Host
-from devhost.observe import page
+from devhost.host.host import Host
+from devhost.host.metrics import CONTENT_TYPE
+from devhost.host.status import Json, readiness, status
 from devhost.observe.address import Address
-from devhost.observe.http import Response, Route, serving, throttled
-from devhost.observe.metrics import CONTENT_TYPE
+from devhost.observe.http import Response, Route, page, serving, throttled
 
-_JSON: Final = "application/json"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -28,15 +25,9 @@ class ListenError(Exception):
 
 
 class Endpoint:
-    """Binds its addresses when it is created, and answers while its host runs.
+    """Binds its addresses when it is created, or raises `ListenError`; answers while a host runs.
 
-    Args:
-        listen: The address of metrics and probes; ``None`` for neither.
-        status_listen: The address of the status; ``None`` for no status.
-        devices: Whether the metrics include which pod holds which device.
-
-    Raises:
-        ListenError: An address cannot be bound.
+    With `devices` the metrics include which pod holds which device.
     """
 
     def __init__(
@@ -66,32 +57,33 @@ class Endpoint:
         with contextlib.closing(work):  # it never starts if a server is cancelled first
             async with contextlib.AsyncExitStack() as stack:
                 if sock := self._listen:
-                    await stack.enter_async_context(serving(sock, self.routes(host)))
+                    await stack.enter_async_context(serving(sock, self._routes(host)))
                     _log_address("listening", sock)
                 if sock := self._status_listen:
-                    await stack.enter_async_context(serving(sock, status_routes(host), self._name))
+                    routes = _status_routes(host)
+                    await stack.enter_async_context(serving(sock, routes, self._name))
                     _log_address("listening for status", sock)
                 await work
 
-    def routes(self, host: Host) -> dict[str, Route]:
-        """Return the routes of metrics and probes, by path."""
-        host.shared.metrics.expose(lambda: families(host, devices=self._devices))
+    def _routes(self, host: Host) -> dict[str, Route]:
+        metrics = host.shared.metrics
+        metrics.expose(host, devices=self._devices)
+
+        def readyz() -> Response:
+            shown = readiness(host)
+            ready = HTTPStatus.OK if shown["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+            return _json(shown, ready)
+
         return {
             "/healthz": lambda: Response(b"ok\n"),
-            "/readyz": lambda: _readyz(host),
-            "/metrics": throttled(lambda: self._metrics(host)),
+            "/readyz": readyz,
+            "/metrics": throttled(lambda: Response(metrics.text(), CONTENT_TYPE)),
         }
 
-    def _metrics(self, host: Host) -> Response:
-        metrics = host.shared.metrics
-        metrics.keep([runner.name for runner in host.runners])
-        return Response(metrics.text(), CONTENT_TYPE)
 
-
-def status_routes(host: Host) -> dict[str, Route]:
-    """Return the routes of the status and its page, by path."""
-    content = page.load()
-    return {"/": lambda: content, "/status": throttled(lambda: _status(host))}
+def _status_routes(host: Host) -> dict[str, Route]:
+    content = page()
+    return {"/": lambda: content, "/status": throttled(lambda: _json(status(host)))}
 
 
 def _bound(flag: str, address: Address | None) -> socket.socket | None:
@@ -110,15 +102,5 @@ def _address(sock: socket.socket) -> Address:
     return Address(*sock.getsockname()[:2])
 
 
-def _status(host: Host) -> Response:
-    return _json(status(host))
-
-
-def _readyz(host: Host) -> Response:
-    shown = readiness(host)
-    code = HTTPStatus.OK if shown["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
-    return _json(shown, code)
-
-
-def _json(value: object, code: HTTPStatus = HTTPStatus.OK) -> Response:
-    return Response(json.dumps(value).encode() + b"\n", _JSON, code)
+def _json(value: Json, code: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(json.dumps(value).encode() + b"\n", "application/json", code)

@@ -7,21 +7,23 @@ no second one meanwhile.
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from devhost.discovery.health import check
 from devhost.discovery.scan import Scanner
-from devhost.immutable import immutable
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice, Snapshot
-from devhost.threads import BlockingCalls, NoAnswerError
+from devhost.model.immutable import immutable
+from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 CONCURRENT: Final = 8
 _KILL_S: Final = 0.5  # for a command that has timed out to end
 _PAUSE_MIN_S: Final = 0.05
+_FIRST_POLL_S: Final = 0.01
 UNCHECKED: Final = "not checked yet"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -30,21 +32,13 @@ _Identity = tuple[object, ...]
 
 @immutable
 class HealthState:
-    """The health of a device by its checks so far.
+    """The health of a device by its checks so far."""
 
-    Attributes:
-        healthy: ``None`` before the first round.
-        trusted: It was offered before there were checks, and is healthy until the first round.
-        streak: Rounds in a row that contradict ``healthy``.
-        failure: The reason of the last failed round.
-        checked: The last round.
-    """
-
-    healthy: bool | None = None
-    trusted: bool = False
-    streak: int = 0
-    failure: str | None = None
-    checked: Checked | None = None
+    healthy: bool | None = None  # ``None`` before the first round
+    trusted: bool = False  # offered before there were checks: healthy until the first round
+    streak: int = 0  # rounds in a row that contradict ``healthy``
+    failure: str | None = None  # the reason of the last failed round
+    checked: Checked | None = None  # the last round
 
     def next(self, outcome: Checked, checks: HealthChecks) -> "HealthState":
         """Return the state after one more round; the first round decides alone."""
@@ -82,9 +76,7 @@ class _Watched:
 
     device: HostDevice
     state: HealthState
-    due: asyncio.Event = field(default_factory=asyncio.Event)  # for a round now
-    judged: asyncio.Event = field(default_factory=asyncio.Event)  # a round has ended
-    gone: bool = False  # it is no longer checked
+    next_at: float = -math.inf  # when it is checked, on the event loop's clock
 
 
 class HealthMonitor:
@@ -102,41 +94,56 @@ class HealthMonitor:
         self._scanner: Scanner | None = None
         self._watched: dict[str, _Watched] = {}
         self._trusted: Mapping[str, HostDevice] = {}  # what is offered while there are no checks
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._checking: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(CONCURRENT)
         self._calls = BlockingCalls(f"check {name}")
-        self._running: dict[str, asyncio.Event] = {}  # by device; set when the round returns
+        self._hanging: set[str] = set()  # devices whose last round has not returned yet
 
     @property
     def _checks(self) -> HealthChecks | None:
         return self._scanner.resource.health if self._scanner else None
 
     def watch(self, scanner: Scanner, found: Snapshot) -> None:
-        """Check these devices, as they were found, by this declaration.
+        """Check these devices, as they were found; without ``health`` drop all states.
 
-        Args:
-            scanner: Without ``health`` nothing is checked, and all states are dropped.
-            found: Before `with_health`: a device that has a reason is not checked.
+        A device that has a reason before `with_health` is not checked.
         """
-        former, self._scanner = self._checks, scanner
-        checks = self._checks
-        if checks is None:
-            for one in self._watched.values():
-                self._forget(one)
-            self._watched, self._trusted = {}, found.devices
+        former = self._checks
+        if scanner.resource.health is None:
+            self.close()
+            self._scanner, self._trusted = scanner, found.devices
             return
-        present = {
-            device.id: device for device in found.devices.values() if _can_be_checked(device)
+        self._scanner = scanner
+        watched = self._watched
+        self._watched = {
+            device.id: self._followed(
+                watched.get(device.id), device, changed=self._checks != former
+            )
+            for device in found.devices.values()
+            if _can_be_checked(device)
         }
-        for device_id in self._watched.keys() - present.keys():
-            self._forget(self._watched.pop(device_id))
-        for device_id, device in present.items():
-            watched = self._watched.get(device_id)
-            if watched is None:
-                self._begin(device)
-            else:
-                self._go_on(watched, device, changed=checks != former)
         self._trusted = {}
+        self._wake.set()
+        if self._checking is None:
+            work = self._keep_checking()
+            self._checking = asyncio.create_task(work, name=f"health {self._name}")
+
+    def _followed(self, watched: _Watched | None, device: HostDevice, *, changed: bool) -> _Watched:
+        """Return what is known of a device that is found; one that has changed is due now."""
+        if watched is None:
+            former = self._trusted.get(device.id)
+            known = former is not None and _can_be_checked(former)
+            trusted = former is not None and known and _identity(former) == _identity(device)
+            return _Watched(device, HealthState(trusted=trusted))
+        if _identity(watched.device) != _identity(device):
+            return _Watched(device, HealthState())
+        if changed:  # the state stays until the new checks decide
+            watched.state = replace(watched.state, streak=0)
+        if changed or _stamps(watched.device) != _stamps(device):
+            watched.next_at = -math.inf
+        watched.device = device
+        return watched
 
     def with_health(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the health of each device by its checks.
@@ -159,107 +166,75 @@ class HealthMonitor:
         return replace(snapshot, devices=devices)
 
     async def first_round(self, timeout: float) -> None:  # noqa: ASYNC109 (not an error)
-        """Wait until each device known now has been checked once, at most `timeout` seconds."""
+        """Wait until each device has been checked once, at most `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                for watched in tuple(self._watched.values()):
-                    await watched.judged.wait()
+                while any(one.state.healthy is None for one in self._watched.values()):  # noqa: ASYNC110
+                    await asyncio.sleep(_FIRST_POLL_S)
 
     def close(self) -> None:
         """End all rounds and drop all states."""
-        for watched in self._watched.values():
-            self._forget(watched)
-        for task in self._tasks:
-            task.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
+            self._checking = None
         self._watched, self._trusted, self._scanner = {}, {}, None
-
-    # ── devices ──
-
-    def _begin(self, device: HostDevice) -> None:
-        former = self._trusted.get(device.id)
-        trusted = (
-            former is not None
-            and _can_be_checked(former)
-            and _identity(former) == _identity(device)
-        )
-        watched = self._watched[device.id] = _Watched(device, HealthState(trusted=trusted))
-        task = asyncio.create_task(self._keep_checking(watched), name=f"health {self._name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    @staticmethod
-    def _go_on(watched: _Watched, device: HostDevice, *, changed: bool) -> None:
-        former, watched.device = watched.device, device
-        if _identity(former) != _identity(device):
-            watched.state = HealthState()
-            watched.judged.clear()
-        elif changed:  # the state stays until the new checks decide
-            watched.state = replace(watched.state, streak=0)
-        elif _stamps(former) == _stamps(device):
-            return
-        watched.due.set()
-
-    @staticmethod
-    def _forget(watched: _Watched) -> None:
-        watched.gone = True
-        watched.due.set()
-        watched.judged.set()
 
     # ── rounds ──
 
-    async def _keep_checking(self, watched: _Watched) -> None:
-        """Check a device round by round, until it is forgotten."""
+    async def _keep_checking(self) -> None:
+        """Check the devices that are due, all at a time; then wait until others are."""
         clock = asyncio.get_running_loop().time
-        while not watched.gone and (scanner := self._scanner) and (checks := self._checks):
-            began = clock()
-            watched.due.clear()
-            device = watched.device
-            outcome = await self._round(watched, scanner, checks)
-            # For another node or other checks it counts for nothing, and the next one is due.
-            if self._checks == checks and _identity(watched.device) == _identity(device):
-                self._judge(watched, outcome, checks)
-            await asyncio.sleep(_PAUSE_MIN_S)  # also if the device changes all the time
+        while True:
+            self._wake.clear()
+            now = clock()
+            due = [one for one in self._watched.values() if one.next_at <= now]
+            await asyncio.gather(*map(self._round, due))
+            await asyncio.sleep(_PAUSE_MIN_S)  # also if devices change all the time
+            until = min((one.next_at for one in self._watched.values()), default=None)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(began + checks.interval):
-                    await watched.due.wait()
+                async with asyncio.timeout_at(until):
+                    await self._wake.wait()
 
-    def _judge(self, watched: _Watched, outcome: Checked, checks: HealthChecks) -> None:
-        if watched.gone:
-            return
+    async def _round(self, watched: _Watched) -> None:
+        """Check a device."""
+        scanner, checks, device = self._scanner, self._checks, watched.device
+        assert scanner is not None  # noqa: S101 (else there are no rounds)
+        assert checks is not None  # noqa: S101
+        watched.next_at = asyncio.get_running_loop().time() + checks.interval
+        async with self._slots:
+            outcome = await self._outcome(device, scanner, checks)
+        if self._checks != checks:
+            return  # it counts for nothing, and the next one is due
         before = watched.state.shown(checks)
         watched.state = watched.state.next(outcome, checks)
-        watched.judged.set()
         if watched.state.shown(checks) != before:
             self._on_change()
 
-    async def _round(self, watched: _Watched, scanner: Scanner, checks: HealthChecks) -> Checked:
-        """Return the outcome of one round; one that does not return in time has failed."""
-        device, patience = watched.device, checks.timeout + _KILL_S
-        unanswered = f"did not answer in {checks.timeout:g} s"
-        if running := self._running.get(device.id):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await running.wait()
-            if not running.is_set():
-                return _failed(unanswered)
-        async with self._slots:
-            if watched.gone:
-                return _failed("gone")
-            if self._calls.hanging:
-                return _failed("not tried, as too many other checks of the resource do not return")
-            self._running[device.id] = asyncio.Event()
-            try:
-                outcome = await self._calls.run(
-                    lambda: self._check(scanner, checks, device),
-                    patience=patience,
-                    on_late=lambda: self._late(device.id),
-                )
-            except NoAnswerError:
-                return _failed(unanswered)
-            except OSError as error:  # no thread can be started
-                outcome = _failed(error.strerror or str(error))
-            self._returned(device.id)
-            return outcome
+    async def _outcome(self, device: HostDevice, scanner: Scanner, checks: HealthChecks) -> Checked:
+        """Return the outcome of a round; one that does not return in time has failed."""
+        unanswered = _failed(f"did not answer in {checks.timeout:g} s")
+        if device.id in self._hanging:
+            return unanswered
+        if self._calls.hanging:
+            return _failed("not tried, as too many other checks of the resource do not return")
+        try:
+            return await self._calls.run(
+                lambda: self._check(scanner, checks, device),
+                patience=checks.timeout + _KILL_S,
+                on_late=lambda: self._late(device.id),
+            )
+        except NoAnswerError:
+            self._hanging.add(device.id)
+            return unanswered
+        except OSError as error:  # no thread can be started
+            return _failed(error.strerror or str(error))
+
+    def _late(self, device_id: str) -> None:
+        """Check a device again whose round has returned too late to count."""
+        self._hanging.discard(device_id)
+        if watched := self._watched.get(device_id):
+            watched.next_at = -math.inf
+            self._wake.set()
 
     def _check(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
         constants = {"resource": scanner.resource.name, "nodeName": scanner.node_name}
@@ -271,15 +246,6 @@ class HealthMonitor:
             fields = {"resource": self._name, "device": device.id}
             _LOG.exception("checking failed", extra={"fields": fields})
             return _failed(f"checking failed: {error!r}")
-
-    def _late(self, device_id: str) -> None:
-        """Check a device again whose round has returned too late to count."""
-        self._returned(device_id)
-        if watched := self._watched.get(device_id):
-            watched.due.set()
-
-    def _returned(self, device_id: str) -> None:
-        self._running.pop(device_id).set()
 
 
 def _can_be_checked(device: HostDevice) -> bool:

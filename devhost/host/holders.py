@@ -1,47 +1,52 @@
-"""Which pods hold which devices, by the last list of kubelet's pod-resources API."""
+"""Which pods hold which devices, by the last lists of kubelet's pod-resources API."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from devhost.errors import KubeletError
-from devhost.kubelet.podresources import HeldBy, PodResources
+from devhost.host.backend import Pods
+from devhost.model.immutable import immutable
 from devhost.model.names import without_share
+from devhost.model.state import HeldBy
 
 POLL_S: Final = 10.0
 AGAIN_S: Final = 3.0  # between two lists that agree, where something has just changed
 _ALLOCATION_S: Final = 5.0
-_STILL_HELD_S: Final = 2.0  # Allocate waits for it
 _LISTS_MAX: Final = 3
 _NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
 
 
+@immutable
+class _List:
+    """What kubelet listed; times are on the event loop's clock."""
+
+    held: Mapping[str, HeldBy]  # by resource
+    at: float  # when it was requested
+    kubelet: object  # which one; ``None`` if another one may have taken over meanwhile
+    since: float  # when the first list of this kubelet was requested
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it has all pods: a kubelet that has just started lists those admitted so far."""
+        return self.kubelet is not None and self.at >= self.since + POLL_S
+
+
 class Holders:
-    """One per process. While pod-resources is unavailable, the last list remains in force.
+    """One per process. While pod-resources is unavailable, the last list remains in force."""
 
-    Attributes:
-        listed_at: When the last list was requested, on the event loop's clock.
-    """
-
-    def __init__(self, pod_resources: PodResources | None) -> None:
+    def __init__(self, pod_resources: Pods | None) -> None:
         self._pod_resources = pod_resources
-        self.listed_at = float("-inf")
-        self._last: Mapping[str, HeldBy] = {}
-        self._before: Mapping[str, HeldBy] = {}
-        # The last few lists of the present kubelet, with the times when they were requested.
-        self._lists: list[tuple[float, Mapping[str, HeldBy]]] = []
-        self._kubelet: object = None
-        self._kubelet_since = 0.0
+        # The newest, and before it trusted ones that are `AGAIN_S` apart or of other kubelets.
+        self._lists: list[_List] = []
         self._soon = asyncio.Event()
         self._failure: str | None = None
-        # Calls are numbered from 1. A cancelled one has begun and never ends.
-        self._begun = self._ended = 0
+        self._ended = 0  # calls
         self._calling = asyncio.Lock()
-        self._callbacks: dict[Callable[[], None], bool] = {}  # whether of equal lists, too
-        self._wanted = asyncio.Event()
+        self._callbacks: list[Callable[[], None]] = []
         self._allocating = 0
         self._no_allocation = asyncio.Event()
         self._no_allocation.set()
@@ -65,97 +70,65 @@ class Holders:
 
     def of(self, resource: str) -> HeldBy:
         """Return each held device ID with its pods (``namespace/name``), as last listed."""
-        return self._last.get(resource, {})
+        return self._counted()[0].get(resource, {})
 
     def held(self, resource: str) -> frozenset[str]:
-        """Return the device IDs that pods hold by at least one of the last two lists.
+        """Return the device IDs that pods hold, by the last list and the last trusted one."""
+        return frozenset(one for held in self._counted() for one in held.get(resource, ()))
 
-        A kubelet that has just started lists only the pods that it has admitted so far.
-        """
-        return frozenset(self.of(resource)) | frozenset(self._before.get(resource, {}))
+    def resources(self) -> frozenset[str]:
+        """Return the resources whose devices pods hold, by the lists of `held`."""
+        return frozenset(name for held in self._counted() for name in held)
 
-    async def still_held(self, resource: str, ids: Sequence[str]) -> HeldBy:
-        """Return the pods that hold IDs which somebody allocates just now, mostly none.
-
-        Kubelet allocates a device only when no pod holds it, and lists it for the new pod when it
-        has the answer. So where a pod held one by the lists of `held`, kubelet is asked once more;
-        where it does not answer, its last list counts. It is asked for no other ID, for the reason
-        given in `allocating`.
-        """
-        if self.held(resource).isdisjoint(ids):
-            return {}
-        with contextlib.suppress(KubeletError, TimeoutError):
-            async with asyncio.timeout(_STILL_HELD_S):
-                await self.now(resource)
-        held = self.of(resource)
-        return {one: held[one] for one in ids if one in held}
+    def _counted(self) -> list[Mapping[str, HeldBy]]:
+        """Return the last list, and the last trusted one if that is another."""
+        counted: list[Mapping[str, HeldBy]] = []
+        for one in reversed(self._lists):
+            counted.append(one.held)
+            if one.trusted:
+                break
+        return counted or [{}]
 
     def unheld(self, resource: str, device_id: str, *, shared: bool, since: float) -> bool:
-        """Whether no pod holds a device, by two lists that were requested after a moment.
+        """Whether no pod holds a device, by two trusted lists requested ``since`` a moment.
 
-        They are `AGAIN_S` apart, and of one kubelet. None of its first `POLL_S` counts: a kubelet
-        that has just started lists only the pods that it has admitted so far.
-
-        Args:
-            resource: The resource's name.
-            device_id: The device's ID, without the suffix of a share.
-            shared: Whether it is advertised as shares.
-            since: The moment, on the event loop's clock.
+        They are `AGAIN_S` apart, and of the present kubelet.
         """
-        since = max(since, self._kubelet_since + POLL_S)
-        times = [at for at, _ in self._lists if at >= since]
+        lists = [
+            one
+            for one in self._lists
+            if one.since == self._lists[-1].since and one.trusted and one.at >= since
+        ]
         return (
-            bool(times)
-            and times[-1] - times[0] >= _again()
-            and not any(
-                _has(listed.get(resource, {}), device_id, shared=shared)
-                for at, listed in self._lists
-                if at >= since
-            )
+            bool(lists)
+            and lists[-1].at - lists[0].at >= _again()
+            and not any(_advertised(one.held, resource, device_id, shared) for one in lists)
         )
 
     def holding(self, resource: str, device_id: str, *, shared: bool) -> list[str]:
         """Return the pods that hold a device, as last listed."""
-        held = self.of(resource)
-        found = (held[one] for one in _advertised(held, device_id, shared=shared))
-        return sorted(frozenset[str]().union(*found))
+        held = self._counted()[0]
+        found = _advertised(held, resource, device_id, shared)
+        return sorted({pod for one in found for pod in held[resource][one]})
 
     def ask_soon(self) -> None:
         """Let `run` ask now, and once more `AGAIN_S` later."""
         self._soon.set()
 
-    def resources(self) -> frozenset[str]:
-        """Return the resources whose devices pods hold, by the lists of `held`."""
-        return frozenset(self._last.keys() | self._before.keys())
-
     async def until_known(self) -> None:
         """Wait until there is a list; return immediately without --pod-resources."""
         while self.asked and not self.known:
-            await self.try_refresh()
+            await self.refresh()
             if not self.known:
                 await asyncio.sleep(POLL_S)
 
-    async def try_refresh(self) -> None:
-        """Ask kubelet; if that fails, the last list remains in force."""
-        with contextlib.suppress(KubeletError):
-            await self.refresh()
-
     async def refresh(self) -> None:
-        """Ask kubelet, or wait for the call that is in progress.
-
-        Raises:
-            KubeletError: pod-resources is unavailable.
-        """
-        await self._ask_after(self._ended)
-
-    async def now(self, resource: str) -> HeldBy:
-        """Return what `of` does, by a list that is requested after this moment.
-
-        Raises:
-            KubeletError: pod-resources is unavailable.
-        """
-        await self._ask_after(self._begun)
-        return self.of(resource)
+        """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""
+        ended = self._ended
+        if self._pod_resources is not None:
+            async with self._calling:
+                if self._ended == ended:
+                    await self._ask(self._pod_resources)
 
     @contextlib.contextmanager
     def allocating(self) -> Iterator[None]:
@@ -175,105 +148,74 @@ class Holders:
             if not self._allocating:
                 self._no_allocation.set()
 
-    def subscribe(self, callback: Callable[[], None], *, always: bool = False) -> None:
-        """Call back whenever the list has changed; `run` polls from now on.
-
-        Args:
-            callback: What to call.
-            always: Call it also when a list is the same as the one before.
-        """
-        self._callbacks[callback] = always
-        self._wanted.set()
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back whenever what `of` or `held` return has changed."""
+        self._callbacks.append(callback)
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         """Undo `subscribe`."""
-        self._callbacks.pop(callback, None)
-        if not self._callbacks:
-            self._wanted.clear()
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
 
     async def run(self) -> None:
-        """Ask every `POLL_S` while there is a subscriber; return without --pod-resources."""
-        if self._pod_resources is None:
-            return
-        clock = asyncio.get_running_loop().time
-        while True:
-            await self._wanted.wait()
+        """Ask every `POLL_S`; return without --pod-resources."""
+        while self.asked:
             self._soon.clear()
-            before, kubelet = self._last, self._kubelet
-            await self.try_refresh()
-            changed = self._before != before
-            if self._kubelet is not kubelet or clock() - self._kubelet_since >= POLL_S:
-                self._before = before
-            if changed:
-                self._tell(changed=True)
-            if changed or self._last != before:
+            before = self._counted()
+            await self.refresh()
+            if self._counted() != before:
                 self._soon.set()
             await asyncio.sleep(_again())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S - _again()):
                     await self._soon.wait()
 
-    async def _ask_after(self, number: int) -> None:
-        """Wait until a call with a higher number has ended; make it if none is in progress."""
-        if self._pod_resources is None:
-            raise KubeletError(_NO_SOCKET)
-        async with self._calling:
-            if self._ended <= number:
-                await self._ask(self._pod_resources)
-            if self._failure is not None:
-                raise KubeletError(self._failure)
-
-    async def _ask(self, pod_resources: PodResources) -> None:
+    async def _ask(self, pod_resources: Pods) -> None:
         kubelet = await pod_resources.kubelet()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ALLOCATION_S):
                 await self._no_allocation.wait()
-        self._begun += 1
-        before, failure = self._last, None
+        before, failure = self._counted(), None
         asked_at = asyncio.get_running_loop().time()
         try:
-            self._last = await pod_resources.holders()
+            held = await pod_resources.holders()
         except KubeletError as error:
             failure = str(error)
         else:
-            self.listed_at = asked_at
-            if kubelet == await pod_resources.kubelet():  # else the list may be of either kubelet
-                self._note(asked_at, kubelet)
-        self._ended = self._begun
+            same = kubelet == await pod_resources.kubelet()
+            self._keep(held, asked_at, kubelet if same else None)
+        self._ended += 1
         if failure != self._failure:
             self._failure = failure
             if failure is not None:
                 _LOG.warning("pod-resources unavailable", extra={"fields": {"reason": failure}})
             else:
                 _LOG.info("pod-resources available again")
-        self._tell(changed=self._last != before)
-
-    def _note(self, asked_at: float, kubelet: object) -> None:
-        """Keep the list, and as many earlier ones as `unheld` needs."""
-        if self._kubelet != kubelet or not self._lists:
-            self._kubelet, self._kubelet_since = kubelet, asked_at
-            self._lists.clear()
-        lists = self._lists
-        if len(lists) > 1 and asked_at - lists[-2][0] < _again():
-            lists.pop()
-        lists.append((asked_at, self._last))
-        while len(lists) > _LISTS_MAX:
-            del lists[0]
-
-    def _tell(self, *, changed: bool) -> None:
-        for callback, always in tuple(self._callbacks.items()):
-            if changed or always:
+        if self._counted() != before:
+            for callback in tuple(self._callbacks):
                 callback()
+
+    def _keep(self, held: Mapping[str, HeldBy], at: float, kubelet: object) -> None:
+        """Add a list, and drop the one before it where `held` and `unheld` need it no longer."""
+        lists = self._lists
+        same = bool(lists) and kubelet is not None and kubelet == lists[-1].kubelet
+        since = lists[-1].since if same else at
+        near = len(lists) > 1 and lists[-2].since == since and at - lists[-2].at < _again()
+        if lists and (near or not lists[-1].trusted):
+            lists.pop()
+        self._lists = [*lists[1 - _LISTS_MAX :], _List(held, at, kubelet, since)]
 
 
 def _again() -> float:
     return min(AGAIN_S, POLL_S)
 
 
-def _advertised(held: HeldBy, device_id: str, *, shared: bool) -> Iterator[str]:
-    """Yield the advertised IDs of a device that are held."""
-    return (one for one in held if without_share(one) == device_id and (one != device_id) is shared)
-
-
-def _has(held: HeldBy, device_id: str, *, shared: bool) -> bool:
-    return next(_advertised(held, device_id, shared=shared), None) is not None
+def _advertised(
+    held: Mapping[str, HeldBy], resource: str, device_id: str, shared: bool
+) -> list[str]:
+    """Return the advertised IDs of a device that are held."""
+    return [
+        one
+        for one in held.get(resource, ())
+        if without_share(one) == device_id and (one != device_id) is shared
+    ]

@@ -1,136 +1,204 @@
-"""What the metrics say of a host, as it is when they are scraped."""
+"""The metrics for Prometheus: what is counted as it happens, and what is read of a host."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from devhost import __version__
-from devhost.host.supervisor import Host
 from devhost.model.names import printable
 from devhost.model.state import State
 from devhost.observe import logs
-from devhost.observe.metrics import LABEL, result
 
+if TYPE_CHECKING:
+    from devhost.host.counts import DeviceCount
+    from devhost.host.host import Host
+    from devhost.host.resource import ServedResource
 
-def families(host: Host, *, devices: bool) -> Iterator[Metric]:
-    """Yield the metrics of a host.
-
-    Args:
-        host: The host.
-        devices: Whether to include which pod holds which device: a series for each.
-    """
-    build = GaugeMetricFamily(
-        "devhost_build_info",
-        "The version of devhost and of Python.",
-        labels=("version", "python"),
-    )
-    build.add_metric((__version__, platform.python_version()), 1)
-    yield build
-    yield from _resources(host)
-    if host.source is not None:
-        yield from _configuration(host)
-    yield CounterMetricFamily(
-        "devhost_kubelet_restarts",
-        "Restarts of kubelet that registrations have shown.",
-        host.shared.directory.restarts,
-    )
-    yield CounterMetricFamily(
-        "devhost_cdi_spec_writes", "CDI spec files written.", host.shared.cdi_files.writes
-    )
-    yield CounterMetricFamily(
-        "devhost_log_lines_dropped",
-        "Log lines dropped because the log was not read fast enough.",
-        logs.dropped(),
-    )
-    yield CounterMetricFamily(
-        "devhost_uevent_overruns",
-        "Times that device events of the kernel were lost; everything was read again.",
-        host.shared.inventory.uevent_overruns,
-    )
-    if devices:
-        yield _holders(host)
-
-
-def _resources(host: Host) -> Iterator[Metric]:
-    devices = GaugeMetricFamily(
-        "devhost_devices", "Distinct devices by health.", labels=(LABEL, "health")
-    )
-    expected = GaugeMetricFamily(
-        "devhost_devices_expected",
-        "Devices that should be there: minDevices, or the most since the file changed.",
-        labels=(LABEL,),
-    )
-    missing = GaugeMetricFamily(
-        "devhost_devices_missing", "Expected devices that are not there.", labels=(LABEL,)
-    )
-    registered = GaugeMetricFamily(
-        "devhost_registered",
-        "Whether the resource is registered with kubelet (1 or 0).",
-        labels=(LABEL,),
-    )
-    streams = GaugeMetricFamily("devhost_streams", "Open ListAndWatch calls.", labels=(LABEL,))
-    lists = CounterMetricFamily(
-        "devhost_list_updates", "Device lists sent to kubelet.", labels=(LABEL,)
-    )
-    states = GaugeMetricFamily(
-        "devhost_resource_state",
-        "The state of the resource: 1 for the current state, 0 for all others.",
-        labels=(LABEL, "state"),
-    )
-    for runner in host.runners:
-        name, known = runner.name, runner.snapshot.devices.values()
-        healthy, count = sum(device.healthy for device in known), host.shared.counts.of(name)
-        devices.add_metric((name, "Healthy"), healthy)
-        devices.add_metric((name, "Unhealthy"), len(known) - healthy)
-        expected.add_metric((name,), count.expected)
-        missing.add_metric((name,), count.missing)
-        registered.add_metric((name,), runner.registered)
-        streams.add_metric((name,), runner.device_list.stream_count)
-        lists.add_metric((name,), runner.device_list.lists_sent)
-        for state in State:
-            states.add_metric((name, state.value), runner.status.state is state)
-    yield from (devices, expected, missing, registered, streams, lists, states)
-
-
-def _configuration(host: Host) -> Iterator[Metric]:
-    assert host.source is not None  # noqa: S101 (the caller has looked)
-    config = host.source.status
-    reloads = CounterMetricFamily(
-        "devhost_config_reloads",
-        "Changes of the configuration file, by result.",
-        labels=("result",),
-    )
-    reloads.add_metric((result(ok=True),), config.reloads)
-    reloads.add_metric((result(ok=False),), config.failures)
-    yield reloads
-    yield GaugeMetricFamily(
-        "devhost_config_last_reload_successful",
-        "Whether the current content of the configuration file is in use (1 or 0).",
-        not config.problems,
-    )
-    yield GaugeMetricFamily(
-        "devhost_config_last_reload_success_timestamp_seconds",
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_RESOURCE: Final = "resource_name"
+_RESULT: Final = {True: "ok", False: "error"}
+# What is read of a host when it is scraped: the labels, and the text.
+_GAUGES: Final = {
+    "devhost_build_info": ("version python", "The version of devhost and of Python."),
+    "devhost_devices": ("resource_name health", "Distinct devices by health."),
+    "devhost_devices_expected": ("resource_name", "minDevices, or the most so far."),
+    "devhost_devices_missing": ("resource_name", "Expected devices that are not there."),
+    "devhost_registered": ("resource_name", "Whether kubelet has the resource (1 or 0)."),
+    "devhost_streams": ("resource_name", "Open ListAndWatch calls."),
+    "devhost_resource_state": ("resource_name state", "1 for the current state, 0 for all others."),
+    "devhost_config_last_reload_successful": ("", "Whether the file is in use as it is (1 or 0)."),
+    "devhost_config_last_reload_success_timestamp_seconds": (
+        "",
         "When the configuration in use was applied.",
-        config.applied.timestamp(),
-    )
-    shown = GaugeMetricFamily(
-        "devhost_config_hash_info", "The hash of the configuration in use.", labels=("hash",)
-    )
-    shown.add_metric((config.hash,), 1)
-    yield shown
-
-
-def _holders(host: Host) -> Metric:
-    family = GaugeMetricFamily(
-        "devhost_device_allocated",
+    ),
+    "devhost_config_hash_info": ("hash", "The hash of the configuration in use."),
+    "devhost_device_allocated": (
+        "resource_name device_id namespace pod",
         "Devices that pods have; the value is always 1.",
-        labels=(LABEL, "device_id", "namespace", "pod"),
-    )
-    for runner in host.runners:
-        for device_id, pods in host.shared.holders.of(runner.name).items():
-            for pod in pods:
-                namespace, _, name = pod.partition("/")
-                labels = (runner.name, device_id, namespace, name)  # as kubelet has them
-                family.add_metric([*map(printable, labels)], 1)
-    return family
+    ),
+}
+_COUNTERS: Final = {
+    "devhost_list_updates": ("resource_name", "Device lists sent to kubelet."),
+    "devhost_config_reloads": ("result", "Changes of the configuration file, by result."),
+    "devhost_kubelet_restarts": ("", "Restarts of kubelet that registrations have shown."),
+    "devhost_cdi_spec_writes": ("", "CDI spec files written."),
+    "devhost_log_lines_dropped": ("", "Log lines dropped: the log was not read fast enough."),
+    "devhost_uevent_overruns": ("", "Times that device events of the kernel were lost."),
+}
+_Sample = tuple[str, tuple[str, ...], float]  # name, values of the labels, value
+# Allocate has no deadline in kubelet; devhost gives up after 5 s.
+_ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics(Collector):
+    """The metrics of a process. All methods belong to the event loop."""
+
+    def __init__(self, results: Iterable[str]) -> None:
+        self._results = tuple(results)
+        self._host: Host | None = None
+        self._devices = False
+        self._registry = CollectorRegistry()
+        self._known: set[str] = set()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, (_RESOURCE, *labels), registry=self._registry)
+
+        def histogram(name: str, text: str, bounds: Sequence[float]) -> Histogram:
+            return Histogram(name, text, (_RESOURCE,), registry=self._registry, buckets=bounds)
+
+        self._registrations = counter(
+            "devhost_registrations", "Registrations with kubelet, by result.", "result"
+        )
+        self._allocations = counter(
+            "devhost_allocations", "Allocate calls by kubelet, by result.", "result"
+        )
+        self._allocation_seconds = histogram(
+            "devhost_allocation_duration_seconds", "Duration of Allocate calls.", _ALLOCATION_BOUNDS
+        )
+        self._discovery_seconds = histogram(
+            "devhost_discovery_duration_seconds",
+            "Duration of scans of the host.",
+            _DISCOVERY_BOUNDS,
+        )
+        self._discovery_errors = counter(
+            "devhost_discovery_errors", "Scans of the host in which a source could not be read."
+        )
+
+    def registration(self, resource: str, *, ok: bool) -> None:
+        """Count a registration."""
+        self._known.add(resource)
+        self._registrations.labels(resource, _RESULT[ok]).inc()
+
+    def allocated(self, resource: str, result: str, seconds: float) -> None:
+        """Count an Allocate call, with one of `devhost.kubelet.servicer.RESULTS`."""
+        self._known.add(resource)
+        self._allocations.labels(resource, result).inc()
+        self._allocation_seconds.labels(resource).observe(seconds)
+
+    def scanned(self, resource: str, seconds: float, *, failed: bool) -> None:
+        """Count a scan, and whether a source could not be read."""
+        self._known.add(resource)
+        self._discovery_seconds.labels(resource).observe(seconds)
+        self._discovery_errors.labels(resource).inc(failed)
+
+    def keep(self, resources: Collection[str]) -> None:
+        """Keep only the series of these resources.
+
+        Each has all of its series from the start: Prometheus sees no increase in a series that
+        begins at 1.
+        """
+        plain = (self._allocation_seconds, self._discovery_seconds, self._discovery_errors)
+        for name in resources:
+            for result in _RESULT.values():
+                self._registrations.labels(name, result)
+            for result in self._results:
+                self._allocations.labels(name, result)
+            for metric in plain:
+                metric.labels(name)
+        for name in self._known - set(resources):
+            for metric in (*plain, self._registrations, self._allocations):
+                metric.remove_by_labels({_RESOURCE: name})
+        self._known = set(resources)
+
+    def expose(self, host: "Host", *, devices: bool) -> None:
+        """Add what is to be said of a host, perhaps also which pod holds which of its devices."""
+        self._host, self._devices = host, devices
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of the host."""
+        return _families(self._host, devices=self._devices) if self._host else ()
+
+    def describe(self) -> Iterable[Metric]:
+        """Return none, or they would be made once more to compare their names."""
+        return ()
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format 0.0.4."""
+        if self._host is not None:
+            self.keep([served.name for served in self._host.resources])
+        return generate_latest(self._registry)
+
+
+def _families(host: "Host", *, devices: bool) -> Iterable[Metric]:
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+    for name, (labels, text) in _GAUGES.items():
+        families[name] = GaugeMetricFamily(name, text, labels=labels.split())
+    for name, (labels, text) in _COUNTERS.items():
+        families[name] = CounterMetricFamily(name, text, labels=labels.split())
+    for name, values, value in _samples(host, devices=devices):
+        families[name].add_metric(values, value)
+    return [family for family in families.values() if family.samples]
+
+
+def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
+    yield "devhost_build_info", (__version__, platform.python_version()), 1
+    for served in host.resources:
+        yield from _of_resource(served, host.shared.counts.of(served.name))
+    if host.source is not None:
+        config = host.source.status
+        yield "devhost_config_reloads", (_RESULT[True],), config.reloads
+        yield "devhost_config_reloads", (_RESULT[False],), config.failures
+        yield "devhost_config_last_reload_successful", (), not config.problems
+        applied = config.applied.timestamp()
+        yield "devhost_config_last_reload_success_timestamp_seconds", (), applied
+        yield "devhost_config_hash_info", (config.hash,), 1
+    yield "devhost_kubelet_restarts", (), host.shared.backend.restarts
+    yield "devhost_cdi_spec_writes", (), host.shared.cdi_files.writes
+    yield "devhost_log_lines_dropped", (), logs.dropped()
+    yield "devhost_uevent_overruns", (), host.shared.scanning.inventory.uevent_overruns
+    for served in host.resources if devices else ():
+        for device_id, pods in host.shared.holders.of(served.name).items():
+            for namespace, _, pod in (one.partition("/") for one in pods):
+                values = (served.name, device_id, namespace, pod)  # as kubelet has them
+                yield "devhost_device_allocated", tuple(map(printable, values)), 1
+
+
+def _of_resource(served: "ServedResource", count: "DeviceCount") -> Iterator[_Sample]:
+    name, found = served.name, served.snapshot.devices.values()
+    healthy = sum(device.healthy for device in found)
+    yield "devhost_devices", (name, "Healthy"), healthy
+    yield "devhost_devices", (name, "Unhealthy"), len(found) - healthy
+    yield "devhost_devices_expected", (name,), count.expected
+    yield "devhost_devices_missing", (name,), count.missing
+    yield "devhost_registered", (name,), served.registered
+    published = served.published.state
+    yield "devhost_streams", (name,), published.streams
+    yield "devhost_list_updates", (name,), published.lists_sent
+    for state in State:
+        yield "devhost_resource_state", (name, state.value), served.status.state is state

@@ -1,16 +1,39 @@
-"""The process of a host: signals, limits, the end."""
+"""The process of a host: signals, limits, the end.
 
-import asyncio
+It is imported before all else, so it imports nothing large.
+"""
+
 import contextlib
 import logging
+import os
 import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 _OTHER_DESCRIPTORS: Final = 64
 _LOG: Final = logging.getLogger(__name__)
+
+
+def exit_on_signals() -> None:
+    """Exit with 0 on SIGTERM and SIGINT until `until_signal` handles them.
+
+    The handlers do not raise: an import that is interrupted by an exception may replace or ignore
+    it. Handlers are needed because process 1 ignores SIGTERM by default. SIGHUP is ignored: its
+    default action ends the process, and the file has yet to be read anyway.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+
+
+def _end(_number: int, _frame: object) -> None:
+    logging.shutdown()
+    os._exit(0)
 
 
 def raise_descriptor_limit(resources: int) -> None:
@@ -31,11 +54,9 @@ async def until_signal(
     """Run ``work`` until it ends; cancel it at SIGTERM or SIGINT.
 
     Afterwards these signals, and SIGHUP, are ignored, because the process ends.
-
-    Args:
-        work: The whole program.
-        on_hangup: Called at SIGHUP, which would end the process by default.
     """
+    import asyncio  # noqa: PLC0415 (large)
+
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_failed)
@@ -54,7 +75,7 @@ async def until_signal(
             task.result()  # raises its exception
 
 
-def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _failed(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> None:
     """Log the exception of a callback.
 
     An error of the operating system (too few descriptors to accept a connection) is not a bug, and
@@ -70,7 +91,7 @@ def _failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _signals(
-    loop: asyncio.AbstractEventLoop, callbacks: Mapping[int, Callable[[], object]]
+    loop: "asyncio.AbstractEventLoop", callbacks: Mapping[int, Callable[[], object]]
 ) -> Iterator[None]:
     """Call back on the loop at signals, except SIGHUP only once; at the end they are ignored.
 

@@ -1,56 +1,33 @@
 """What all resources of a process share."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Protocol
 
 from devhost.discovery.scan import Scanner
-from devhost.host.cdi.files import CdiFiles
+from devhost.host.backend import Backend, Publication
+from devhost.host.cdi import CdiFiles
 from devhost.host.counts import DeviceCounts
 from devhost.host.holders import Holders
-from devhost.host.inventory import Inventory
-from devhost.host.ownership.decisions import SerialOwnership
-from devhost.host.ownership.owners import Owners
-from devhost.host.quota import Quota
+from devhost.host.metrics import Metrics
+from devhost.host.owners import Owners
+from devhost.host.scanning import Scanning
 from devhost.hostfs.files import HostFiles
-from devhost.immutable import immutable
-from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.served_names import ServedNames
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.observe.metrics import Metrics
+from devhost.model.immutable import immutable
 
 
 @immutable
 class Shared:
-    """What all resources of a process share.
+    """What all resources of a process share."""
 
-    Attributes:
-        directory: The plugin directory.
-        inventory: What is on the host.
-        ownership: Which resource offers which node.
-        quota: How many device IDs each resource may offer.
-        holders: Which pods hold which devices.
-        served_names: Which resources have a device plugin; ``None`` where nobody tells.
-        owners: Under what names nodes are, or were, offered.
-        cdi_files: Where CDI specs are kept.
-        counts: How many devices each resource has, and should have.
-        state_dir: What outlives this process; ``None`` where nothing does.
-        leave_after: Seconds between an ID's Unhealthy and its leaving the list.
-        metrics: What is counted for Prometheus.
-    """
-
-    directory: PluginDirectory
-    inventory: Inventory
-    ownership: SerialOwnership
-    quota: Quota
+    backend: Backend
+    publish: Callable[..., Publication]  # `devhost.kubelet.backend.PublishedResource`
+    scanning: Scanning
     holders: Holders
-    served_names: ServedNames | None
     owners: Owners
     cdi_files: CdiFiles
     counts: DeviceCounts
-    state_dir: Path | None
-    leave_after: float
     metrics: Metrics
 
 
@@ -70,7 +47,7 @@ class CodeResource(Protocol):
         ...
 
     def started(self, look_again: Callable[[], None]) -> None:
-        """Its runner has started; ``look_again`` has it scan."""
+        """It is served from now on; ``look_again`` has it scanned."""
         ...
 
     def registered(self) -> None:

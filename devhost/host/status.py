@@ -3,21 +3,19 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from devhost import __version__
-from devhost.discovery.explanation import mistakes
-from devhost.host.config.source import ConfigStatus
-from devhost.host.ownership.owners import WITHHELD
-from devhost.host.resource.runner import POLL_S, Runner
+from devhost.discovery.dry_run import ResourceReport, mistakes
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host
+from devhost.host.owners import WITHHELD
+from devhost.host.resource import ServedResource
+from devhost.host.scanning import POLL_S
 from devhost.host.shared import Shared
-from devhost.host.supervisor import Host
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.state import State
 from devhost.observe import logs
-from devhost.report import ResourceReport
-
-KNOWN: Final = "known"
 
 Json = dict[str, Any]
 
@@ -31,22 +29,24 @@ def status(host: Host) -> Json:
         "startedAt": _time(host.created),
         "ready": readiness(host)["ready"],
         "troubles": [],
-        "config": _config(host.source.status) if host.source else None,
+        "config": _config(host.source) if host.source else None,
         "kubelet": {
-            "podResources": holders.unknown or KNOWN,
-            "restarts": host.shared.directory.restarts,
+            "podResources": holders.unknown or "known",
+            "restarts": host.shared.backend.restarts,
         },
         "log": {
             "dropped": logs.dropped(),
             "dropping": logs.dropping(),
             "suppressed": logs.suppressed(),
         },
-        "resources": [_resource(runner, host.shared) for runner in host.runners],
+        "resources": [_resource(served, host.shared) for served in host.resources],
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
     if why := host.shared.owners.records.problem:
         shown["troubles"].append(f"cannot save allocated devices: {why}")
+    if host.shared.owners.records.lost is not None:
+        shown["troubles"].append(host.shared.owners.records.lost)
     shown["troubles"] += _troubles(shown)
     return shown
 
@@ -57,7 +57,7 @@ def readiness(host: Host) -> Json:
     A kubelet that restarts, or has not started yet, does not make a host unready: a rollout would
     wait for something that it cannot influence.
     """
-    resources = {runner.name: _readiness(runner) for runner in host.runners}
+    resources = {served.name: _readiness(served) for served in host.resources}
     ready = host.configured and all(one["ready"] for one in resources.values())
     return {"ready": ready, "configured": host.configured, "resources": resources}
 
@@ -66,7 +66,8 @@ def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _config(config: ConfigStatus) -> Json:
+def _config(source: ConfigSource) -> Json:
+    config = source.status
     return {
         "file": config.file,
         "appliedAt": _time(config.applied),
@@ -75,49 +76,43 @@ def _config(config: ConfigStatus) -> Json:
         "failures": config.failures,
         "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
-        "unsaved": config.unsaved,
+        "unsaved": source.unsaved,
     }
 
 
-def _resource(runner: Runner, shared: Shared) -> Json:
-    state, holders = runner.status, shared.holders.of(runner.name)
-    count = shared.counts.of(runner.name)
+def _resource(served: ServedResource, shared: Shared) -> Json:
+    state, holders = served.status, shared.holders.of(served.name)
+    count = shared.counts.of(served.name)
     return {
-        **reported(runner, _checked_last(runner)).as_json(),
+        **reported(served, _checked_last(served)).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
-        "registered": runner.registered,
-        "streams": runner.device_list.stream_count,
+        "registered": served.registered,
+        "streams": served.published.state.streams,
         "expected": count.expected,
         "missing": count.missing,
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
 
-def reported(runner: Runner, snapshot: Snapshot) -> ResourceReport:
+def reported(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
-    device_list = runner.device_list
-    found_amiss = mistakes(runner.resource, snapshot)
-    warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss)
-    if device_list.omitted:
-        warnings = (*warnings, f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
-    if device_list.paused:
-        warnings = (*warnings, "its devices change too often: lists are sent with a delay")
+    published, found_amiss = served.published.state, mistakes(served.resource, snapshot)
+    warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss, *published.warnings)
     warnings += tuple(
         f"{root.root.base or '/'}: {root.degraded}: read every {POLL_S:.0f} s"
-        for root in runner.roots
+        for root in served.scan.roots
         if root.degraded
     )
-    healthy = sum(entry.healthy for entry in device_list.entries.values())
-    listed = len(device_list.entries), healthy
-    return ResourceReport(runner.resource, snapshot, warnings, listed=listed)
+    listed = published.listed, published.healthy
+    return ResourceReport(served.resource, snapshot, warnings, listed=listed)
 
 
-def _checked_last(runner: Runner) -> Snapshot:
+def _checked_last(served: ServedResource) -> Snapshot:
     """Return the snapshot with the last round of checks: most rounds publish nothing."""
-    snapshot = runner.snapshot
-    fresh = runner.health.with_health(snapshot).devices
+    snapshot = served.snapshot
+    fresh = served.health.with_health(snapshot).devices
 
     def judged(device: HostDevice) -> HostDevice:
         return replace(device, checked=fresh[device.id].checked)
@@ -126,11 +121,11 @@ def _checked_last(runner: Runner) -> Snapshot:
     return replace(snapshot, devices=devices)
 
 
-def _readiness(runner: Runner) -> Json:
-    state = runner.status
+def _readiness(served: ServedResource) -> Json:
+    state = served.status
     waits = state.state is State.WAITING
     return {
-        "ready": runner.resource_status.registered_once or runner.draining or waits,
+        "ready": served.resource_status.registered_once or served.draining or waits,
         "state": state.state.value,
         "reason": state.reason,
     }

@@ -7,12 +7,12 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from devhost.hostfs.tally import Tally
-from devhost.immutable import immutable
 from devhost.model.device import FileKind, FileState
+from devhost.model.immutable import immutable
+from devhost.model.limits import ENTRIES_MAX, ENTRY_CHARACTERS
 
 _DOTS: Final = ("", ".", "..")
 _LINKS_MAX: Final = 40  # as the kernel's own limit
@@ -63,6 +63,27 @@ def _state(realpath: str, found: os.stat_result) -> FileState | None:
     return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified)
 
 
+class Tally:
+    """Counts the entries of directories that are read; too many end the reading (E2BIG).
+
+    Whether there are, and in which words, a `refusal` says.
+    """
+
+    def __init__(self, refusal: Callable[[int], str | None] | None = None) -> None:
+        self._refusal = refusal or _too_many
+        self.count = 0
+
+    def add(self, directory: str, name: str) -> None:
+        """Count an entry of a directory; raise an error if there are too many."""
+        self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
+        if reason := self._refusal(self.count):
+            raise OSError(errno.E2BIG, reason, directory)
+
+
+def _too_many(count: int) -> str | None:
+    return f"more than {ENTRIES_MAX:,} entries" if count > ENTRIES_MAX else None
+
+
 @immutable
 class DirectoryEntry:
     """An entry of a directory; `is_directory` and `is_link` are about the entry itself."""
@@ -75,19 +96,17 @@ class DirectoryEntry:
 def _entry(found: os.DirEntry[str]) -> DirectoryEntry:
     try:
         directory = found.is_dir(follow_symlinks=False)
-    except OSError:  # the filesystem does not say with the name, and its entry cannot be read
-        directory = False
+    except OSError:  # it cannot be read: reading it as a directory says why
+        directory = True
     return DirectoryEntry(found.name, directory, found.is_symlink())
 
 
 @immutable
 class HostFiles:
-    """Where the host's files are seen.
+    """The host's files below a `root`: ``/``, or where the host's root is mounted.
 
-    Attributes:
-        root: ``/``, or the directory under which the host's root is mounted.
-        shown: Globs on paths in directories that not every user may look into: what is there may
-            be told nevertheless; ``None``: all may.
+    What matches one of the globs `shown` may be told even from directories that not every user may
+    look into; ``None``: all may.
     """
 
     root: str = "/"
@@ -121,31 +140,21 @@ class HostFiles:
     def realpath(self, path: str) -> str:
         """Return the host path with links and ``..`` resolved, as far as it exists.
 
-        Raises:
-            OSError: Links form a loop, or lead through a process's own view: the text of such a
-                link (``/proc/1/root``, ``/proc/1/fd/3``) is not where the kernel goes. Or ``..``
-                follows what is no directory.
+        It is an error if links form a loop, ``..`` follows what is no directory, or the way leads
+        through a process's own view: the text of such a link (``/proc/1/root``, ``/proc/1/fd/3``)
+        is not where the kernel goes.
         """
         *_, (place, _) = self._way(path)
         return place
 
     def stays_in_dev(self, path: str) -> bool:
-        """Whether only the host decides where a path leads: no link on the way leaves its /dev.
-
-        Raises:
-            OSError: As `realpath`.
-        """
+        """Whether only the host decides where a path leads: no link on the way leaves its /dev."""
         return all(is_in_dev(place) for place, _ in self._way(path))
 
     def check_shown(self, directory: str, name: str | None = None) -> None:
-        """Refuse to tell what is in a directory that not every user may look into. Blocks.
+        """Refuse (EACCES) to tell what is in a directory that not every user may look into.
 
-        Args:
-            directory: The directory.
-            name: What is looked for there; ``None`` where all its names are read.
-
-        Raises:
-            OSError: `shown` does not name it, or it cannot be read.
+        Unless `shown` names it; without a name to look for, all its names are read. Blocks.
         """
         if self.shown is None:
             return
@@ -166,13 +175,7 @@ class HostFiles:
                 raise OSError(errno.EACCES, text)
 
     def _way(self, path: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield each place that a path leads through, and the names that follow, the last first.
-
-        The last one is where it leads.
-
-        Raises:
-            OSError: As `realpath`.
-        """
+        """Yield each place on a path's way, the end too, and the names that follow, last first."""
         pending = _parts(path)
         done: list[str] = []
         links = 0
@@ -217,57 +220,16 @@ class HostFiles:
         return _filesystem(self.to_local("/" + "/".join(above))) == _PROC_SUPER_MAGIC
 
     def stat(self, path: str) -> FileState | None:
-        """Return what a path leads to; ``None`` where it leads nowhere.
+        """Return what a path leads to; ``None`` where it leads nowhere."""
+        return CachedFiles(self).stat(path)
 
-        Raises:
-            OSError: It cannot be read.
-        """
-        try:
-            realpath = self.realpath(path)
-            found = os.lstat(self.to_local(realpath))
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return None
-            raise
-        return _state(realpath, found)  # none for a link: to itself, or made just now
+    def entries(self, path: str) -> list[DirectoryEntry] | None:
+        """Return a directory's entries; ``None`` where there is none. Very many are an error."""
+        return CachedFiles(self).entries(path)
 
     def cached(self) -> "CachedFiles":
         """Return a reader of many paths that resolves each directory once."""
         return CachedFiles(self)
-
-    def is_link(self, path: str) -> bool:
-        """Whether the path itself is a symbolic link."""
-        parent, _, name = path.rpartition("/")
-        return os.path.islink(self.to_local(self.resolve(parent or "/").rstrip("/") + "/" + name))
-
-    def entries(self, path: str) -> list[DirectoryEntry] | None:
-        """Return a directory's entries; ``None`` where there is no such directory.
-
-        Raises:
-            OSError: The directory is there but cannot be read, or has very many.
-        """
-        return CachedFiles(self).entries(path)
-
-    def walk(self, path: str) -> Iterator[str]:
-        """Yield the paths below a directory, relative to it, without those of hidden entries.
-
-        Links are not followed.
-
-        Raises:
-            OSError: A directory cannot be read, or there are very many entries.
-        """
-        cached, tally = self.cached(), Tally()
-        pending = [""]
-        while pending:
-            below = pending.pop()
-            inside = cached.entries(f"{path}/{below}" if below else path, below=path, tally=tally)
-            for entry in inside or ():
-                if entry.name.startswith("."):
-                    continue
-                name = f"{below}/{entry.name}" if below else entry.name
-                yield name
-                if entry.is_directory:
-                    pending.append(name)
 
 
 def _parts(path: str) -> list[str]:
@@ -286,43 +248,34 @@ class CachedFiles:
     def stat(self, path: str) -> FileState | None:
         """Return what `HostFiles.stat` does."""
         parent, _, name = path.rpartition("/")
-        if name in _DOTS:
-            return self._files.stat(path)
         try:
-            where = self._where(parent)
-            realpath = path if where == parent else f"{where}/{name}"  # the same object
+            dots = name in _DOTS
+            realpath = self._files.realpath(path) if dots else f"{self._where(parent)}/{name}"
             found = os.lstat(self._files.to_local(realpath))
+            if stat.S_ISLNK(found.st_mode):
+                realpath = self._files.realpath(path)
+                found = os.lstat(self._files.to_local(realpath))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
-        if stat.S_ISLNK(found.st_mode):
-            return self._files.stat(path)
-        return _state(realpath, found)
+        return _state(realpath, found)  # none for a link: to itself, or made just now
 
-    def exists(self, path: str) -> bool:
-        """Whether there is something at a path made of a directory's and a name.
+    def entry(self, path: str) -> DirectoryEntry | None:
+        """Return an entry of a directory, a dangling link too; ``None`` where there is none.
 
-        A dangling link counts; a path that is too long for the kernel does not.
-
-        Raises:
-            OSError: It cannot be read.
+        A path that is too long for the kernel is none; one that cannot be read is an error.
         """
         parent, _, name = path.rpartition("/")
         try:
             if parent not in self._listed:
                 self._files.check_shown(parent, name)
-            os.lstat(self._files.to_local(f"{self._where(parent)}/{name}"))
+            mode = os.lstat(self._files.to_local(f"{self._where(parent)}/{name}")).st_mode
         except OSError as error:
             if error.errno in (*_ABSENT, errno.ENAMETOOLONG):
-                return False
+                return None
             raise
-        return True
-
-    def is_link(self, path: str) -> bool:
-        """Return what `HostFiles.is_link` does."""
-        parent, _, name = path.rpartition("/")
-        return os.path.islink(self._files.to_local(f"{self._where(parent)}/{name}"))
+        return DirectoryEntry(name, stat.S_ISDIR(mode), stat.S_ISLNK(mode))
 
     def entries(
         self, path: str, *, below: str | None = None, tally: Tally | None = None

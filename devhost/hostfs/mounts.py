@@ -1,51 +1,34 @@
-"""What is mounted and swapped on, from the kernel's files in procfs.
+"""What is mounted and swapped on, from the kernel's files in procfs, and which disks that uses.
 
 Lines end with a line feed, fields are separated by a space. These, tabs and backslashes are
 escaped in the fields, and nothing else is: any other character that Python takes for white space
 or for the end of a line may be part of a name.
 """
 
+import contextlib
+import os
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from devhost.immutable import immutable
-
-Number = tuple[int, int]
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.sysfs import Number, SysfsTree, number_of, sysfs_by_number
 
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
-@immutable
-class HostMount:
-    """A mount.
+def mounts(path: str) -> Iterator[tuple[Number, str, str]]:
+    """Yield the mounts in a file such as ``/proc/self/mountinfo``, none if it does not exist.
 
-    Attributes:
-        number: The major and minor of its filesystem, as files there have it.
-        point: Where it is mounted.
-        kind: The kind of filesystem.
-        source: What was named to be mounted.
-        options: Of the filesystem, not of this mount of it.
+    Of each, its filesystem's number, as files there have it, where it is mounted, and of what.
     """
-
-    number: Number
-    point: str
-    kind: str
-    source: str
-    options: tuple[str, ...]
-
-
-def mounts(path: str) -> Iterator[HostMount]:
-    """Yield the mounts in a file such as ``/proc/self/mountinfo``, none if it does not exist."""
     for line in _lines(path):
         place, _, filesystem = line.partition(" - ")
-        kind, source, options = [*filesystem.split(" ", 2), "", "", ""][:3]
-        try:
-            number, point = number_of(place.split(" ")[2]), _unescaped(place.split(" ")[4])
-        except (IndexError, ValueError):
-            continue
-        yield HostMount(number, point, kind, _unescaped(source), tuple(options.split(",")))
+        with contextlib.suppress(IndexError, ValueError):
+            number, point = number_of(place.split(" ")[2]), place.split(" ")[4]
+            yield number, _unescaped(point), _unescaped([*filesystem.split(" "), "", ""][1])
 
 
 def swapped(path: str) -> Iterator[str]:
@@ -53,16 +36,6 @@ def swapped(path: str) -> Iterator[str]:
     for line in _lines(path)[1:]:
         if name := line.partition(" ")[0].partition("\t")[0]:
             yield _unescaped(name)
-
-
-def number_of(text: str) -> Number:
-    """Return a device's number.
-
-    Raises:
-        ValueError: The text is not a number.
-    """
-    major, _, minor = text.partition(":")
-    return int(major), int(minor)
 
 
 def _lines(path: str) -> list[str]:
@@ -74,3 +47,88 @@ def _lines(path: str) -> list[str]:
 
 def _unescaped(field: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), field)
+
+
+class BlockUse:
+    """What uses block devices at one moment: found out once, when it is asked for."""
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+        self._used: frozenset[Number] | None = None
+
+    @property
+    def used(self) -> frozenset[Number]:
+        """The device numbers that are mounted or swapped on. Blocks."""
+        if self._used is None:
+            self._used = frozenset((*self._mounted(), *self._swapped(), *self._joined()))
+        return self._used
+
+    def of(self, number: Number) -> str | None:
+        """Return why a block device is in use: itself, by a partition, or by its disk as a whole.
+
+        ``None`` if it is not. Blocks.
+        """
+        if number in self.used:
+            return "mounted or swapped on"
+        sysfs = sysfs_by_number(self._files)
+        place = sysfs.of_number("block", number) or f"/sys/dev/block/{number[0]}:{number[1]}"
+        if sysfs.names(f"{place}/holders"):
+            return "held by another block device"
+        is_partition = sysfs.private(f"{place}/partition") is not None
+        others = {posixpath.dirname(place): "its disk"} if is_partition else {}
+        for name in sysfs.names(place):
+            if sysfs.private(f"{place}/{name}/partition") is not None:
+                others[f"{place}/{name}"] = "its partition"
+        for other, what in others.items():
+            name = posixpath.basename(other)
+            if _number(sysfs, other) in self.used:
+                return f"{what} {name} is mounted or swapped on"
+            if sysfs.names(f"{other}/holders"):
+                return f"{what} {name} is held by another block device"
+        return None
+
+    def _views(self, path: str, own: str) -> Iterator[tuple[str, HostFiles]]:
+        """Yield a file of /proc below the root, and this process's own, each with who reads it.
+
+        The latter counts too: where the host's /proc is not mounted, the bind mounts of a container
+        still show the disks that they come from.
+        """
+        yield self._files.to_local(path), self._files
+        if not self._files.is_another_machine:
+            yield own, HostFiles()
+
+    def _mounted(self) -> Iterator[Number]:
+        for path, seen in self._views("/proc/1/mountinfo", "/proc/self/mountinfo"):
+            for number, _, source in mounts(path):
+                yield number
+                if source.startswith("/dev/"):
+                    yield from _node(source, seen)
+
+    def _swapped(self) -> Iterator[Number]:
+        for path, seen in self._views("/proc/swaps", "/proc/swaps"):
+            for name in swapped(path):
+                yield from _node(name, seen)
+
+    def _joined(self) -> Iterator[Number]:
+        """Yield what a mounted btrfs consists of: its mount has no device's number, but a name."""
+        files, top = self._files, "/sys/fs/btrfs"  # the chart does not mount it
+        alone = os.path.isdir(files.to_local(top)) or files.is_another_machine
+        sysfs = SysfsTree(files if alone else HostFiles())
+        for uuid in sysfs.names(top):
+            for device in sysfs.names(f"{top}/{uuid}/devices"):
+                link = f"{top}/{uuid}/devices/{device}"
+                if (number := _number(sysfs, sysfs.link(link) or link)) is not None:
+                    yield number
+
+
+def _number(sysfs: SysfsTree, place: str) -> Number | None:
+    with contextlib.suppress(ValueError):
+        return number_of(sysfs.private(f"{place}/dev") or "")
+    return None
+
+
+def _node(path: str, files: HostFiles) -> Iterator[Number]:
+    with contextlib.suppress(OSError):
+        state = files.stat(path)
+        if state and state.number:
+            yield state.number

@@ -10,12 +10,13 @@ import posixpath
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.mounts import Number
 from devhost.model import names
+
+Number = tuple[int, int]
 
 VALUE_MAX: Final = 4096  # bytes; an attribute has at most a page
 _PCI: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -25,6 +26,12 @@ _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
 PLACES: Final = ("pci", *_NAMED)
 
 
+def number_of(text: str) -> Number:
+    """Return a device's number; a text that is none is a `ValueError`."""
+    major, _, minor = text.partition(":")
+    return int(major), int(minor)
+
+
 class SysfsTree:
     """Reads files and links of /sys, each once. All methods block."""
 
@@ -32,8 +39,6 @@ class SysfsTree:
         self._files = files
         self._texts: dict[str, str | None] = {}
         self._links: dict[str, str | None] = {}
-        self._places: dict[str, str | None] = {}
-        self._uevents: dict[str, Mapping[str, str]] = {}
 
     def text(self, path: str) -> str | None:
         """Return what a file holds, without blanks at its ends; ``None`` where it is no text.
@@ -94,12 +99,10 @@ class SysfsTree:
 
         The name that a device gives itself may have line feeds, and after them other keys.
         """
-        if device not in self._uevents:
-            lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
-            pairs = [line.partition("=")[::2] for line in lines if line and "=" in line]
-            count = Counter(key for key, _ in pairs)
-            self._uevents[device] = {key: value for key, value in pairs if count[key] == 1}
-        return self._uevents[device]
+        lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
+        pairs = [line.partition("=")[::2] for line in lines if line and "=" in line]
+        count = Counter(key for key, _ in pairs)
+        return {key: value for key, value in pairs if count[key] == 1}
 
     def of_number(self, kind: str, number: Number) -> str | None:
         """Return the directory of a device by its number; ``kind`` is ``char`` or ``block``."""
@@ -117,11 +120,7 @@ class SysfsTree:
         return int(text) if text.isdecimal() else None  # -1: the firmware does not say
 
     def list(self, directory: str) -> list[str] | None:
-        """Return the names in a directory; ``None`` where there is none.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return the names in a directory; ``None`` where there is none, or an `OSError`."""
         try:
             return names.natural(os.listdir(self._files.to_local(directory)))  # noqa: PTH208
         except OSError as error:
@@ -129,21 +128,31 @@ class SysfsTree:
                 return None
             raise
 
+    def names(self, directory: str) -> Sequence[str]:
+        """Return the names in a directory; nothing of a device that is being unplugged."""
+        try:
+            return self.list(directory) or []
+        except OSError:
+            return []
+
+    def parts(self, device: str) -> Iterator[str]:
+        """Yield the devices that a block device is made of, or itself."""
+        slaves = self.names(f"{device}/slaves")
+        if not slaves:
+            yield device
+        for slave in slaves:
+            if (below := self.link(f"{device}/slaves/{slave}")) is not None:
+                yield from self.parts(below)
+
     def place(self, device: str) -> str | None:
         """Return where a device is plugged in, as udev's ID_PATH_WITH_USB_REVISION has it.
 
         ``pci-0000:00:14.0-usbv2-0:1.4:1.0-port0``: the outermost part first. Bus numbers are not
         part of it, as the order of controllers may change.
         """
-        if device not in self._places:
-            self._places[device] = self._place(device)
-        return self._places[device]
-
-    def _place(self, device: str) -> str | None:
         parts: list[str] = []
         path = device
-        ended = False
-        while path.startswith("/sys/devices/") and not ended:
+        while path.startswith("/sys/devices/"):
             name = posixpath.basename(path)
             subsystem = self.linked(f"{path}/subsystem")
             if subsystem == "usb-serial":
@@ -156,14 +165,10 @@ class SysfsTree:
                 release = (self.text(f"{hub}/version") or "2")[:1]
                 parts.append(f"usbv{release}-0:{match['ports']}{match['interface'] or ''}")
                 path = hub
-            elif subsystem == "pci" and _PCI.fullmatch(name):
-                parts.append(f"pci-{name}")
-                ended = True
-            elif subsystem in _NAMED:
-                parts.append(f"{subsystem}-{name}")
-                ended = True
+            elif subsystem in _NAMED or (subsystem == "pci" and _PCI.fullmatch(name)):
+                return "-".join((f"{subsystem}-{name}", *reversed(parts)))
             path = posixpath.dirname(path)
-        return "-".join(reversed(parts)) if ended else None
+        return None
 
     def owner(self, device: str) -> str | None:
         """Return the nearest USB device or PCI function, from a device upwards."""
@@ -174,11 +179,10 @@ class SysfsTree:
 
     def interface(self, device: str) -> str | None:
         """Return the USB interface that a device is below, if any, up to its owner."""
-        path = device
-        while path.startswith("/sys/devices/") and not self.is_usb_device(path):
-            if (match := _USB.fullmatch(posixpath.basename(path))) and match["interface"]:
-                return path
-            path = posixpath.dirname(path)
+        for path in ancestors(device):
+            match = _USB.fullmatch(posixpath.basename(path))
+            if self.is_usb_device(path) or (match and match["interface"]):
+                return path if match and match["interface"] else None
         return None
 
     def is_usb_device(self, device: str) -> bool:

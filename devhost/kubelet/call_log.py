@@ -8,7 +8,6 @@ from typing import Final
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.names import printable
 
-LATE_S: Final = 2.0  # a call that takes longer is logged before it ends
 _SHOWN_MAX: Final = 16  # IDs, paths and so on; a container may get thousands
 _LENGTH_MAX: Final = 200  # of each
 _REASON_MAX: Final = 1000
@@ -45,42 +44,17 @@ def log_allocated(resource: str, answers: Sequence[Allocation], seconds: float) 
     _LOG.info("allocated", extra={"fields": {**fields, "seconds": round(seconds, 4)}})
 
 
-def log_holder(resource: str, ids: Sequence[str], pod: str) -> None:
-    """Log which pod holds the devices of an Allocate."""
-    fields = {"resource": resource, "ids": _some(ids), "pod": _short(pod, _REASON_MAX)}
-    _LOG.info("pod holds allocated devices", extra={"fields": fields})
-
-
-def log_not_allocated(resource: str, ids: Sequence[str], result: str, reason: str) -> None:
-    """Log an Allocate that failed."""
-    fields = {"resource": resource, "ids": _some(ids), "result": result}
+def log_failed(what: str, resource: str, ids: Sequence[str], reason: str, **more: str) -> None:
+    """Log an Allocate, or a container that must not start."""
+    fields = {"resource": resource, "ids": _some(ids), **more}
     fields["reason"] = _short(reason, _REASON_MAX)
-    _LOG.warning("allocation failed", extra={"fields": fields})
+    _LOG.warning("%s failed", what, extra={"fields": fields})
 
 
-def log_slow_registration(resource: str, socket: str) -> None:
-    """Log a registration that kubelet has not answered yet."""
-    fields = {"resource": resource, "socket": socket}
-    _LOG.warning("waiting for the kubelet to answer a registration", extra={"fields": fields})
-
-
-def log_slow_allocation(resource: str, ids: Sequence[str]) -> None:
-    """Log an Allocate that waits for the host."""
-    fields = {"resource": resource, "ids": _some(ids)}
-    _LOG.warning("allocation is slow, waiting for the host", extra={"fields": fields})
-
-
-def log_prepared(resource: str, ids: Sequence[str], pod: str | None, seconds: float) -> None:
+def log_prepared(resource: str, ids: Sequence[str], seconds: float) -> None:
     """Log a container that may start."""
-    known = {"pod": pod} if pod else {}
-    fields = {"resource": resource, "ids": _some(ids), **known, "seconds": round(seconds, 4)}
+    fields = {"resource": resource, "ids": _some(ids), "seconds": round(seconds, 4)}
     _LOG.info("devices prepared for a container", extra={"fields": fields})
-
-
-def log_not_prepared(resource: str, ids: Sequence[str], reason: str) -> None:
-    """Log a container that must not start."""
-    fields = {"resource": resource, "ids": _some(ids), "reason": _short(reason, _REASON_MAX)}
-    _LOG.warning("preparing devices for a container failed", extra={"fields": fields})
 
 
 def _some(texts: Sequence[str]) -> list[str]:

@@ -8,23 +8,19 @@ still running. An ID that a pod holds does not leave either: kubelet would repor
 (UpdateAllocatedResourcesStatus, in the same file).
 """
 
-import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
-from devhost.immutable import immutable
-from devhost.limits import LISTS_BURST, LISTS_PER_S
-from devhost.token_bucket import TokenBucket
+from devhost.model.immutable import immutable
+from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
 LEAVE_AFTER_S: Final = 10.0
 # Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
 # line (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
-_DEVICE_BYTES_MAX: Final = 400  # 63 characters of four bytes, two NUMA nodes, a share
 
 
 @immutable
@@ -33,12 +29,6 @@ class AdvertisedDevice:
 
     healthy: bool
     numa_nodes: tuple[int, ...] = ()
-
-
-@functools.cache
-def _shared(healthy: bool, numa_nodes: tuple[int, ...]) -> AdvertisedDevice:
-    """Return one object for all equal entries: few differ, and a list may have thousands."""
-    return AdvertisedDevice(healthy, numa_nodes)
 
 
 def _unhealthy(entries: Mapping[str, AdvertisedDevice]) -> set[str]:
@@ -53,22 +43,14 @@ def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
     return len(advertised_id.encode()) + 22 + 13 * len(entry.numa_nodes)
 
 
-def _bucket() -> TokenBucket:
-    return TokenBucket(LISTS_BURST, LISTS_PER_S)
-
-
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open ListAndWatch: since when kubelet knows each unhealthy ID by it, and its pace.
+    """One open ListAndWatch."""
 
-    Attributes:
-        paused: Whether its list has to wait.
-    """
-
+    # since when kubelet knows each unhealthy ID by it
     unhealthy_since: dict[str, float] = field(default_factory=dict)
-    any_lists: TokenBucket = field(default_factory=_bucket)
-    urgent_lists: TokenBucket = field(default_factory=_bucket)
-    paused: bool = False
+    lists_until: float = -math.inf  # when all lists were due that were sent, at `LISTS_PER_S`
+    paused: bool = False  # its list has to wait
 
 
 @dataclass(eq=False, slots=True)
@@ -81,69 +63,29 @@ class Call:
 class DeviceList:
     """The list of one resource, with the IDs that are about to leave it.
 
-    Attributes:
-        ids_held_by_pods: Returns the IDs that pods hold, as far as that is known.
-        last_call_ended: When the last Allocate or GetPreferredAllocation ended.
-        version: Goes up when the list changes.
-        lists_sent: How many lists were sent, on all streams.
-        left_count: How many IDs have left the list.
-        omitted: How many IDs did not fit into it; set by the publisher.
+    `entries` is the list as it is to be sent, and another one when it changes; what is `leaving` is
+    no longer declared but still in it, as unhealthy.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_calls",
-        "_entries",
-        "_entries_shared",
-        "_known_unlisted",
-        "_kubelet_has_devices",
-        "_leave_after",
-        "_leaving",
-        "_never_sent",
-        "_numa_counts",
-        "_streams",
-        "ids_held_by_pods",
-        "last_call_ended",
-        "left_count",
-        "lists_sent",
-        "omitted",
-        "version",
-    )
 
     def __init__(self, leave_after: float = LEAVE_AFTER_S) -> None:
         self._leave_after = leave_after
-        self._entries: dict[str, AdvertisedDevice] = {}
-        self._entries_shared = False  # the dict was returned by `entries`: copy before a change
-        self._leaving: set[str] = set()
-        self._never_sent: set[str] = set()  # listed, but kubelet cannot know them
-        self._known_unlisted: set[str] = set()  # not listed, but kubelet may know them
-        self._numa_counts = [0, 0]  # entries with NUMA nodes: those that stay, those that leave
+        self.entries: Mapping[str, AdvertisedDevice] = {}
+        self.leaving: AbstractSet[str] = frozenset()
+        self._known: set[str] = set()  # the IDs that kubelet may know, listed or not
         self._kubelet_has_devices = False
         self._streams: set[Stream] = set()
         self._calls: set[Call] = set()
         self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
         self.last_call_ended = -math.inf
-        self.version = 0
         self.lists_sent = 0
         self.left_count = 0
-        self.omitted = 0
-
-    @property
-    def entries(self) -> Mapping[str, AdvertisedDevice]:
-        """The list as it is to be sent, with the leaving IDs as unhealthy; never changes."""
-        self._entries_shared = True
-        return MappingProxyType(self._entries)
+        self.omitted = 0  # how many IDs did not fit into it
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __contains__(self, advertised_id: object) -> bool:
-        return advertised_id in self._entries
-
-    @property
-    def leaving(self) -> AbstractSet[str]:
-        """The IDs that are no longer declared but still listed; changes with the list."""
-        return self._leaving
+        return advertised_id in self.entries
 
     @property
     def stream_count(self) -> int:
@@ -153,24 +95,20 @@ class DeviceList:
     @property
     def drained(self) -> bool:
         """Whether nothing is listed, and kubelet knows."""
-        return not self._entries and not self._kubelet_has_devices
+        return not self.entries and not self._kubelet_has_devices
 
     # ── what is to be advertised ──
 
     def fitting(self, wanted: dict[str, AdvertisedDevice]) -> dict[str, AdvertisedDevice]:
         """Leave out new devices that would make the list larger than kubelet takes.
 
-        Args:
-            wanted: What should be advertised, all of it or a part. What is listed stays, whatever
-                the size; so do the IDs that are leaving, until they have left.
+        What is listed stays, whatever the size; so do the IDs that are leaving, until they have
+        left.
         """
-        listed = self._entries
-        if len(listed.keys() | wanted.keys()) * _DEVICE_BYTES_MAX <= LIST_BYTES_MAX:
-            return wanted
-        size = sum(_size_max(*one) for one in listed.items())
+        size = sum(_size_max(*one) for one in self.entries.items())
         kept = {}
         for advertised_id, entry in wanted.items():
-            if advertised_id not in listed:
+            if advertised_id not in self.entries:
                 size += _size_max(advertised_id, entry)
                 if size > LIST_BYTES_MAX:
                     continue
@@ -179,76 +117,37 @@ class DeviceList:
 
     def update(self, wanted: Mapping[str, AdvertisedDevice]) -> bool:
         """Set what is to be advertised; return whether the list changed."""
-        entries = self._entries
-        differing = {
-            advertised_id: entry
-            for advertised_id, entry in wanted.items()
-            if advertised_id in self._leaving
-            or ((former := entries.get(advertised_id)) is not entry and former != entry)
+        # What kubelet does not know need not leave slowly.
+        leaving = (self.entries.keys() - wanted.keys()) & self._known
+        # One device with NUMA nodes makes kubelet align those that have none (v1.37.1
+        # pkg/kubelet/cm/devicemanager/topology_hints.go, deviceHasTopologyAlignment).
+        aligned = not wanted or any(entry.numa_nodes for entry in wanted.values())
+        entries = {
+            advertised_id: AdvertisedDevice(False, entry.numa_nodes if aligned else ())
+            for advertised_id, entry in self.entries.items()
+            if advertised_id in leaving
         }
-        changed = False
-        for advertised_id in entries.keys() - wanted.keys():
-            if advertised_id in self._never_sent:
-                self._remove(advertised_id)
-                changed = True
-            elif advertised_id in self._entries and advertised_id not in self._leaving:
-                numa_nodes = self._entries[advertised_id].numa_nodes
-                changed |= self._put(advertised_id, _shared(False, numa_nodes), leaving=True)
-        for advertised_id, entry in differing.items():
-            changed |= self._put(advertised_id, entry, leaving=False)
-        staying, leaving = self._numa_counts
-        if leaving and not staying and len(self._entries) > len(self._leaving):
-            # One device with NUMA nodes makes kubelet align those that have none (v1.37.1
-            # pkg/kubelet/cm/devicemanager/topology_hints.go, deviceHasTopologyAlignment).
-            for advertised_id in tuple(self._leaving):
-                changed |= self._put(advertised_id, _shared(False, ()), leaving=True)
-        self.version += changed
-        return changed
+        return self._replace({**wanted, **entries}, leaving)
 
     def prune(self, now: float) -> bool:
         """Remove the leaving IDs that may go; return whether the list changed."""
-        due = [*self._due(now)]
-        for advertised_id in due:
-            self._remove(advertised_id)
-        self.version += bool(due)
-        return bool(due)
+        due = self.prunable(now)
+        self._known -= due
+        entries = {key: entry for key, entry in self.entries.items() if key not in due}
+        return self._replace(entries, self.leaving - due)
 
-    def prunable(self, now: float) -> bool:
-        """Whether `prune` would remove an ID."""
-        return next(self._due(now), None) is not None
-
-    def _put(self, advertised_id: str, entry: AdvertisedDevice, *, leaving: bool) -> bool:
-        """Set an entry; return whether it differs from before."""
-        former = self._entries.get(advertised_id)
-        if former is not None and former.numa_nodes:
-            self._numa_counts[advertised_id in self._leaving] -= 1
-        if entry.numa_nodes:
-            self._numa_counts[leaving] += 1
-        (self._leaving.add if leaving else self._leaving.discard)(advertised_id)
-        if former == entry:
+    def _replace(self, entries: Mapping[str, AdvertisedDevice], leaving: AbstractSet[str]) -> bool:
+        self.leaving = leaving
+        if entries == self.entries:
             return False
-        if former is None and advertised_id not in self._known_unlisted:
-            self._never_sent.add(advertised_id)
-        self._known_unlisted.discard(advertised_id)
-        self._copy_shared_entries()
-        self._entries[advertised_id] = _shared(entry.healthy, entry.numa_nodes)
+        self.left_count += len(self.entries.keys() - entries.keys())
+        self.entries = entries
         return True
 
-    def _remove(self, advertised_id: str) -> None:
-        self._copy_shared_entries()
-        if self._entries.pop(advertised_id).numa_nodes:
-            self._numa_counts[advertised_id in self._leaving] -= 1
-        self._leaving.discard(advertised_id)
-        self._never_sent.discard(advertised_id)
-        self.left_count += 1
-
-    def _copy_shared_entries(self) -> None:
-        if self._entries_shared:
-            self._entries, self._entries_shared = self._entries.copy(), False
-
-    def _due(self, now: float) -> Iterator[str]:
-        held = self.ids_held_by_pods() if self._leaving else ()
-        return (one for one in self._leaving if one not in held and self.may_leave(one, now))
+    def prunable(self, now: float) -> AbstractSet[str]:
+        """Return the leaving IDs that may go."""
+        held = self.ids_held_by_pods() if self.leaving else ()
+        return {one for one in self.leaving if one not in held and self.may_leave(one, now)}
 
     def may_leave(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
@@ -275,8 +174,7 @@ class DeviceList:
 
     def may_be_known(self, advertised_ids: Collection[str]) -> None:
         """Record IDs that kubelet may know from now on, whether they are listed or not."""
-        self._never_sent.difference_update(advertised_ids)
-        self._known_unlisted.update(one for one in advertised_ids if one not in self._entries)
+        self._known.update(advertised_ids)
         self._kubelet_has_devices = self._kubelet_has_devices or bool(advertised_ids)
 
     @property
@@ -286,20 +184,20 @@ class DeviceList:
 
     def pause(self, stream: Stream, now: float) -> float:
         """Return in how many seconds the list may be sent on a stream; 0 counts it as sent."""
-        seconds = stream.any_lists.take(now)
-        if seconds and not _unhealthy(self._entries) <= stream.unhealthy_since.keys():
-            seconds = min(seconds, stream.urgent_lists.take(now))
-        stream.paused = seconds > 0
-        return seconds
+        until = max(stream.lists_until, now - LISTS_BURST / LISTS_PER_S) + 1 / LISTS_PER_S
+        stream.paused = until > now
+        if stream.paused:
+            return until - now
+        stream.lists_until = until
+        return 0.0
 
     def begin_send(self, stream: Stream) -> Mapping[str, AdvertisedDevice]:
         """Return the list to be sent on a stream.
 
         From now on kubelet may know its IDs, and take those as healthy that are so in it.
         """
-        self._never_sent.clear()
-        self._kubelet_has_devices = self._kubelet_has_devices or bool(self._entries)
-        for recovered in stream.unhealthy_since.keys() - _unhealthy(self._entries):
+        self.may_be_known(self.entries.keys())
+        for recovered in stream.unhealthy_since.keys() - _unhealthy(self.entries):
             del stream.unhealthy_since[recovered]
         return self.entries
 

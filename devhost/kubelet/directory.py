@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import logging
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +13,30 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
-from devhost.kubelet import call_log
-from devhost.kubelet.channel import open_channel
-from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket, SocketIdentity
-from devhost.kubelet.resource_lock import ResourceLock, remove_dead_sockets
+from devhost.kubelet.device_list import LEAVE_AFTER_S
+from devhost.kubelet.podresources import PodResources, ServedNames
+from devhost.kubelet.resource_lock import ResourceLock, is_served, remove_dead_sockets
+from devhost.kubelet.sockets import connect_error, open_channel
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
+KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _CONNECT_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _CONNECT_MAX_S: Final = 1.0
 _GONE_S: Final = 10.0
 _CONCURRENT_MAX: Final = 32
-_LOG: Final = logging.getLogger(__name__)
+_PROBLEMS: Final = {
+    errno.ENOENT: f"{KUBELET_SOCKET} is not there",
+    errno.ECONNREFUSED: f"nobody listens on {KUBELET_SOCKET}",
+}
+
+SocketIdentity = tuple[int, int, int]
+"""Device, inode and time of creation of a kubelet.sock.
+
+A socket's time of modification is that of its creation. Its time of change would not do: a chmod,
+a relabel or a backup's hard link set it too.
+"""
 
 
 class DirectoryGoneError(KubeletError):
@@ -32,146 +44,151 @@ class DirectoryGoneError(KubeletError):
 
 
 class PluginDirectory:
-    """Watches for kubelet; registers.
+    """Watches for kubelet; registers. One for all resources of a process.
 
-    Attributes:
-        restarts: How often a resource was registered with another kubelet than before.
-        concurrency: Limits how many resources start a server or register at a time. If a thousand
-            did, memory would grow for good, and kubelet's calls would have to wait.
+    `served_names` tells which resources have a device plugin. `concurrency` limits how many start a
+    server or register at a time: if a thousand did, memory would grow for good, and kubelet's calls
+    would have to wait.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._kubelet = KubeletSocket(path)
+    def __init__(
+        self,
+        path: Path,
+        pod_resources: PodResources | None = None,
+        leave_after: float = LEAVE_AFTER_S,
+    ) -> None:
+        self.path, self.leave_after = path, leave_after
+        self.served_names = ServedNames(pod_resources) if pod_resources else None
+        self._targets = frozenset({WatchTarget(str(path))})
+        self._subscription: Subscription | None = None
+        self._socket = str(path / KUBELET_SOCKET)
         self._locks: dict[str, ResourceLock] = {}
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
-        self._changed = asyncio.Event()
-        self._subscribers: set[Callable[[], None]] = set()
-        self._connecting_to: asyncio.Task[SocketIdentity] | None = None
+        self._changed = asyncio.Event()  # another one after each change
+        self._connecting: asyncio.Task[None] | None = None
+        self._problem = ""  # why kubelet cannot be connected to, while that is tried
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: SocketIdentity | None = None
-        self._channel_lock = asyncio.Lock()
         self._known = self.identity()
         self._registered_with: SocketIdentity | None = None
-        self._slow_logged = False
         self.restarts = 0
 
-    def on_change(self, path: str | None = None) -> None:
-        """Check what changed in the directory: one entry, or anything if there is no path."""
-        name = path.rpartition("/")[2] if path else KUBELET_SOCKET
-        if name == KUBELET_SOCKET and (identity := self.identity()) != self._known:
+    def on_change(self) -> None:
+        """See whether kubelet.sock is another one: something has changed in the directory."""
+        if (identity := self.identity()) != self._known:
             self._known = identity
             self._changed.set()
-            for notice in tuple(self._subscribers):
-                notice()
-
-    def subscribe(self, notice: Callable[[], None]) -> None:
-        """Call `notice` whenever kubelet.sock changed."""
-        self._subscribers.add(notice)
-
-    def unsubscribe(self, notice: Callable[[], None]) -> None:
-        """Undo `subscribe`."""
-        self._subscribers.discard(notice)
+            self._changed = asyncio.Event()
 
     def lock(self, resource: str) -> ResourceLock:
         """Return the lock of a resource: one devhost at a time serves it."""
         return self._locks.setdefault(resource, ResourceLock(self.path, resource))
 
-    def identity(self) -> SocketIdentity | None:
-        """Return what differs from one kubelet.sock to the next; ``None`` if there is none."""
-        return self._kubelet.identity()
+    def served_elsewhere(self, resource: str) -> bool:
+        """Whether another instance of devhost serves a resource."""
+        return self.lock(resource).elsewhere
 
-    def replaced(self, identity: SocketIdentity | None) -> bool:
-        """Whether another kubelet took the place of the one with this identity."""
-        return self._kubelet.replaced(identity)
+    def is_served(self, sha256: str) -> bool:
+        """Whether a process serves the resource whose name has this SHA-256, in hex."""
+        return is_served(self.path, sha256)
+
+    async def watch(self, watcher: Watcher) -> None:
+        """Watch the directory."""
+        self._subscription = watcher.subscribe(self.on_change)
+        await self._subscription.watch(self._targets)
 
     async def run(self) -> None:
         """Check the directory regularly, in case the watch missed something.
 
         Raises:
-            DirectoryGoneError: The directory was unlinked and the path leads to no new one.
+            DirectoryGoneError: The directory was removed and the path leads to no new one.
         """
         with contextlib.suppress(OSError):
             remove_dead_sockets(self.path)
-        descriptor = self._open()
-        gone_since: float | None = None
         clock = asyncio.get_running_loop().time
-        try:
-            while True:
-                self.on_change()
-                if descriptor is None or self._is_another(descriptor):
-                    if descriptor is not None:
-                        os.close(descriptor)
-                    descriptor = self._open()
-                unlinked = descriptor is not None and os.fstat(descriptor).st_nlink == 0
-                gone_since = (gone_since or clock()) if unlinked else None
-                if gone_since is not None and clock() - gone_since >= _GONE_S:
-                    raise DirectoryGoneError(f"{self.path} was removed and not recreated")
-                await asyncio.sleep(_POLL_S)
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+        seen_at: float | None = None
+        while True:
+            self.on_change()
+            if self._exists():
+                seen_at = clock()
+            elif seen_at is not None and clock() - seen_at >= _GONE_S:
+                raise DirectoryGoneError(f"{self.path} was removed and not recreated")
+            await asyncio.sleep(_POLL_S)
+            if self._subscription is not None and self._subscription.degraded:
+                await self._subscription.watch(self._targets)
 
-    def _open(self) -> int | None:
+    def _exists(self) -> bool:
         try:
-            return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return None
-
-    def _is_another(self, descriptor: int) -> bool:
-        try:
-            return not os.path.samestat(os.fstat(descriptor), self.path.stat())
+            return os.stat(self.path).st_nlink > 0  # 0: removed, but mounted here
         except OSError:
             return False
 
     # ── kubelet ──
 
+    def identity(self) -> SocketIdentity | None:
+        """Return what differs from one kubelet.sock to the next; ``None`` if there is none."""
+        try:
+            found = os.stat(self._socket)  # asked often; Path.stat costs more
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
+
+    def replaced(self, identity: SocketIdentity | None) -> bool:
+        """Whether another kubelet took the place of the one with this identity."""
+        return self.identity() not in (identity, None)
+
+    async def until_replaced(self, identity: SocketIdentity | None) -> None:
+        """Wait until another kubelet has taken the place of the one with this identity."""
+        while not self.replaced(identity):
+            await self._changed.wait()
+
     def kubelet_problem(self) -> str | None:
-        """Return why there is no kubelet, or ``None`` if there is one."""
-        problem = self._kubelet.problem()
-        return problem and f"no kubelet: {problem}"
+        """Return why no kubelet can be connected to, or ``None``.
 
-    def recheck_kubelet(self) -> None:
-        """Reconnect in the next check: kubelet ended a stream, so it may be about to end."""
-        self._kubelet.recheck()
+        That the socket exists says nothing: a kubelet that ends leaves it behind.
+        """
+        error = connect_error(self._socket)
+        if not error:
+            return None
+        if error == errno.ENOENT and not self._exists():
+            return f"no kubelet: {self.path} is not there"
+        reason = f"cannot connect to {KUBELET_SOCKET}: {os.strerror(error)}"
+        return f"no kubelet: {_PROBLEMS.get(error, reason)}"
 
-    async def until_kubelet(self) -> SocketIdentity:
-        """Wait until a kubelet accepts connections; return which one."""
-        identity = self.identity()
-        if identity is not None and self._kubelet.problem() is None:
-            return identity
-        if self._connecting_to is None:
-            self._connecting_to = asyncio.create_task(self._connect(), name="connect to kubelet")
-        return await asyncio.shield(self._connecting_to)
+    async def until_kubelet(self, waiting: Callable[[str], None]) -> None:
+        """Wait until a kubelet accepts connections; `waiting` gets the reason if there is none."""
+        if self._connecting is None or self._connecting.done():
+            if (problem := self.kubelet_problem()) is None:
+                return
+            self._problem = problem
+            self._connecting = asyncio.create_task(self._connect(), name="connect to kubelet")
+        waiting(self._problem)
+        await asyncio.shield(self._connecting)
 
-    async def _connect(self) -> SocketIdentity:
+    async def _connect(self) -> None:
         """Try until kubelet accepts a connection, on behalf of all resources."""
         pause = _CONNECT_FIRST_S
-        while True:
-            self._changed.clear()
-            identity = self.identity()
-            if identity is not None and self._kubelet.problem() is None:
-                self._connecting_to = None
-                return identity
+        while (problem := self.kubelet_problem()) is not None:
+            self._problem = problem
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
                 pause = _CONNECT_FIRST_S
             except TimeoutError:
-                pause = min(pause * 2, _CONNECT_MAX_S)
+                pause = min(pause * 1.25, _CONNECT_MAX_S)
 
-    async def register(self, resource: str, endpoint: str, *, pre_start: bool) -> None:
-        """Register one resource; return when kubelet has connected and asked for the options.
-
-        Args:
-            resource: Its name.
-            endpoint: The name of its socket.
-            pre_start: Whether PreStartContainer is required.
+    async def register(
+        self, resource: str, endpoint: str, *, pre_start: bool
+    ) -> SocketIdentity | None:
+        """Register one resource; return which kubelet has connected and asked for the options.
 
         Raises:
             KubeletError: The kubelet refused, or did not answer in time.
         """
-        channel = await self._channel_to_kubelet()
+        if self._channel is None or self._channel_of != self.identity():
+            # The calls on the former one end with it, when nobody refers to it any more.
+            self._channel, self._channel_of = open_channel(self._socket), self.identity()
+        channel, identity = self._channel, self._channel_of
         request = pb.RegisterRequest(
             version="v1beta1",
             endpoint=endpoint,
@@ -182,54 +199,23 @@ class PluginDirectory:
                 pre_start_required=pre_start, get_preferred_allocation_available=True
             ),
         )
-        slow = asyncio.get_running_loop().call_later(call_log.LATE_S, self._log_slow, resource)
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
-            self._slow_logged = False
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                await self._close_channel(channel)  # or it would wait out its back-off
+            if error.code() is grpc.StatusCode.UNAVAILABLE and channel is self._channel:
+                self._channel = None  # or it would wait out its back-off
             # Without the socket's name, which differs each time: the same reason is the same text.
             details = (error.details() or "").replace(endpoint, "the socket")
             raise KubeletError(details or error.code().name.lower()) from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Another resource closed the channel, which cancels the calls on it.
-            raise KubeletError("the connection to the kubelet was lost") from None
-        finally:
-            slow.cancel()
-
-    def _log_slow(self, resource: str) -> None:
-        """Log that kubelet does not answer: once, until it has answered."""
-        if not self._slow_logged:
-            self._slow_logged = True
-            call_log.log_slow_registration(resource, self._kubelet.path)
-
-    def record_registered(self, identity: SocketIdentity) -> None:
-        """Record that a resource is registered with the kubelet of this identity."""
         self.restarts += self._registered_with not in (identity, None)
         self._registered_with = identity
-
-    async def _channel_to_kubelet(self) -> grpc.aio.Channel:
-        async with self._channel_lock:
-            identity = self.identity()
-            if self._channel is None or self._channel_of != identity:
-                await self._close_channel(self._channel)
-                self._channel_of = identity
-                self._channel = open_channel(self._kubelet.path)
-            return self._channel
-
-    async def _close_channel(self, channel: grpc.aio.Channel | None) -> None:
-        if channel is not None:
-            if channel is self._channel:
-                self._channel = None
-            await channel.close(grace=None)
+        return identity
 
     async def close(self) -> None:
         """Close the connection to kubelet, and end what is running."""
-        if self._connecting_to is not None:
-            self._connecting_to.cancel()
-        self._kubelet.close()
-        await self._close_channel(self._channel)
+        if self.served_names is not None:
+            self.served_names.close()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._channel is not None:
+            await self._channel.close()

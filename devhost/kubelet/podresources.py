@@ -7,7 +7,9 @@ containers are not shown, though they hold devices.
 """
 
 import asyncio
+import contextlib
 import errno
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,23 +19,19 @@ from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
-from devhost.kubelet.channel import connect_error, open_channel
-from devhost.threads import in_thread
+from devhost.kubelet.sockets import connect_error, open_channel
+from devhost.model.state import HeldBy
+from devhost.watch.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
+_PATIENCE_S: Final = 2.0  # of a registration
 # Kubelet sets no limit to what it sends. The pods of a node with some 10,000 devices need 1 MiB;
 # parsing a message holds Python's lock, for 4 MiB some 50 ms.
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _LIST: Final = "/v1.PodResourcesLister/List"
 _ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
-_REASONS: Final = {
-    errno.ENOENT: "no such socket",
-    errno.ECONNREFUSED: "connection refused",
-    errno.EACCES: "permission denied",
-}
 
 T = TypeVar("T")
-HeldBy = Mapping[str, frozenset[str]]
 
 
 class PodResources:
@@ -41,49 +39,44 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        self._identifying: asyncio.Future[object] | None = None
+        self._looking: asyncio.Future[tuple[object, int]] | None = None
 
     async def kubelet(self) -> object:
         """Return what differs from one kubelet that serves the socket to the next.
 
         ``None`` where there is no socket, or its filesystem does not answer in `LIST_TIMEOUT_S`.
         """
-        if self._identifying is None:
-            self._identifying = in_thread("pod-resources socket", self._identity)
-        done, _ = await asyncio.wait({self._identifying}, timeout=LIST_TIMEOUT_S)
-        if not done:
-            return None
-        found, self._identifying = self._identifying.result(), None
-        return found
+        return (await self._look())[0]
 
-    def _identity(self) -> object:
-        try:
-            found = self.socket.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_ctime_ns
+    async def _look(self) -> tuple[object, int]:
+        """Return whose socket it is, and the number of the error of a connection, or 0."""
+        if self._looking is None or self._looking.done():
+            self._looking = in_thread("pod-resources socket", self._seen)
+        done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
+        return done.pop().result() if done else (None, errno.ETIMEDOUT)
+
+    def _seen(self) -> tuple[object, int]:
+        with contextlib.suppress(OSError):
+            found = os.stat(self.socket)
+            return (found.st_dev, found.st_ino, found.st_mtime_ns), connect_error(self.socket)
+        return None, connect_error(self.socket)
 
     async def holders(self) -> Mapping[str, HeldBy]:
-        """List which pods hold which devices, in `LIST_TIMEOUT_S` at most.
+        """Return, by resource and device ID, the pods that hold it (``namespace/name``).
 
-        Returns:
-            Resource name to advertised device ID to the pods that hold it (``namespace/name``).
-
-        Raises:
-            KubeletError: That failed; the text names the socket and the reason.
+        Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
         return await self._ask(_LIST, _by_resource)
 
     async def served(self) -> frozenset[str]:
-        """List the resources that have healthy devices, held or not, in the same time.
-
-        Raises:
-            KubeletError: As `holders` does.
-        """
+        """Return the resources that have healthy devices, held or not; raise as `holders` does."""
         return await self._ask(_ALLOCATABLE, _allocatable)
 
     async def _ask(self, method: str, read: Callable[[bytes], T]) -> T:
         """Call a method whose request is empty; read the answer in a thread."""
+        if number := (await self._look())[1]:
+            reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
+            raise KubeletError(f"{self.socket}: {reason}")
         # A channel that failed would wait before it connects again, though kubelet has restarted.
         async with open_channel(self.socket, receive_bytes_max=ANSWER_BYTES_MAX) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
@@ -105,11 +98,40 @@ class PodResources:
                 return f"the answer may be larger than {ANSWER_BYTES_MAX >> 20} MiB: {details}"
             case grpc.StatusCode.UNIMPLEMENTED:
                 return f"not the kubelet's pod-resources API: {details}"
-            case grpc.StatusCode.UNAVAILABLE:
-                # gRPC's text wraps the reason in others, and differs between versions.
-                return _REASONS.get(connect_error(self.socket), details)
             case _:
                 return details
+
+
+class ServedNames:
+    """Which resources have a device plugin already; resources that ask together share an answer.
+
+    Kubelet lists those that have healthy devices, and those of a plugin that has gone are no longer
+    healthy (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
+    GetAllocatableDevices and PluginDisconnected). Its checkpoint has the same names, but also of
+    plugins that have gone, such as this process before a restart.
+    """
+
+    def __init__(self, pod_resources: PodResources) -> None:
+        self._pod_resources = pod_resources
+        self._asking: asyncio.Task[frozenset[str]] | None = None
+
+    async def has(self, resource: str) -> bool:
+        """Whether a resource has healthy devices; not where nobody tells."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="served names")
+        return resource in await asyncio.shield(self._asking)
+
+    async def _ask(self) -> frozenset[str]:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._pod_resources.served()
+        except (KubeletError, TimeoutError):
+            return frozenset()
+
+    def close(self) -> None:
+        """End what is running."""
+        if self._asking is not None:
+            self._asking.cancel()
 
 
 def _allocatable(answer: bytes) -> frozenset[str]:

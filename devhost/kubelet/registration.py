@@ -1,18 +1,27 @@
-"""Keeps one resource registered: exactly one live stream, through restarts and doubt."""
+"""Keeps one resource registered: exactly one live stream, through restarts and doubt.
+
+Each registration has a server of its own, on a fresh socket.
+"""
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
+import grpc
+
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
-from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.kubelet_socket import SocketIdentity
+from devhost.kubelet import sockets
+from devhost.kubelet.device_list import DeviceList
+from devhost.kubelet.directory import PluginDirectory, SocketIdentity
+from devhost.kubelet.podresources import ServedNames
 from devhost.kubelet.resource_lock import fresh_name
-from devhost.kubelet.served_names import ServedNames
-from devhost.kubelet.server import PluginServer
-from devhost.kubelet.servicer import AllocationBackend
+from devhost.kubelet.servicer import Answering, Servicer
+from devhost.model import limits
 from devhost.model.state import State
 
 STREAM_TIMEOUT_S: Final = 5.0
@@ -32,94 +41,138 @@ _TAKEN: Final = (
 )
 _TAKEN_POLL_S: Final = 0.05  # it may be this process, whose stream has just ended
 _TAKEN_POLL_MAX_S: Final = 5.0
-_REPLACED: Final = "kubelet.sock was replaced"
+_STOP_GRACE_S: Final = 1.0
+_STOP_TIMEOUT_S: Final = 2.0
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
+    ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
+    ("grpc.max_allowed_incoming_connections", limits.CONNECTIONS_MAX),
+    ("grpc.max_connection_idle_ms", int(limits.IDLE_CONNECTION_S * 1000)),
+    ("grpc.so_reuseport", 0),
+)
 
 Report = Callable[[State, str | None], None]
+
+
+class PluginServer:
+    """A server with its socket; it is started once and stopped once."""
+
+    def __init__(
+        self, answers: Answering, device_list: DeviceList, directory: Path, endpoint: str
+    ) -> None:
+        self.endpoint, self._directory = endpoint, directory
+        self._path = directory / endpoint
+        self.servicer = Servicer(answers, device_list)
+        self._server = grpc.aio.server(options=_OPTIONS)
+        pb_grpc.add_DevicePluginServicer_to_server(self.servicer, self._server)
+
+    async def start(self) -> None:
+        """Bind and serve, or raise `OSError`."""
+        try:
+            self._server.add_insecure_port(f"unix:{quote(str(self._path))}")
+        except RuntimeError:
+            # Without the socket's name, which differs each time: the same reason is the same text.
+            raise OSError(f"cannot listen in {self._directory}") from None
+        await sockets.start(self._server)
+
+    async def stop(self) -> None:
+        """End the streams, stop serving and unlink the socket."""
+        self.servicer.close()
+        try:
+            # gRPC waits for a client that does not read, perhaps without end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_TIMEOUT_S):
+                    await self._server.stop(_STOP_GRACE_S)
+            # gRPC loses a cancellation that comes in the moment in which the server has stopped: it
+            # uses `asyncio.wait_for`, which does so before Python 3.12.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError
+        finally:
+            with contextlib.suppress(OSError):  # the directory became read-only
+                self._path.unlink(missing_ok=True)
 
 
 class Registration:
     """Serves and registers a resource until it is cancelled.
 
-    Args:
-        backend: What answers kubelet.
-        directory: The plugin directory.
-        report: Receives the state.
-        served: Tells whether another device plugin serves the resource, so that this one waits;
-            ``None`` to register in any case.
+    It waits while another device plugin serves the resource, where `served` can tell.
     """
 
     def __init__(
         self,
-        backend: AllocationBackend,
+        answers: Answering,
+        device_list: DeviceList,
         directory: PluginDirectory,
         report: Report,
         served: ServedNames | None = None,
     ) -> None:
-        self._backend, self._directory, self._report = backend, directory, report
+        self._answers, self._device_list = answers, device_list
+        self._directory, self._report = directory, report
         self._served = served
         self._server: PluginServer | None = None
-        self._lock = directory.lock(backend.name)
+        self._lock = directory.lock(answers.name)
         self._ends = 0  # of streams and attempts, since the last steady stream
 
     def notify(self) -> None:
-        """Make the streams send the list if it changed."""
+        """Send the list if it changed; register again if kubelet has other options than those."""
         if self._server:
             self._server.servicer.notify()
-
-    def check_options(self) -> None:
-        """Register again if the options in force are not those that kubelet got."""
-        if self._server and self._server.servicer.options_changed:
-            self._server.servicer.streams.changed.set()
+            if self._server.servicer.options_changed:
+                self._server.servicer.changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
         try:
             while True:
+                identity = self._directory.identity()
                 try:
                     await self._until_locked()
-                    if problem := self._directory.kubelet_problem():
-                        self._report(State.WAITING, problem)
-                    identity = await self._directory.until_kubelet()
+                    await self._directory.until_kubelet(self._wait)
+                    identity = self._directory.identity()
                     await self._until_free()
                     async with self._serving() as server:
-                        await self._register(server, identity)
+                        identity = await self._register(server)
+                        self._report(State.REGISTERED, None)
                         reason = await self._until_to_be_renewed(server, identity)
                     self._report(State.SERVING, reason)
                     await self._pause(identity)
                 except (KubeletError, OSError) as error:
                     self._report(State.BACKING_OFF, str(error))
-                    await self._pause(self._directory.identity(), at_least=_FAILURE_PAUSE_S)
+                    await self._pause(identity, at_least=_FAILURE_PAUSE_S)
         finally:
             # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
             # and dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
-            ended = self._backend.device_list.last_call_ended
+            ended = self._device_list.last_call_ended
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:
                 self._lock.release()
 
+    def _wait(self, reason: str) -> None:
+        self._report(State.WAITING, reason)
+
     async def _until_locked(self) -> None:
         """Wait while another instance serves the resource: kubelet gets one list at a time."""
         while not self._lock.acquire():
-            self._report(State.WAITING, _ELSEWHERE)
+            self._wait(_ELSEWHERE)
             await asyncio.sleep(_LOCK_POLL_S)
 
     async def _until_free(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
         if self._served is None:
             return
-        name, pause = self._backend.name, _TAKEN_POLL_S
+        name, pause = self._answers.name, _TAKEN_POLL_S
         while await self._served.has(name):
             if pause > _TAKEN_POLL_S:
-                self._report(State.WAITING, _TAKEN.format(name))
+                self._wait(_TAKEN.format(name))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _TAKEN_POLL_MAX_S)
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[PluginServer]:
         async with self._directory.concurrency:
-            endpoint = fresh_name(self._backend.name)
-            server = PluginServer(self._backend, self._directory.path, endpoint)
+            endpoint = fresh_name(self._answers.name)
+            server = PluginServer(self._answers, self._device_list, self._directory.path, endpoint)
             await server.start()
         self._server = server
         self._report(State.SERVING, None)
@@ -129,91 +182,55 @@ class Registration:
             self._server = None
             await server.stop()
 
-    async def _register(self, server: PluginServer, identity: SocketIdentity) -> None:
-        await self._unless_replaced(identity, self._register_and_connect(server))
-        self._directory.record_registered(identity)
-        self._report(State.REGISTERED, None)
-
-    async def _unless_replaced(self, identity: SocketIdentity, work: Awaitable[None]) -> None:
-        """Do what needs a kubelet, but not longer than that kubelet is there."""
-        try:
-            async with asyncio.timeout(None) as limit:
-
-                def check() -> None:
-                    if self._directory.replaced(identity) and not limit.expired():
-                        limit.reschedule(0.0)
-
-                with self._subscribed(check):
-                    check()
-                    await work
-        except TimeoutError:
-            raise KubeletError("another kubelet took the place of the one that was asked") from None
-
-    async def _register_and_connect(self, server: PluginServer) -> None:
-        """Register, and wait until kubelet has opened its stream."""
+    async def _register(self, server: PluginServer) -> SocketIdentity | None:
+        """Register, and wait until kubelet has opened its stream; return which kubelet."""
         servicer = server.servicer
         async with self._directory.concurrency:
-            servicer.streams.expect()
-            await self._directory.register(
-                self._backend.name, server.endpoint, pre_start=servicer.pre_start_required
+            identity = await self._directory.register(
+                self._answers.name, server.endpoint, pre_start=servicer.pre_start_required
             )
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
-                # they differ only by resource only (k8s.io/kubernetes v1.36.3
+                # they differ by resource only (k8s.io/kubernetes v1.36.3
                 # pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, deregisterClient).
                 limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
                 async with asyncio.timeout(limit):
-                    await servicer.streams.accepted()
+                    await servicer.until_watched(watched=True)
             except TimeoutError:
                 raise KubeletError("registered, but the kubelet opened no stream") from None
+        return identity
 
-    async def _until_to_be_renewed(self, server: PluginServer, identity: SocketIdentity) -> str:
-        """Return, with the reason, when the resource has to be registered again.
-
-        Args:
-            server: What is registered.
-            identity: The kubelet it is registered with.
-        """
+    async def _until_to_be_renewed(
+        self, server: PluginServer, identity: SocketIdentity | None
+    ) -> str:
+        """Return, with the reason, when the resource has to be registered again."""
         servicer, clock = server.servicer, asyncio.get_running_loop().time
-        since, changed = clock(), servicer.streams.changed
-        with self._subscribed(changed.set):
-            while servicer.streams.kubelets_is_open:
-                changed.clear()
-                if self._directory.replaced(identity):
-                    with contextlib.suppress(TimeoutError):
+        since, reason = clock(), "the kubelet ended the stream"
+        replaced = asyncio.create_task(self._directory.until_replaced(identity))
+        replaced.add_done_callback(lambda _: servicer.changed.set())
+        try:
+            while servicer.is_watched:
+                servicer.changed.clear()
+                if replaced.done():
+                    try:
                         async with asyncio.timeout(END_TIMEOUT_S):
-                            await servicer.streams.ended()
+                            await servicer.until_watched(watched=False)
+                    except TimeoutError:
+                        reason = "kubelet.sock was replaced"
                     break
                 if servicer.options_changed:
                     return "its options changed"
-                await changed.wait()
-        self._directory.recheck_kubelet()
+                await servicer.changed.wait()
+        finally:
+            replaced.cancel()
         if clock() - since >= STEADY_S:
             self._ends = 0
-        return _REPLACED if servicer.streams.kubelets_is_open else "the kubelet ended the stream"
-
-    @contextlib.contextmanager
-    def _subscribed(self, notice: Callable[[], None]) -> Iterator[None]:
-        """Call `notice` when kubelet changes."""
-        self._directory.subscribe(notice)
-        try:
-            yield
-        finally:
-            self._directory.unsubscribe(notice)
+        return reason
 
     async def _pause(self, identity: SocketIdentity | None, at_least: float = 0.0) -> None:
         """Wait before the next attempt, longer each time, but not when another kubelet came."""
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1
-        another = asyncio.Event()
-
-        def check() -> None:
-            if self._directory.replaced(identity):
-                another.set()
-
-        with self._subscribed(check), contextlib.suppress(TimeoutError):
-            check()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
-                await another.wait()
-        if another.is_set():
-            self._ends = 0
+                await self._directory.until_replaced(identity)

@@ -25,11 +25,10 @@ _SERIAL: Final = itertools.count(1)
 def fresh_name(resource: str) -> str:
     """Return a socket name that no server had before.
 
-    Kubelet's directory leaves 75 bytes of a socket path's 107, so the resource is hashed. A path
-    that was registered once must not be used again: since 1.37 kubelet refuses a path that it takes
-    as connected, and the refusal hides the end of that connection (k8s.io/kubernetes v1.37.1
-    pkg/kubelet/cm/devicemanager/manager.go, PluginConnected, and plugin/v1beta1/handler.go,
-    deregisterClient).
+    Kubelet leaves 75 bytes of a socket path's 107, so the resource is hashed. Since 1.37
+    kubelet refuses a path that it takes as connected, and the refusal hides the end of that
+    connection (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go, PluginConnected,
+    and plugin/v1beta1/handler.go, deregisterClient).
     """
     return f"{_prefix(resource)}{_OWN}-{next(_SERIAL)}.sock"
 
@@ -43,12 +42,7 @@ def path_length_problem(directory: Path) -> str | None:
 
 
 class ResourceLock:
-    """The lock of one resource, for one process.
-
-    Args:
-        directory: The plugin directory.
-        resource: The resource's name.
-    """
+    """The lock of one resource, for one process."""
 
     def __init__(self, directory: Path, resource: str) -> None:
         self._directory, self._prefix = directory, _prefix(resource)
@@ -70,11 +64,7 @@ class ResourceLock:
         return False
 
     def acquire(self) -> bool:
-        """Take the lock, unless another process has it; remove sockets that others have left.
-
-        Raises:
-            OSError: The plugin directory cannot be used.
-        """
+        """Take the lock, unless another process has it; remove sockets that others have left."""
         if self._held:
             return True
         self.release()

@@ -1,9 +1,9 @@
-"""The five calls of the device plugin API, answered by an `AllocationBackend`."""
+"""The five calls of the device plugin API, answered for one resource, and their messages."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -12,8 +12,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet import call_log
-from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.encoding import container_response, list_response
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.allocation import Allocation
 from devhost.model.names import printable
 
@@ -21,16 +20,16 @@ from devhost.model.names import printable
 # pkg/kubelet/cm/devicemanager/endpoint.go, allocate).
 ALLOCATE_TIMEOUT_S: Final = 5.0
 RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
-WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read would keep IDs in the list
 _ID_SHOWN_MAX: Final = 100
 _TEXT_MAX: Final = 4000  # of an error; gRPC's client takes 8 KiB of metadata
 _CANCELLED: Final = "the kubelet cancelled the call"
+_PREPARING: Final = "preparing devices for a container"
 _LOG: Final = logging.getLogger(__name__)
 
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
 
 
-class AllocationBackend(Protocol):
+class Answering(Protocol):
     """What answers kubelet for a resource."""
 
     @property
@@ -39,28 +38,18 @@ class AllocationBackend(Protocol):
         ...
 
     @property
-    def device_list(self) -> DeviceList:
-        """The list that streams send."""
-        ...
-
-    @property
     def pre_start_required(self) -> bool:
         """Whether kubelet has to call PreStartContainer before each container start."""
         ...
 
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
-        """Return what a container receives.
+        """Return what a container receives, or raise `AllocationError`.
 
-        Args:
-            advertised_ids: The devices.
-            pre_start: Whether kubelet will call PreStartContainer for them.
-
-        Raises:
-            AllocationError: The devices cannot be allocated.
+        `pre_start` says whether kubelet will call PreStartContainer for the devices.
         """
         ...
 
-    def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
+    def allocated(self, result: str, seconds: float) -> None:
         """Record the end of an Allocate, with its result (one of `RESULTS`) and duration."""
         ...
 
@@ -70,37 +59,44 @@ class AllocationBackend(Protocol):
         """Return which IDs a container should get; none to leave the choice to kubelet."""
         ...
 
-    async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
-        """Prepare devices for a container that starts; return its ``namespace/name``, if known.
-
-        Raises:
-            PreStartError: The container must not start.
-        """
+    async def prepare(self, advertised_ids: Sequence[str]) -> None:
+        """Prepare devices for a container that starts, or raise `PreStartError`."""
         ...
 
 
 class Servicer(pb_grpc.DevicePluginServicer):
     """Serves one resource to kubelet, on one socket.
 
-    Attributes:
-        streams: The open ListAndWatch calls.
-        pre_start_required: What kubelet got as an option; it asks once per registration.
+    `changed` is set when a stream opens or ends, or when the registration has to be checked.
     """
 
-    def __init__(self, backend: AllocationBackend) -> None:
-        self._backend = backend
+    def __init__(self, answers: Answering, device_list: DeviceList) -> None:
+        self._answers, self._device_list = answers, device_list
         self._closing = False
-        self.streams = Streams()
-        self.pre_start_required = backend.pre_start_required
+        self._streams: set[asyncio.Event] = set()  # what wakes each open one
+        self.changed = asyncio.Event()
+        self.pre_start_required = answers.pre_start_required  # kubelet asks once per registration
 
     @property
     def options_changed(self) -> bool:
         """Whether the options in force differ from those that kubelet got."""
-        return self.pre_start_required != self._backend.pre_start_required
+        return self.pre_start_required != self._answers.pre_start_required
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a stream is open; gRPC does not show who opened it."""
+        return bool(self._streams)
+
+    async def until_watched(self, *, watched: bool) -> None:
+        """Wait until a stream is open, or none."""
+        while self.is_watched is not watched:
+            self.changed.clear()
+            await self.changed.wait()
 
     def notify(self) -> None:
         """Make every stream send the list, if it changed since the last time."""
-        self.streams.wake_all()
+        for wake in self._streams:
+            wake.set()
 
     def close(self) -> None:
         """End every stream."""
@@ -121,40 +117,40 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list, first immediately and then after every change."""
-        device_list, wake = self._backend.device_list, self.streams.open()
+        device_list, wake = self._device_list, asyncio.Event()
         stream = device_list.open_stream()
+        self._streams.add(wake)
+        self.changed.set()
         clock = asyncio.get_running_loop().time
-        version = -1
+        entries: Mapping[str, AdvertisedDevice] | None = None
         try:
             while not self._closing:
                 pause = None
-                if version != device_list.version:
+                if entries is not device_list.entries:
                     pause = device_list.pause(stream, clock())
                 if pause == 0:
-                    version, entries = device_list.version, device_list.begin_send(stream)
-                    async with asyncio.timeout(WRITE_TIMEOUT_S):
-                        await context.write(list_response(entries))
+                    entries = device_list.begin_send(stream)
+                    await context.write(list_response(entries))
                     device_list.end_send(stream, entries, clock())
                     continue
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await wake.wait()
                 wake.clear()
-        except TimeoutError:
-            fields = {"resource": self._backend.name}
-            _LOG.warning("a client does not read its stream", extra={"fields": fields})
         finally:
             device_list.close_stream(stream)
-            self.streams.close(wake)
+            self._streams.discard(wake)
+            self.changed.set()
 
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: Context
     ) -> pb.AllocateResponse:
         """Answer each container request separately."""
-        name, loop = self._backend.name, asyncio.get_running_loop()
+        name, loop = self._answers.name, asyncio.get_running_loop()
         ids = [each for one in request.container_requests for each in one.devices_ids]
         began, result, text = loop.time(), "cancelled", _CANCELLED
         deadline = began + ALLOCATE_TIMEOUT_S
-        call = self._backend.device_list.begin_call(began)
+        call = self._device_list.begin_call(began)
         try:
             answers = [
                 await self._allocate(list(one.devices_ids), deadline)
@@ -178,27 +174,21 @@ class Servicer(pb_grpc.DevicePluginServicer):
             return response
         finally:
             ended = loop.time()
-            self._backend.device_list.end_call(call, ended)
-            self._backend.allocated(ids, result, ended - began)
+            self._device_list.end_call(call, ended)
+            self._answers.allocated(result, ended - began)
             if result != "ok":
-                call_log.log_not_allocated(name, ids, result, text)
+                call_log.log_failed("allocation", name, ids, text, result=result)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
     async def _allocate(self, advertised_ids: list[str], deadline: float) -> Allocation:
-        backend, pre_start = self._backend, self.pre_start_required
+        answers, pre_start = self._answers, self.pre_start_required
         for advertised_id in advertised_ids:
-            if advertised_id not in backend.device_list:
+            if advertised_id not in self._device_list:
                 shown = advertised_id[:_ID_SHOWN_MAX]
-                raise AllocationError(f"{backend.name}: there is no device {shown}")
-        late = asyncio.get_running_loop().call_later(
-            call_log.LATE_S, call_log.log_slow_allocation, backend.name, advertised_ids
-        )
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await backend.allocate(advertised_ids, pre_start=pre_start)
-        finally:
-            late.cancel()
+                raise AllocationError(f"{answers.name}: there is no device {shown}")
+        async with asyncio.timeout_at(deadline):
+            return await answers.allocate(advertised_ids, pre_start=pre_start)
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context
@@ -208,21 +198,16 @@ class Servicer(pb_grpc.DevicePluginServicer):
         Never an error, with which kubelet fails the pod for good (v1.37.1
         pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate).
         """
-        clock, device_list = asyncio.get_running_loop().time, self._backend.device_list
+        clock, response = asyncio.get_running_loop().time, pb.PreferredAllocationResponse()
         began = clock()
-        deadline = began + ALLOCATE_TIMEOUT_S
-        call = device_list.begin_call(began)
+        call = self._device_list.begin_call(began)
         try:
-            return pb.PreferredAllocationResponse(
-                container_responses=[
-                    pb.ContainerPreferredAllocationResponse(
-                        deviceIDs=await self._preferred(one, deadline)
-                    )
-                    for one in request.container_requests
-                ]
-            )
+            for one in request.container_requests:
+                chosen = await self._preferred(one, began + ALLOCATE_TIMEOUT_S)
+                response.container_responses.add(deviceIDs=chosen)
         finally:
-            device_list.end_call(call, clock())
+            self._device_list.end_call(call, clock())
+        return response
 
     async def _preferred(
         self, one: pb.ContainerPreferredAllocationRequest, deadline: float
@@ -230,11 +215,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._backend.preferred(available, must, one.allocation_size)
+                return await self._answers.preferred(available, must, one.allocation_size)
         except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
             _LOG.exception(
                 "choosing preferred devices failed, leaving the choice to the kubelet",
-                extra={"fields": {"resource": self._backend.name}},
+                extra={"fields": {"resource": self._answers.name}},
             )
             return ()
 
@@ -242,13 +227,13 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Prepare the devices of a container that starts; after an error kubelet tries again."""
-        name, ids = self._backend.name, list(request.devices_ids)
+        name, ids = self._answers.name, list(request.devices_ids)
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            pod = await self._backend.pre_start(ids)
+            await self._answers.prepare(ids)
         except asyncio.CancelledError:
-            call_log.log_not_prepared(name, ids, _CANCELLED)
+            call_log.log_failed(_PREPARING, name, ids, _CANCELLED)
             raise
         except PreStartError as error:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_TEXT_MAX]
@@ -256,72 +241,44 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.exception("preparing devices failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
-            call_log.log_prepared(name, ids, pod, clock() - began)
+            call_log.log_prepared(name, ids, clock() - began)
             return pb.PreStartContainerResponse()
-        call_log.log_not_prepared(name, ids, text)
+        call_log.log_failed(_PREPARING, name, ids, text)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
 
-class Streams:
-    """What wakes each open stream, and whether kubelet's is among them.
+# ── messages ──
 
-    It is not known who opened a stream: gRPC shows no peer of a Unix socket. Kubelet opens its
-    stream when it is asked to register, so it is one of those that open between `expect` and the
-    end of `accepted`; the end of any of these counts as the end of kubelet's. Streams that open
-    later belong to somebody else, and nothing depends on them.
 
-    Attributes:
-        changed: Set when a stream opens or ends, or when the registration has to be checked.
-    """
+def list_response(entries: Mapping[str, AdvertisedDevice]) -> pb.ListAndWatchResponse:
+    """Return a list of devices, as kubelet takes it."""
+    response = pb.ListAndWatchResponse()
+    for advertised_id, entry in entries.items():
+        device = response.devices.add(
+            ID=advertised_id, health="Healthy" if entry.healthy else "Unhealthy"
+        )
+        for node in entry.numa_nodes:
+            device.topology.nodes.add(ID=node)
+    return response
 
-    def __init__(self) -> None:
-        self._open: set[asyncio.Event] = set()
-        self._kubelets: set[asyncio.Event] = set()
-        self._expecting = False
-        self._kubelets_ended = False
-        self.changed = asyncio.Event()
 
-    def open(self) -> asyncio.Event:
-        """Record a new stream; return the event that wakes it."""
-        wake = asyncio.Event()
-        self._open.add(wake)
-        if self._expecting:
-            self._kubelets.add(wake)
-        self.changed.set()
-        return wake
-
-    def close(self, wake: asyncio.Event) -> None:
-        """Record the end of a stream."""
-        self._open.discard(wake)
-        self._kubelets_ended = self._kubelets_ended or wake in self._kubelets
-        self.changed.set()
-
-    def wake_all(self) -> None:
-        """Wake all streams."""
-        for wake in self._open:
-            wake.set()
-
-    @property
-    def kubelets_is_open(self) -> bool:
-        """Whether kubelet has opened its stream and not ended it."""
-        return bool(self._kubelets) and not self._kubelets_ended
-
-    def expect(self) -> None:
-        """Count streams that open from now on as kubelet's, and no earlier ones."""
-        self._kubelets.clear()
-        self._expecting, self._kubelets_ended = True, False
-
-    async def accepted(self) -> None:
-        """Wait until kubelet has opened its stream."""
-        await self._until(is_open=True)
-        self._expecting = False
-
-    async def ended(self) -> None:
-        """Wait until kubelet has ended its stream."""
-        await self._until(is_open=False)
-
-    async def _until(self, *, is_open: bool) -> None:
-        while self.kubelets_is_open is not is_open:
-            self.changed.clear()
-            await self.changed.wait()
+def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
+    """Return what a container receives, as kubelet takes it."""
+    return pb.ContainerAllocateResponse(
+        envs=allocation.envs,
+        mounts=[
+            pb.Mount(
+                container_path=it.container_path, host_path=it.host_path, read_only=it.read_only
+            )
+            for it in allocation.mounts
+        ],
+        devices=[
+            pb.DeviceSpec(
+                container_path=it.container_path, host_path=it.host_path, permissions=it.permissions
+            )
+            for it in allocation.devices
+        ],
+        annotations=allocation.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
+    )

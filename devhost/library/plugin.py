@@ -1,15 +1,73 @@
-"""The base class of plugins: a resource whose devices come from code."""
+"""A resource whose devices come from code: the base class of plugins, their devices and options."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Final, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
-from devhost.library.device import Device
-from devhost.library.options import Options, declared
+import yaml
+from pydantic.alias_generators import to_camel, to_snake
+
+from devhost.allocation.policy import Policy
+from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
+from devhost.model.config import Resource
+from devhost.model.template import Template
 
 INTERVAL_S: Final = 30.0
 _INTERVAL_MIN_S: Final = 0.1
+ID_VARIABLE: Final = "device.id"  # of a node: the ID of its device
+# A source with all variables that a device in code has; it is not used to find devices.
+_PLACEHOLDER: Final = "/dev/*"
+# Code in the process can do anything, so restricting its options would be pointless.
+TRUSTED: Final = Policy(
+    ("*",), allow_exec=True, trusted=True, allow_cdi=("*",), allow_annotations=("*",)
+)
+
+
+class Options(TypedDict, total=False):
+    """The options of a resource but ``sources``: in snake case, with the same values as in YAML."""
+
+    allocate: Mapping[str, Any]
+    inject: Literal["deviceSpecs", "cdi"]
+    max_devices: int | None
+    min_devices: int | None
+    overlap: Literal["allow", "deny"]
+    replicas: int
+    max_per_container: int | None
+    prefer: Literal["packed", "spread", "numa", "none"]
+    topology: int | Literal["auto", "none"]
+    remove_missing_after: str
+    health: Mapping[str, Any] | Sequence[Any] | None
+    pre_start: Sequence[Mapping[str, Any]]
+    node_names: str | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of a plugin; may be subclassed to add data.
+
+    ``allocate`` and ``pre_start`` get the same objects that `DevicePlugin.devices` returned.
+
+    Attributes:
+        id: Its ID: stable across reboot and replug, at most 63 characters, without ``::``.
+        paths: The host paths of its nodes; empty for a token. A string is a single path. The
+            device is unhealthy while one of them is missing.
+        reason: Why it is unhealthy; ``None`` or empty if it is healthy.
+        numa_nodes: The NUMA nodes that it is attached to; by default those in sysfs. If only some
+            devices of a resource have NUMA nodes, the resource is advertised without.
+    """
+
+    id: str
+    _: KW_ONLY
+    paths: Sequence[str] = ()
+    reason: str | None = None
+    numa_nodes: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        paths = (self.paths,) if isinstance(self.paths, str) else tuple(self.paths)
+        object.__setattr__(self, "paths", paths)
+        object.__setattr__(self, "numa_nodes", tuple(self.numa_nodes))
 
 
 class DevicePlugin:
@@ -31,24 +89,18 @@ class DevicePlugin:
     def __init__(
         self, name: str, *, interval: float = INTERVAL_S, **options: Unpack[Options]
     ) -> None:
-        """Declare the resource.
+        """Declare the resource, such as ``example.com/disk``.
 
-        Args:
-            name: The extended resource name, such as ``example.com/disk``.
-            interval: Seconds between calls of ``devices``, 0.1 to 30.
-            options: The options of a resource in YAML but ``sources``, in snake case, such as
-                ``max_per_container=1``.
-
-        Raises:
-            TypeError: There is no such option.
-            ValueError: The name or a value is invalid; the message says what would be right.
+        The options are those of a resource in YAML but ``sources``, in snake case, such as
+        ``max_per_container=1``; ``interval`` has 0.1 to 30 seconds between calls of ``devices``.
+        Raises `TypeError` for an unknown option, `ValueError` for an invalid name or value.
         """
         if not _INTERVAL_MIN_S <= interval <= INTERVAL_S:
             raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {interval}")
         self.interval = interval
         self.resource, self.warnings = declared(name, options)
         self.root = Path("/")
-        self.on_changed: Callable[[], None] = _ignore
+        self.on_changed: Callable[[], None] = lambda: None
 
     @property
     def name(self) -> str:
@@ -61,9 +113,7 @@ class DevicePlugin:
         Called at the start, after each `changed`, and every ``interval`` seconds; may take 10 s.
         If it raises, the known devices are unhealthy until a later call succeeds.
 
-        Returns:
-            Devices, or strings: the IDs of healthy tokens. A known device that is left out counts
-            as unplugged.
+        A string is the ID of a healthy token. A known device that is left out counts as unplugged.
         """
         raise NotImplementedError(f"{type(self).__name__} must define devices()")
 
@@ -72,12 +122,8 @@ class DevicePlugin:
 
         An exception fails the pod permanently, with its message.
 
-        Args:
-            devices: The container's distinct devices, in natural order of their IDs.
-
-        Returns:
-            Everything that it receives; ``None``: each node under its own name, and what the
-            option ``allocate`` declares.
+        The devices are distinct, in natural order of their IDs. ``None``: each node under its
+        own name, and what the option ``allocate`` declares.
         """
         return None
 
@@ -91,13 +137,8 @@ class DevicePlugin:
 
         After an exception or an invalid result kubelet chooses.
 
-        Args:
-            available: Advertised IDs; with ``replicas`` those of shares, such as ``a::0``.
-            must_include: The IDs that the result must contain.
-            size: The number of IDs that the result must have.
-
-        Returns:
-            The chosen IDs; ``None``: by the option ``prefer``.
+        IDs are advertised ones; with ``replicas`` those of shares, such as ``a::0``. The result
+        has ``size`` of them. ``None``: by the option ``prefer``.
         """
         return None
 
@@ -124,24 +165,36 @@ class DevicePlugin:
         self.on_changed()
 
 
-class FunctionPlugin(DevicePlugin):
-    """A plugin made of a function that returns the devices."""
+def declared(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str, ...]]:
+    """Return the resource with a name and options, and warnings."""
+    known = Options.__annotations__
+    for option in options:
+        if option not in known:
+            raise TypeError(
+                f"unknown option {option!r}; known options: interval, {', '.join(known)}"
+            )
+    values = {to_camel(key): value for key, value in options.items() if value is not None}
+    resource = {"name": name, "sources": [_PLACEHOLDER], **values}
+    try:
+        text = yaml.safe_dump({"version": "v1", "resources": [resource]}, sort_keys=False)
+    except yaml.YAMLError as error:
+        raise ValueError(
+            f"{name}: an option has a value that YAML cannot represent: {error}"
+        ) from None
+    loaded = loads(text, policy=TRUSTED)
+    problems = [
+        (one.severity, f"{name}: {_option(one.path)}: {one.message}")
+        for one in loaded.problems
+        if not one.path.startswith("resources[0].sources")
+    ]
+    if loaded.config is None:
+        raise ValueError("\n".join(text for severity, text in problems if severity == "error"))
+    group = Template.parse(f"${{{ID_VARIABLE}}}")
+    declared = loaded.config.resources[0].model_copy(update={"group": group})
+    return declared, tuple(text for _, text in problems)
 
-    def __init__(
-        self,
-        name: str,
-        get_devices: Callable[[], Iterable[Device | str]],
-        *,
-        interval: float = INTERVAL_S,
-        **options: Unpack[Options],
-    ) -> None:
-        super().__init__(name, interval=interval, **options)
-        self._get_devices = get_devices
 
-    def devices(self) -> Iterable[Device | str]:
-        """Call the function."""
-        return self._get_devices()
-
-
-def _ignore() -> None:
-    """Do nothing: the plugin is not served yet."""
+def _option(path: str) -> str:
+    """Return a path in YAML as a path in the options."""
+    option, dot, rest = path.removeprefix("resources[0].").partition(".")
+    return to_snake(option) + dot + rest

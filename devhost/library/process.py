@@ -10,18 +10,11 @@ import click
 
 from devhost.cli import options as cli
 from devhost.cli import run_command, try_command
-from devhost.library.device import Device
-from devhost.library.options import Options
-from devhost.library.plugin import INTERVAL_S, DevicePlugin, FunctionPlugin
+from devhost.library.plugin import INTERVAL_S, Device, DevicePlugin, Options
 from devhost.library.served import ServedPlugin, served
 
 _REPLACED: Final = (
-    "plugin_dir",
-    "state_dir",
-    "last_good",
-    "pod_resources",
-    "assume_free",
-    "cdi_dir",
+    *("plugin_dir", "state_dir", "last_good", "pod_resources", "assume_free", "cdi_dir"),
 )
 _HELP: Final = """Serve the device plugins of this program to kubelet until SIGTERM.
 
@@ -59,23 +52,18 @@ def serve(
     Must be called in the main thread. The exit status is 0 after a signal, 1 after a failure,
     2 after a usage error.
 
-    Args:
-        plugin: The name of a resource, or a plugin.
-        more: The function, or more plugins.
-        argv: The command line without the program name; by default that of `sys.argv`.
-        options: The options of the resource, if the first argument is its name.
-
-    Raises:
-        TypeError: An argument has the wrong type, or there is no such option.
-        ValueError: A name or the value of an option is invalid, or a name is used twice.
-        RuntimeError: This is not the main thread.
+    ``argv`` is the command line without the program name, by default that of `sys.argv`. Raises
+    `TypeError` for an argument of the wrong type or an unknown option, `ValueError` for an invalid
+    value or a name that is used twice.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("serve() must be called in the main thread")
     if isinstance(plugin, str):
         if len(more) != 1 or not callable(more[0]):
             raise TypeError("serve(name, get_devices): get_devices must be a function")
-        plugins = served([FunctionPlugin(plugin, more[0], **options)])
+        made = DevicePlugin(plugin, **options)
+        made.devices = more[0]  # type: ignore[method-assign]
+        plugins = served([made])
     elif options:
         raise TypeError(
             f"serve(plugin): unexpected {', '.join(options)}; pass options to the plugin"

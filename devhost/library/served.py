@@ -1,25 +1,229 @@
-"""A plugin as a resource of the host."""
+"""A plugin as a resource of the host: its devices come from code instead of sources."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from devhost.allocation.rules import rules_of
-from devhost.errors import PreStartError
-from devhost.hostfs.files import HostFiles
-from devhost.library.calls import CallError
-from devhost.library.options import TRUSTED
-from devhost.library.plugin import DevicePlugin
-from devhost.library.plugin_methods import PluginMethods
-from devhost.library.scanner import CodeScanner, plugin_device
+from devhost.discovery.candidates import OwnerOf
+from devhost.discovery.identity import Identified
+from devhost.discovery.roots import Reading, Readings, Root
+from devhost.discovery.scan import Scanner, placed
+from devhost.discovery.selection import Selection
+from devhost.errors import AllocationError, PreStartError
+from devhost.hostfs.files import HostFiles, Tally
+from devhost.library.methods import CallError, Item, PluginMethods, described
+from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
 from devhost.model import names
-from devhost.model.device import HostDevice
-from devhost.threads import in_thread
+from devhost.model.allocation import Allocation
+from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.immutable import immutable
+from devhost.watch.threads import in_thread
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+@immutable
+class DeclaredNode(Node):
+    """A node or token of a plugin's device, with that device."""
+
+    declared: Device | None = field(default=None, compare=False)
+
+
+@immutable
+class PluginRoot(Root):
+    """The devices of a plugin, in the place of a part of the host."""
+
+    methods: PluginMethods
+
+    def read(self, files: HostFiles, _tally: Tally) -> Reading:
+        """Ask the plugin."""
+        try:
+            return PluginReading(self, files, self.methods.devices())
+        except CallError as error:
+            return Reading(self, files, failure=str(error))
+
+
+class PluginReading(Reading):
+    """The devices that a plugin returned, each with what is wrong with it."""
+
+    def __init__(self, root: Root, files: HostFiles, items: Sequence[Item]) -> None:
+        super().__init__(root, files)
+        self.items = items
+
+
+@dataclass(frozen=True)  # no slots: they would break super()
+class CodeScanner(Scanner):
+    """A scanner that gets the devices from a plugin."""
+
+    methods: PluginMethods = field(kw_only=True)
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether there are preStart steps, or ``pre_start`` is overridden."""
+        return bool(self.resource.pre_start) or self.methods.prepares
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The plugin; it reports changes itself."""
+        return (PluginRoot(self.methods),)
+
+    @property
+    def keeps(self) -> bool:
+        """The plugin's device may say something else, and is handed back to it."""
+        return False
+
+    # ── scan ──
+
+    def select(self, readings: Readings) -> Selection:
+        """Check the nodes of the devices that the plugin returned. Blocks."""
+        reading = readings[self.roots[0]]
+        if not isinstance(reading, PluginReading):
+            return self.failed(reading.failure or "")
+        found: dict[str, tuple[DeclaredNode, ...]] = {}
+        owners: dict[str, str] = {}  # by `Node.key`
+        skipped = []
+        for item, problem in reading.items:
+            if not isinstance(item, Device) or problem is not None:
+                what = item.id if isinstance(item, Device) else item
+                label = what if isinstance(what, str) and what else described(item)
+                skipped.append(Skipped(names.printable(label), problem or ""))
+                continue
+            nodes = self._nodes(item)
+            taken = next((node for node in nodes if node.key in owners), None)
+            if item.id in found:
+                skipped.append(Skipped(item.id, "duplicate ID"))
+            elif taken is not None:
+                reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
+                skipped.append(Skipped(item.id, reason))
+            else:
+                found[item.id] = nodes
+                owners |= dict.fromkeys((node.key for node in nodes), item.id)
+        empty = () if found or skipped else ("devices() returned no devices",)
+        nodes = tuple(node for nodes in found.values() for node in nodes)
+        return Selection(nodes, tuple(skipped), why_none=lambda: empty)
+
+    def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
+        variables = {ID_VARIABLE: device.id}
+        if not device.paths:
+            return (DeclaredNode("", None, 0, device.id, variables, declared=device),)
+        nodes = []
+        for path in device.paths:
+            below = "" if self.files.is_host else f" (below {self.files.root})"
+            state, problem = None, f"{path} does not exist{below}"
+            try:
+                state = self.files.stat(path)
+            except OSError as error:
+                problem = f"{path}: {error.strerror or error}"
+            # A missing node is identified by its path.
+            name, reason = (device.id, None) if state else (path, problem)
+            node = DeclaredNode(path, state, 0, name, variables, declared=device, problem=reason)
+            nodes.append(node)
+        return tuple(nodes)
+
+    def failed(self, reason: str) -> Selection:
+        """Return what is found while the plugin does not say."""
+        return Selection(failed={0: self.methods.waiting_for_devices or reason})
+
+    def identify(
+        self,
+        found: Selection,
+        previous: Snapshot,
+        owner_of: OwnerOf,
+        now: float,
+        *,
+        links_to_come: bool = False,  # noqa: ARG002 (code names its devices itself)
+    ) -> Identified:
+        """Find out which devices there are; pure."""
+        return super().identify(found, previous, _taken(found, owner_of).get, now)
+
+    def conclude(
+        self, found: Selection, identified: Identified, *, thorough: bool = True
+    ) -> Snapshot:
+        """Return the next snapshot. Accesses host paths, so it blocks."""
+        snapshot = super().conclude(found, identified, thorough=thorough)
+        failure = found.failed.get(0)
+        devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
+        times = (identified.moment.now + self.methods.interval, snapshot.again_at)
+        again_at = min(time for time in times if time is not None)
+        return replace(
+            snapshot, devices=self._placed(devices, identified.moment.previous), again_at=again_at
+        )
+
+    def _placed(
+        self, devices: Mapping[str, HostDevice], previous: Snapshot
+    ) -> dict[str, HostDevice]:
+        """Return the devices with the NUMA nodes that the code gives, if it gives any, or sysfs."""
+        given = {key: tuple(plugin_device(device).numa_nodes) for key, device in devices.items()}
+        if self.resource.topology == "auto" and any(given.values()):
+            together = all(given[key] for key, device in devices.items() if device.healthy)
+            return {
+                key: replace(device, numa_nodes=given[key] if together else ())
+                for key, device in devices.items()
+            }
+        there = {key: device for key, device in devices.items() if _problem(device) is None}
+        found, _ = placed(self.resource.topology, there, previous, self.files)
+        return {**devices, **found}
+
+    # ── kubelet's calls ──
+
+    def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
+        """Put together what a container receives, and check that it is there. Blocks."""
+        declared = super().allocate(snapshot, advertised_ids)
+        chosen = names.natural(names.distinct(advertised_ids))
+        try:
+            answer = self.methods.allocate([plugin_device(snapshot.devices[one]) for one in chosen])
+        except CallError as error:
+            raise AllocationError(f"{self.resource.name}: {error}") from None
+        if answer is None:
+            return declared
+        return self.checked(replace(answer, device_ids=declared.device_ids))
+
+    def preferred(
+        self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Return which of the available IDs a container should get; none to leave it open."""
+        try:
+            chosen = self.methods.preferred(available, must, size)
+        except CallError:
+            return ()
+        return super().preferred(snapshot, available, must, size) if chosen is None else chosen
+
+
+def plugin_device(device: HostDevice) -> Device:
+    """Return the plugin's device for a device of a snapshot."""
+    declared = (node.declared for node in device.nodes if isinstance(node, DeclaredNode))
+    return next((one for one in declared if one is not None), Device(device.id))
+
+
+def _problem(device: HostDevice) -> str | None:
+    nodes = (node for node in device.nodes if isinstance(node, DeclaredNode))
+    return next((node.problem for node in nodes if node.problem), None)
+
+
+def _judged(device: HostDevice, failure: str | None) -> HostDevice:
+    """Return a device with what the code says of its health, or why nothing is known of it."""
+    if device.missing_since is not None or device.replaced:
+        return device
+    reason = failure or plugin_device(device).reason or _problem(device) or device.reason
+    return replace(device, reason=reason)
+
+
+def _taken(found: Selection, owner_of: OwnerOf) -> dict[str, str]:
+    """Return which resource owns a node, or another node of the same device, by `Node.key`."""
+    devices: dict[str, list[str]] = {}
+    for node in found.nodes:
+        devices.setdefault(node.variables[ID_VARIABLE], []).append(node.key)
+    taken: dict[str, str] = {}
+    for keys in devices.values():
+        other = next((other for key in keys if (other := owner_of(key)) is not None), None)
+        if other is not None:
+            taken |= dict.fromkeys(keys, other)
+    return taken
 
 
 class ServedPlugin:
@@ -61,11 +265,7 @@ class ServedPlugin:
         self._registered = True
 
     async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
-        """Call ``pre_start`` if it is overridden.
-
-        Raises:
-            PreStartError: The container may not start; the message says why.
-        """
+        """Call ``pre_start`` if it is overridden; raises `PreStartError` if it fails."""
         if not self._methods.prepares:
             return
         by_id = {device.id: plugin_device(device) for device in devices}
@@ -86,19 +286,11 @@ class ServedPlugin:
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
-    """Return plugins as resources of a host.
-
-    Raises:
-        TypeError: One is not a plugin, not initialized, or has no ``devices``.
-        ValueError: Two have the same name.
-    """
+    """Return plugins as resources of a host; raise `TypeError` or `ValueError` if that is none."""
     found: dict[str, ServedPlugin] = {}
     for plugin in plugins:
         if not isinstance(plugin, DevicePlugin):
             raise TypeError(f"{plugin!r} is not an instance of a subclass of DevicePlugin")
-        if not hasattr(plugin, "resource"):
-            kind = type(plugin).__name__
-            raise TypeError(f"{kind}.__init__ must call super().__init__(name)")
         if getattr(plugin.devices, "__func__", None) is DevicePlugin.devices:
             raise TypeError(f"{type(plugin).__name__} must define devices()")
         if plugin.name in found:

@@ -1,33 +1,42 @@
-"""The configurations in a file: usually the file itself.
-
-People also have them in ConfigMaps, as manifests of one or several documents, and in the values of
-the chart. Positions are always those of the file.
-"""
+"""The configurations in a file: itself, those of ConfigMaps, or that in the values of the chart."""
 
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.errors import Excerpt, Problem, Severity
-from devhost.loading import shapes, syntax, yamltree
-from devhost.loading.loaded import brief
+from devhost.loading import syntax, yamltree
+from devhost.loading.shapes import shown
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent, Path, Position, Tree
-from devhost.model.spelling import nearest
+from devhost.model.names import printable
 
-_EXCERPT_MAX: Final = 200  # characters
-_BEFORE_MAX: Final = 100  # of these, before the problem
-_OURS: Final = re.compile(
-    r"""^[ \t]*["']?(?:version["']?[ \t]*:[ \t]*["']?v|resources["']?[ \t]*:)""", re.MULTILINE
-)
-_KEYS: Final = frozenset({"version", "resources"})
-_DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
 PROFILES: Final = (
     "the configurations of profiles are not read here: helm template … | devhost validate -"
 )
-_FILES: Final = (".yaml", ".yml", ".json")
+_MESSAGE_MAX: Final = 1000
+_EXCERPT_MAX: Final = 200  # characters
+_BEFORE_MAX: Final = 100  # of these, before the problem
+_DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
+_NEEDS: Final = "needs 'version: v1' and 'resources:'"
+_KEYS: Final = frozenset({"version", "resources"})
+_OURS: Final = re.compile(
+    r"""^[ \t]*["']?(?:version["']?[ \t]*:[ \t]*["']?v|resources["']?[ \t]*:)""", re.MULTILINE
+)
+# What tells that a file is of another format: keys of its mapping, of the items of its list, or of
+# its devices.
+_CONVERT: Final = "not of devhost; 'devhost convert FILE' translates it"
+_FORMATS: Final = (
+    ({"devicematch"}, f"this is the format of smarter-device-manager; {_NEEDS}"),
+    ({"groups"}, f"this is the format of generic-device-plugin, {_CONVERT}"),
+    ({"domain", "devices"}, f"this is the format of generic-device-plugin, {_CONVERT}"),
+    ({"resourceList"}, f"this is the format of the SR-IOV network device plugin; {_NEEDS}"),
+    ({"sharing"}, f"this is the format of NVIDIA's device plugin; {_NEEDS}"),
+    ({"flags"}, f"this is the format of NVIDIA's device plugin; {_NEEDS}"),
+    ({"sources"}, "a resource: write it as an item of 'resources:', after 'version: v1'"),
+)
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
     r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\$\{[^}]*\}|[\w./-]+(?=:(?:\s|$))"""
@@ -35,62 +44,52 @@ _TOKEN: Final = re.compile(
 )
 
 
+def brief(message: str) -> str:
+    """Return a message as one printable line of limited length."""
+    if len(message) > _MESSAGE_MAX:
+        half = _MESSAGE_MAX // 2
+        message = f"{message[:half]} … {message[-half:]}"
+    return printable(message)
+
+
+@dataclass
 class Document:
     """A configuration in a file.
 
     Attributes:
-        tree: Its values, or why it is not YAML.
+        lines: The lines that positions count: those of the file, or of `value`.
         name: Which part of the file it is; empty if it is the file.
+        base: The path of the document in the file, for messages.
+        indent: How much further right the document is in the file.
+        value: If it is a string that the file has in another form: the key, and its position.
+        start: If it is a literal block: where that begins, with its '|'.
         unread: Where values of the chart have profiles, whose configurations are not read.
     """
 
-    def __init__(
-        self,
-        text: str,
-        tree: Tree | TreeError,
-        *,
-        name: str = "",
-        base: Path = (),
-        indent: int = 0,
-        value: tuple[str, Position] | None = None,
-        start: Position | None = None,
-        unread: tuple[int, int] | None = None,
-    ) -> None:
-        """Describe a part of a file.
-
-        Args:
-            text: The text with the lines that positions count: the file, or `value`.
-            tree: The document.
-            name: Which part of the file it is.
-            base: The path of the document in the file, for messages.
-            indent: How much further right the document is in the file.
-            value: If it is a string that the file has in another form: the key, and its position.
-            start: If it is a literal block: where that begins, with its '|'.
-            unread: As the attribute.
-        """
-        self.tree, self.name, self.unread = tree, name, unread
-        self._start = start
-        self._text, self._base, self._indent, self._value = text, base, indent, value
-
-    @cached_property
-    def _lines(self) -> list[str]:
-        return syntax.lines(self._text)
+    lines: list[str]
+    tree: Tree | TreeError
+    name: str = ""
+    base: Path = ()
+    indent: int = 0
+    value: tuple[str, Position] | None = None
+    start: Position | None = None
+    unread: tuple[int, int] | None = None
 
     def problem(
         self, severity: Severity, file: str, path: Path, message: str, at: tuple[int, int]
     ) -> Problem:
         """Return a problem at a position in the document."""
-        line, column = at[0], at[1] + self._indent
-        if self._start is not None and line <= self._start.line:  # the block as a whole
-            line, column = self._start.line, self._start.column
+        line, column = at[0], at[1] + self.indent
+        if self.start is not None and line <= self.start.line:  # the block as a whole
+            line, column = self.start.line, self.start.column
         excerpt = self._excerpt(path, line, column)
-        if self._value is not None:
-            key, place = self._value
+        if self.value is not None:
+            key, place = self.value
             message = f"line {line}, column {column} of '{key}': {message}"
             line, column = place.line, place.column
-        shown = shapes.shown((*self._base, *path) if path else ())
+        where = shown((*self.base, *path) if path else ())
         text = brief(message)
-        return Problem(severity, file, line, column, shown, text, self._resource(path), excerpt)
+        return Problem(severity, file, line, column, where, text, self._resource(path), excerpt)
 
     def _resource(self, path: Path) -> str:
         """Return the name of the resource that a path is in."""
@@ -101,7 +100,7 @@ class Document:
         return brief(name) if isinstance(name, str) else ""
 
     def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
-        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
         if not text.strip() or column > len(text) + 1:
             return None
         first = max(column - 1 - _BEFORE_MAX, 0) if len(text) > _EXCERPT_MAX else 0
@@ -111,31 +110,36 @@ class Document:
         end = max(token.end() if token else 0, start + 1)
         if isinstance(self.tree, Tree):
             found = self.tree.position(path)
-            if found.verbatim and (found.line, found.column + self._indent) == (line, column):
+            if found.verbatim and (found.line, found.column + self.indent) == (line, column):
                 end = start + len(found.text or "") + (0 if found.plain else 2)
-        return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self._value else line)
+        return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
 
 
 def documents(text: str) -> list[Document]:
-    """Return the configurations in a file, at least one.
-
-    Raises:
-        TreeError: The text is not YAML, or there is none in it.
-    """
+    """Return the configurations in a file, at least one; else a `TreeError`."""
     extent = Extent()
     trees = yamltree.parse_all(text, extent)
-    first = trees[0]
-    if len(trees) == 1 and not _is_manifest(first):
-        return _limited(_of_values(text, first)) or [Document(text, first)]
-    if not any(map(_is_manifest, trees)):
-        message = "only one YAML document is allowed per file"
-        raise TreeError(message, *trees[1].start)
-    manifests = _Manifests(text, extent)
-    for surely in (True, False):
-        ours = (one for tree in trees for one in manifests.configurations(tree, (), surely=surely))
-        if found := _limited(ours):
-            return found
-    raise _nothing_in(next(filter(_is_manifest, trees)))
+    first, lines = trees[0], syntax.lines(text)
+    if len(trees) == 1 and not _is_manifest(first.data):
+        return _limited(_of_values(lines, first)) or [Document(lines, first)]
+    manifests = [tree for tree in trees if _is_manifest(tree.data)]
+    if not manifests:
+        raise TreeError("only one YAML document is allowed per file", *trees[1].start)
+    found = _limited(
+        _of_string(lines, tree, path, extent)
+        for tree in manifests
+        for path in _configurations(tree.data, ())
+    )
+    if not found:
+        tree = manifests[0]
+        kind = f" ({tree.data['kind']})" if isinstance(tree.data["kind"], str) else ""
+        message = (
+            f"a Kubernetes manifest{kind} without a configuration: that begins with 'version: v1' "
+            "and 'resources:', or is the text of a key of a ConfigMap"
+        )
+        at = tree.position(("kind",))
+        raise TreeError(message, at.line, at.column)
+    return found
 
 
 def _limited(found: Iterable[Document]) -> list[Document]:
@@ -145,89 +149,56 @@ def _limited(found: Iterable[Document]) -> list[Document]:
     return result
 
 
-def _is_manifest(tree: Tree) -> bool:
-    return isinstance(tree.data, dict) and {"apiVersion", "kind"} <= tree.data.keys()
+def _is_manifest(data: Any) -> bool:
+    return isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys()
 
 
-class _Manifests:
-    """Reads the configurations in the manifests of a file."""
-
-    def __init__(self, text: str, extent: Extent) -> None:
-        self._text, self._extent = text, extent
-        self._lines = syntax.lines(text)
-
-    def configurations(self, tree: Tree, path: Path, *, surely: bool) -> Iterator[Document]:
-        """Yield the configurations in a ConfigMap, or in those of a List.
-
-        Args:
-            tree: The manifests.
-            path: Of one of them.
-            surely: Leave out what has no key of a configuration, such as a dashboard.
-        """
-        manifest = tree.value(path)
-        if not isinstance(manifest, dict):
-            return
-        if manifest.get("kind") == "List" and isinstance(manifest.get("items"), list) and not path:
-            for index in range(len(manifest["items"])):
-                yield from self.configurations(tree, (*path, "items", index), surely=surely)
-        data = manifest.get("data")
-        if manifest.get("kind") != "ConfigMap" or not isinstance(data, dict):
-            return
-        texts = {key: value for key, value in data.items() if isinstance(value, str)}
-        ours = [key for key, value in texts.items() if _OURS.search(value)]
-        if not (ours or surely) and len(texts) == 1:
-            ours = [key for key in texts if key.endswith(_FILES)]
-        metadata = manifest.get("metadata")
-        name = metadata.get("name") if isinstance(metadata, dict) else None
-        for key in ours:
-            place: Path = (*path, "data", key)
-            tree.refuse_duplicates(place)
-            shown = f"{key} of ConfigMap {name}" if isinstance(name, str) else key
-            yield self._of_string(texts[key], tree.position(place), key, shown)
-
-    def _of_string(self, value: str, position: Position, key: str, name: str) -> Document:
-        """Return the document in a string; a literal block keeps its lines, others do not."""
-        mark = self._lines[position.line - 1][position.column - 1 : position.column]
-        if mark != "|":
-            parsed = self._parsed(value)
-            if isinstance(parsed, TreeError) and not position.plain and mark == ">":
-                message = f"'>' joins the lines of a text; write '{key}: |'"
-                parsed = TreeError(message, position.line, position.column)
-                return Document(self._text, parsed, name=name)
-            return Document(value, parsed, name=name, value=(key, position))
-        below = itertools.islice(self._lines, position.line, None)
-        written = next(filter(str.strip, below), "")
-        first = next(filter(str.strip, syntax.lines(value)), "")
-        above = "\n" * position.line  # so that messages have the numbers of the file's lines
-        return Document(
-            self._text,
-            self._parsed(above + value),
-            name=name,
-            indent=len(written) - len(first),
-            start=position,
-        )
-
-    def _parsed(self, text: str) -> Tree | TreeError:
-        try:
-            return yamltree.parse(text, self._extent)
-        except TreeError as error:
-            return error
+def _configurations(manifest: Any, path: Path) -> Iterator[Path]:
+    """Yield the paths of configurations in a ConfigMap, or in those of a List."""
+    match manifest:
+        case {"kind": "List", "items": [*items]} if not path:
+            for index, one in enumerate(items):
+                yield from _configurations(one, ("items", index))
+        case {"kind": "ConfigMap", "data": dict() as data}:
+            for key, value in data.items():
+                if isinstance(value, str) and _OURS.search(value):
+                    yield (*path, "data", key)
 
 
-def _of_values(text: str, tree: Tree) -> Iterator[Document]:
+def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Document:
+    """Return the document in a string; a literal block keeps its lines, others do not."""
+    tree.refuse_duplicates(path)
+    value, position, key = tree.value(path), tree.position(path), str(path[-1])
+    metadata = tree.value(path[:-2]).get("metadata")
+    of = metadata.get("name") if isinstance(metadata, dict) else None
+    name = f"{key} of ConfigMap {of}" if isinstance(of, str) else key
+    if lines[position.line - 1][position.column - 1 : position.column] != "|":
+        own = syntax.lines(value)
+        return Document(own, _parsed(value, extent), name, value=(key, position))
+    written = next(filter(str.strip, itertools.islice(lines, position.line, None)), "")
+    first = next(filter(str.strip, syntax.lines(value)), "")
+    above = "\n" * position.line  # so that messages have the numbers of the file's lines
+    parsed, indent = _parsed(above + value, extent), len(written) - len(first)
+    return Document(lines, parsed, name, indent=indent, start=position)
+
+
+def _parsed(text: str, extent: Extent) -> Tree | TreeError:
+    try:
+        return yamltree.parse(text, extent)
+    except TreeError as error:
+        return error
+
+
+def _of_values(lines: list[str], tree: Tree) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
     data = tree.data
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
     for base in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
         values, path = tree.value(base), (*base, "config")
-        config = values.get("config")
-        if isinstance(config, dict) and config.keys() == {"existingConfigMap"}:
-            message = "the configuration is not here: check the ConfigMap of this name"
-            place = tree.position((*path, "existingConfigMap"))
-            raise TreeError(message, place.line, place.column)
-        unread = _profiles(tree, base)
-        found = _is_config(config) or (not base and _is_misspelt(config))
+        config, profiles = values.get("config"), values.get("profiles")
+        found = isinstance(config, dict) and bool(_KEYS & config.keys())
+        unread = tree.position((*base, "profiles")).key if isinstance(profiles, list) else None
         if unread is not None and not (found and config.get("resources")):
             raise TreeError(PROFILES, *unread)
         if found:
@@ -235,45 +206,28 @@ def _of_values(text: str, tree: Tree) -> Iterator[Document]:
             part = tree.below(path)
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
-            name = shapes.shown(path)
-            yield Document(text, part, name=name, base=path, unread=unread)
+            yield Document(lines, part, shown(path), path, unread=unread)
 
 
-def _profiles(tree: Tree, base: Path) -> tuple[int, int] | None:
-    """Return where values have profiles with configurations of their own."""
-    profiles = tree.value(base).get("profiles")
-    of_its_own = isinstance(profiles, list) and any(
-        isinstance(one, dict) and _is_config(one.get("config")) for one in profiles
-    )
-    return tree.position((*base, "profiles")).key if of_its_own else None
-
-
-def _is_config(value: Any) -> bool:
-    return isinstance(value, dict) and bool(_KEYS & value.keys())
-
-
-def _is_misspelt(value: Any) -> bool:
-    return isinstance(value, dict) and any(nearest(str(key), _KEYS) for key in value)
-
-
-def _nothing_in(tree: Tree) -> TreeError:
-    """Explain why a manifest has no configuration."""
-    manifest, at = tree.data, tree.position(("kind",))
-    data = manifest.get("data")
-    if manifest["kind"] == "ConfigMap":
-        if isinstance(data, dict):
-            for key, value in data.items():
-                if isinstance(value, dict | list):
-                    message = f"should be a string; write '{key}: |'"
-                    return TreeError(message, *tree.position(("data", key)).key)
-        message = "no key of this ConfigMap has a configuration ('version: v1' and 'resources:')"
-        return TreeError(message, *tree.position(("data",)).key)
-    if "resources" in manifest:
-        message = "begin with 'version: v1' and 'resources:', not with apiVersion and kind"
-        return TreeError(message, *tree.position(("apiVersion",)).key)
-    kind = f" ({manifest['kind']})" if isinstance(manifest["kind"], str) else ""
-    message = (
-        f"a Kubernetes manifest{kind}, not a configuration: that begins with "
-        "'version: v1' and 'resources:', or is in a ConfigMap"
-    )
-    return TreeError(message, at.line, at.column)
+def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
+    """Return the error for a file that is no configuration at all."""
+    data, at = tree.data, tree.position(())
+    if data is None or not isinstance(data, dict | list):
+        return (), f"{'the file is empty' if data is None else 'not a mapping'}; {_NEEDS}", (1, 1)
+    if isinstance(data, dict) and isinstance(data.get("resources"), list):
+        return None
+    keys = set[str](data) if isinstance(data, dict) else set[str]()
+    items = data.get("devices") if isinstance(data, dict) else data
+    for one in items if isinstance(items, list) else ():
+        if isinstance(one, dict):
+            keys |= one.keys()
+        elif isinstance(one, str) and "groups:" in one:
+            keys.add("groups")
+    for telling, message in _FORMATS:
+        if telling <= keys:
+            return (), message, (at.line, at.column)
+    if isinstance(data, list) or any(
+        one.lower().startswith(("version", "resource")) for one in keys
+    ):
+        return None  # a list; or one of the keys is misspelt
+    return (), f"not a configuration; {_NEEDS}", (1, 1)

@@ -1,38 +1,68 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+import errno
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 from pydantic import ValidationError
 
-from devhost import limits
 from devhost.allocation.policy import Policy
-from devhost.errors import Problem, Severity
+from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, shapes, yamltree
 from devhost.loading.checks import ParsedResource
-from devhost.loading.documents import PROFILES, Document, documents
-from devhost.loading.formats import format_mistake
-from devhost.loading.loaded import Loaded, read, unusable
-from devhost.loading.syntax import TreeError, decoded
+from devhost.loading.documents import PROFILES, Document, brief, documents, format_mistake
+from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
 from devhost.loading.yamltree import Tree
-from devhost.model.base import ConfigModel
+from devhost.model import limits
 from devhost.model.config import Config, Resource
-
-T = TypeVar("T", bound=ConfigModel)
+from devhost.model.immutable import immutable
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
 _Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
 
 
+@immutable
+class Loaded:
+    """A configuration, if it has no errors; its problems in order; which part of a file it is."""
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    name: str = ""
+
+    def require(self) -> Config:
+        """Return the configuration, or raise a `ConfigError` with every problem."""
+        if self.config is None:
+            raise ConfigError(self.problems)
+        return self.config
+
+
+def read(file: str) -> bytes:
+    """Read a file, or standard input for ``-``, up to one byte more than `SIZE_MAX`."""
+    if not file:
+        raise FileNotFoundError(errno.ENOENT, "the file name is empty")
+    if "\0" in file:
+        raise FileNotFoundError(errno.ENOENT, "the file name contains a NUL")
+    if file == "-":
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        return sys.stdin.buffer.read(SIZE_MAX + 1)
+    with Path(file).open("rb") as stream:
+        return stream.read(SIZE_MAX + 1)
+
+
+def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
+    """Return the result for a file with a single error that makes it unusable."""
+    return Loaded(None, (Problem("error", file or "''", line, column, "", brief(message)),))
+
+
 def load(file: str, policy: Policy | None = None) -> Loaded:
     """Read and check a file; ``-`` is standard input.
 
-    Args:
-        file: The path, as the user gave it.
-        policy: What the configuration may use. Anything else is a warning, or an error if the
-            policy is enforced.
+    What the policy does not allow is a warning, or an error if the policy is enforced.
     """
     return _only(load_all(file, policy), file)
 
@@ -40,10 +70,9 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
 def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
-        raw = read(file)
+        return _all_in(read(file), file, policy)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
-    return _all_in(raw, file, policy)
 
 
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
@@ -68,48 +97,7 @@ def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
     try:
         return [_one(one, file, policy or Policy()) for one in documents(text)]
     except TreeError as error:
-        return [_not_yaml(Document(text, error), error, file)]
-
-
-def _one(document: Document, file: str, policy: Policy) -> Loaded:
-    tree = document.tree
-    if isinstance(tree, TreeError):
-        return _not_yaml(document, tree, file)
-    resources: list[ParsedResource] = []
-    found = _found(tree, resources, policy)
-    if document.unread is not None:
-        found = itertools.chain([("warning", (), PROFILES, document.unread)], found)
-    return _loaded(document, file, found, resources)
-
-
-def _found(tree: Tree, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
-    """Yield each problem, and collect the resources that have the right shape."""
-    if (mistake := format_mistake(tree)) is not None:
-        yield "error", *mistake
-        return
-    reported = set()
-    for path, message, at in shapes.tree_problems(tree):
-        reported.add(path)
-        yield "error", path, message, at
-    if (count := _resource_count(tree.data)) > limits.RESOURCES_MAX:
-        message = f"{count} resources, more than {limits.RESOURCES_MAX}"
-        yield "error", ("resources",), message, tree.position(("resources",)).key
-    around = {path[:-1] for path in reported}
-    for parsed_or_error in _shapes(tree):
-        if isinstance(parsed_or_error, ParsedResource):
-            resources.append(parsed_or_error)
-            continue
-        base, error = parsed_or_error
-        mistakes = shapes.shape_problems(
-            error.errors(include_url=False), base, tree, reported, around
-        )
-        for where, message, at in mistakes:
-            yield "error", where, message, at
-    for severity, full, message, on_key in checks.check(resources, policy):
-        path = tree.known(full)
-        position = tree.position(path)
-        shown_at = position.key if on_key else (position.line, position.column)
-        yield severity, path, message, shown_at
+        return [_not_yaml(Document(lines(text), error), error, file)]
 
 
 def _only(found: list[Loaded], file: str) -> Loaded:
@@ -120,77 +108,88 @@ def _only(found: list[Loaded], file: str) -> Loaded:
     return unusable(file, f"has {len(found)} configurations ({names}); one is needed here")
 
 
-def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
-    problem = document.problem("error", file, (), str(error), (error.line, error.column))
-    return Loaded(None, (problem,), document.name)
-
-
-def _loaded(
-    document: Document,
-    file: str,
-    found: Iterable[_Found],
-    resources: Sequence[ParsedResource],
-) -> Loaded:
-    """Return the content of a file with its problems, up to `PROBLEMS_MAX` of each severity."""
-    kept: dict[Severity, list[Problem]] = {"error": [], "warning": []}
-    more: list[Problem] = []
-    for severity, path, message, at in found:
-        if len(kept[severity]) < PROBLEMS_MAX:
-            kept[severity].append(document.problem(severity, file, path, message, at))
-            continue
-        if not any(problem.severity == severity for problem in more):
+def _one(document: Document, file: str, policy: Policy) -> Loaded:
+    """Return a configuration with its problems, up to `PROBLEMS_MAX` of each severity."""
+    if isinstance(document.tree, TreeError):
+        return _not_yaml(document, document.tree, file)
+    resources: list[ParsedResource] = []
+    problems: list[Problem] = []
+    count: Counter[Severity] = Counter()
+    for severity, path, message, at in _found(document, resources, policy):
+        count[severity] += 1
+        if count[severity] <= PROBLEMS_MAX:
+            problems.append(document.problem(severity, file, path, message, at))
+        elif count[severity] == PROBLEMS_MAX + 1:
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
-            more.append(document.problem(severity, file, (), end, at))
-        if severity == "error":
-            break
-    problems = [*kept["error"], *kept["warning"], *more]
+            problems.append(document.problem(severity, file, (), end, at))
+            if severity == "error":
+                break
     problems.sort(key=lambda problem: (problem.line, problem.column))
-    if kept["error"]:
+    if count["error"]:
         return Loaded(None, tuple(problems), document.name)
     config = Config(version="v1", resources=tuple(one.resource for one in resources))
     return Loaded(config, tuple(problems), document.name)
 
 
-def _shapes(tree: Tree) -> Iterator[ParsedResource | tuple[yamltree.Path, ValidationError]]:
+def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
+    problem = document.problem("error", file, (), str(error), (error.line, error.column))
+    return Loaded(None, (problem,), document.name)
+
+
+def _found(document: Document, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
+    """Yield each problem, and collect the resources that have the right shape."""
+    tree = document.tree
+    assert isinstance(tree, Tree)  # noqa: S101 (else it is not YAML)
+    if document.unread is not None:
+        yield "warning", (), PROFILES, document.unread
+    if (mistake := format_mistake(tree)) is not None:
+        yield "error", *mistake
+        return
+    reported = set()
+    for path, message, at in shapes.tree_problems(tree):
+        reported.add(path)
+        yield "error", path, message, at
+    items = tree.data.get("resources") if isinstance(tree.data, dict) else None
+    listed: list[Any] = items if isinstance(items, list) else []
+    if len(listed) > limits.RESOURCES_MAX:
+        message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
+        yield "error", ("resources",), message, tree.position(("resources",)).key
+    for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
+        if isinstance(result, Resource):
+            resources.append(ParsedResource(base, result, tree.position(base).line))
+            continue
+        errors = result.errors(include_url=False)
+        for path, message, at in shapes.shape_problems(errors, base, tree, reported):
+            yield "error", path, message, at
+    for severity, full, message, on_key in checks.check(resources, policy):
+        path = tree.known(full)
+        position = tree.position(path)
+        yield severity, path, message, position.key if on_key else position[:2]
+
+
+def _validated(
+    tree: Tree, items: Iterable[Any]
+) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
     """Validate the top level and each resource separately, so that all errors are found."""
-    data: Any = tree.data
-    items: list[Any] = []
+    data = tree.data
     if isinstance(data, dict):
         data = {key: value for key, value in data.items() if not key.startswith("x-")}
         if isinstance(data.get("resources"), list):
-            items = data["resources"][: limits.RESOURCES_MAX]
             data["resources"] = []
     try:
-        _validated(Config, data)
+        Config.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):
         path = "resources", index
-        line = tree.position(path).line
         try:
-            yield ParsedResource(path, _validated(Resource, item), line)
+            yield path, Resource.model_validate(item, by_alias=True, by_name=False)
         except ValidationError as error:
             yield path, error
 
 
-def _validated(kind: type[T], value: Any) -> T:
-    return kind.model_validate(value, by_alias=True, by_name=False)
-
-
-def _resource_count(data: Any) -> int:
-    listed = data.get("resources") if isinstance(data, dict) else None
-    return len(listed) if isinstance(listed, list) else 0
-
-
 def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[str, str]]) -> Loaded:
-    """Return a file's content as an invalid one.
-
-    Args:
-        loaded: The content, which is valid by itself.
-        raw: The bytes of the file.
-        file: Its name.
-        reasons: The key and the message of an error, by resource.
-    """
+    """Return a file's content, valid by itself, with errors: by resource, the key and message."""
     (document,) = documents(decoded(raw))
     tree, problems = document.tree, []
     assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
@@ -198,6 +197,5 @@ def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[st
         if (found := reasons.get(resource.name)) is not None:
             path: yamltree.Path = ("resources", index, found[0])
             at, shown = tree.position(path), tree.known(path)
-            problem = document.problem("error", file, shown, found[1], (at.line, at.column))
-            problems.append(problem)
+            problems.append(document.problem("error", file, shown, found[1], at[:2]))
     return Loaded(None, (*problems, *loaded.problems), loaded.name)

@@ -2,132 +2,141 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
-from devhost import limits
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
-from devhost.loading.lookalikes import (
-    counted_by_glob,
-    counted_by_pattern,
-    directory_mistake,
-    glob_mistake,
-    glob_problem,
-    variable_mistake,
-)
 from devhost.loading.yamltree import Finding, Path
-from devhost.model import names, pattern
+from devhost.model import limits, pattern
 from devhost.model.config import Resource
+from devhost.model.hardware import USB_NODE, Pci, Sysfs, Usb, attribute_problem
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Directory, Glob, Source, Static
+from devhost.model.sources import Dev, Glob, Kind, Static
 
 # Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
-_GLOB_MAX: Final = 1000
-_PARTS_MAX: Final = 100
-_ANY_DEPTHS_MAX: Final = 3
-_ROLE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.")
+_LITERAL_START: Final = re.compile("[A-Za-z0-9/_-]*")
+_LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-")
+_WILD: Final = re.compile(r"[*?[]")
+_GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
+# Names that the kernel numbers in the order of discovery, so that a reboot may assign them to other
+# devices, by subsystem.
+_FORMS: Final = {
+    "tty": ("ttyUSB{}", "ttyACM{}"),
+    "hidraw": ("hidraw{}",),
+    "video4linux": ("video{}", "v4l-subdev{}"),
+    "media": ("media{}",),
+    "gpio": ("gpiochip{}",),
+    "i2c-dev": ("i2c-{}",),
+    "iio": ("iio:device{}",),
+    "input": ("input/event{}", "input/js{}", "input/mouse{}"),
+    "usbmisc": ("usb/lp{}", "cdc-wdm{}"),
+    "drm": ("dri/card{}", "dri/renderD128", "dri/renderD129"),
+    "nvme": ("nvme{}", "nvme{}n1", "nvme{}n1p1"),
+    "block": tuple(f"sd{letter}{part}" for letter in "abcdefghij" for part in ("", "1")),
+    "scsi": ("sr{}", "sg{}", "st{}", "nst{}"),
+    "sound": ("snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"),
+}
+# The first few of each, for patterns that match only some.
+_COUNTED: Final = [
+    (subsystem, name)
+    for subsystem, forms in _FORMS.items()
+    for form in forms
+    for name in dict.fromkeys(form.format(number) for number in range(10))
+]
+# What is another one after a replug or reboot, and what stays.
+_CHANGING: Final = {
+    "usb.devnum": ("a replug", "usb.port"),
+    "usb.busnum": ("a reboot", "usb.port"),
+    "pci.group": ("a reboot", "pci.address"),
+}
 
 
-def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Yield errors and warnings of patterns, tokens and IDs."""
-    for index, source in enumerate(resource.sources):
-        yield from _source(source, (*path, "sources", index))
-    yield from _nodes(path, resource)
-    yield from _limits(path, resource)
-    yield from _stable_ids(path, resource)
-
-
-def check_patterns(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
-    """Refuse more patterns than can be compiled in reasonable time and memory."""
-    seen: set[str] = set()
+def check_amounts(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
+    """Refuse more patterns than can be compiled in bounded time and memory, and more device IDs."""
+    patterns: set[str] = set()
+    total = 0
     for path, resource in resources:
         for index, source in enumerate(resource.sources):
-            match source.kind:
-                case Dev(pattern=text):
-                    seen.add(text)
-            if len(seen) > _PATTERNS_MAX or sum(map(len, seen)) > _PATTERN_TEXT_MAX:
+            if isinstance(source.kind, Dev):
+                patterns.add(source.kind.pattern)
+            if len(patterns) > _PATTERNS_MAX or sum(map(len, patterns)) > _PATTERN_TEXT_MAX:
                 message = (
                     f"with this source, the file has more than {_PATTERNS_MAX} patterns, or more "
                     f"than {_PATTERN_TEXT_MAX} characters in them"
                 )
                 yield "error", (*path, "sources", index), message, False
                 return
-
-
-def check_device_ids(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
-    """Refuse more tokens and shares than all resources together may have."""
-    total, most = 0, limits.DEVICE_IDS_MAX
-    for path, resource in resources:
         total += resource.declared_ids
-        if total > most:
-            message = f"with this resource, the file has {total} device IDs, more than {most}"
-            yield (
-                "error",
-                (*path, "replicas" if resource.replicas > 1 else "sources"),
-                message,
-                True,
+        if total > limits.DEVICE_IDS_MAX:
+            key = "replicas" if resource.replicas > 1 else "sources"
+            message = (
+                f"with this resource, the file has {total} device IDs, more than "
+                f"{limits.DEVICE_IDS_MAX}"
             )
+            yield "error", (*path, key), message, True
             return
 
 
-def _source(source: Source, path: Path) -> Iterator[Finding]:
-    kind = source.kind
-    match kind:
-        case Directory():
-            base = (*path, "directory")
-            if problem := directory_mistake(kind.path):
-                yield "error", (*base, "path"), problem, False
-            for option, texts in (("include", kind.include or ()), ("exclude", kind.exclude)):
-                yield from check_globs(texts, (*base, option))
-        case Dev():
-            base = (*path, "dev")
-            yield from _pattern(kind.pattern, (*base, "pattern"))
-            yield from check_globs(kind.exclude, (*base, "exclude"))
-            if kind.pattern.startswith("/"):
-                message = "a dev pattern matches the path below /dev; remove the leading '/dev/'"
-                yield "error", (*base, "pattern"), message, False
-        case Static():
-            yield from _static_ids(kind, (*path, "static", "ids"))
-        case Glob():
-            yield from check_globs(kind.paths, (*path, "glob", "paths"))
-            yield from _walks(kind.paths, (*path, "glob", "paths"))
-            yield from check_globs(kind.exclude, (*path, "glob", "exclude"))
+def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Yield errors and warnings of a resource's sources, and of IDs that would change."""
+    for index, source in enumerate(resource.sources):
+        where = (*path, "sources", index)
+        match source.kind:
+            case Dev(pattern=text):
+                yield from _pattern((*where, "dev", "pattern"), text)
+            case Glob(paths=paths, exclude=excluded):
+                yield from _paths((*where, "glob", "paths"), paths)
+                yield from _paths((*where, "glob", "exclude"), excluded)
+            case Usb() as kind:
+                yield from _usb((*where, "usb"), kind)
+        if isinstance(source.kind, Usb | Pci) and source.kind.split and resource.group is not None:
+            message = "split makes each node a device, and group joins nodes: remove one of them"
+            yield "error", (*where, type(source.kind).__name__.lower(), "split"), message, True
+    yield from _roles(path, resource)
+    yield from _ids(path, resource)
+    for name in sorted(one for one in resource.mentioned if one.startswith("attr.")):
+        if problem := attribute_problem(name.removeprefix("attr.")):
+            yield "error", path, f"${{{name}}}: {problem}", False
 
 
-def check_globs(texts: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs with mistakes, and long ones."""
-    yield from check_lengths(texts, path)
-    for index, text in enumerate(texts):
-        if len(text) <= _GLOB_MAX and (problem := glob_mistake(text)):
-            yield "error", (*path, index), problem, False
+def _roles(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Check the options of sources for devices that have several nodes."""
+    roles: set[str | None] = set()
+    for index, source in enumerate(resource.sources):
+        if source.optional and resource.group is None:
+            message = "only devices with several nodes can lack one; set `group` as well"
+            yield "error", (*path, "sources", index, "optional"), message, True
+        if source.role is not None and source.role in roles:
+            message = f"duplicate name {source.role!r}: another source has the same `as`"
+            yield "error", (*path, "sources", index, "as"), message, False
+        roles.add(source.role)
+    if resource.group is not None and all(source.optional for source in resource.sources):
+        message = "at least one source must not be optional"
+        yield "error", (*path, "sources"), message, True
 
 
-def check_lengths(globs: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse long globs: Python takes quadratic time for them."""
-    for index, text in enumerate(globs):
-        if len(text) > _GLOB_MAX:
-            message = f"glob of {len(text)} characters; at most {_GLOB_MAX} are allowed"
-            yield "error", (*path, index), message, False
+def _ids(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Warn of IDs that change."""
+    given = resource.id is not None or resource.group is not None
+    for index, source in enumerate(() if given else resource.sources):
+        if (name := _counted(source.kind)) is not None:
+            better = "use the links below /dev/*/by-id or by-path, or set `id`"
+            if isinstance(source.kind, Sysfs):
+                better = "set `id: ${place}`"
+            message = (
+                f"IDs such as '{name}' depend on the order of discovery and may change; {better}"
+            )
+            yield "warning", (*path, "sources", index), message, False
+    for index, template in enumerate(resource.id or ()):
+        for name in sorted(template.names & _CHANGING.keys()):
+            what, stable = _CHANGING[name]
+            message = f"${{{name}}} is another one after {what}; ${{{stable}}} stays"
+            yield "warning", (*path, "id", index), message, False
 
 
-def _walks(globs: Sequence[str], path: Path) -> Iterator[Finding]:
-    """Refuse globs that would read the same directories many times; warn of directories."""
-    for index, text in enumerate(globs):
-        if text.endswith("/"):
-            message = f"ends with '/'; write {text}* for what is in a directory"
-            yield "warning", (*path, index), message, False
-        parts = text.split("/")
-        if len(parts) > _PARTS_MAX:
-            message = f"path of {len(parts)} parts; at most {_PARTS_MAX} are allowed"
-            yield "error", (*path, index), message, False
-        elif parts.count("**") > _ANY_DEPTHS_MAX:
-            message = f"more than {_ANY_DEPTHS_MAX} '**' in the path"
-            yield "error", (*path, index), message, False
-
-
-def _pattern(text: str, path: Path) -> Iterator[Finding]:
+def _pattern(path: Path, text: str) -> Iterator[Finding]:
     try:
         groups = pattern.group_names(text)
     except PatternError as error:
@@ -137,70 +146,65 @@ def _pattern(text: str, path: Path) -> Iterator[Finding]:
         if group in BUILT_IN_VARIABLES:
             message = f"the group '{group}' has the name of a built-in variable; rename it"
             yield "error", path, message, False
-    if problem := variable_mistake(text):
-        yield "error", path, problem, False
-    elif problem := glob_problem(text):
-        yield "warning", path, problem, False
+    regex = _GLOB_MARK.sub(lambda mark: {"*": ".*", "?": "."}[mark[0]], text)
+    meant = _by_pattern(regex) if regex != text else None
+    if meant is not None and pattern.fullmatch(text, meant) is None:
+        message = f"does not match {meant}: a regular expression, not a glob; write {regex}"
+        yield "warning", path, message, False
 
 
-def _static_ids(static: Static, path: Path) -> Iterator[Finding]:
-    seen: set[str] = set()
-    for index, device_id in enumerate(static.ids or ()):
-        problem = names.id_problem(device_id)
-        if device_id in seen:
-            problem = f"duplicate ID {device_id!r}"
-        if problem:
-            yield "error", (*path, index), problem, False
-        seen.add(device_id)
+def _paths(path: Path, globs: Sequence[str]) -> Iterator[Finding]:
+    for index, text in enumerate(globs):
+        if text.endswith("/"):
+            message = f"ends with '/'; write {text}* for what is in a directory"
+            yield "warning", (*path, index), message, False
+        below = text.removeprefix("/dev/")
+        is_regex = "." in text and not _by_glob(text) and _by_pattern(below)
+        if is_regex and below != text:
+            yield "error", (*path, index), f"{pattern.NO_REGEX}; for one, write dev: {below}", False
 
 
-def _nodes(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Check the options of sources for devices that have several nodes."""
-    roles: set[str] = set()
-    for index, source in enumerate(resource.sources):
-        where = (*path, "sources", index)
-        if source.optional and resource.group is None:
-            message = "only devices with several nodes can lack one; set `group` as well"
-            yield "error", (*where, "optional"), message, True
-        if source.role is None:
-            continue
-        if not _ROLE.fullmatch(source.role):
-            message = f"{source.role!r} should be letters, digits and '_', beginning with a letter"
-            yield "error", (*where, "as"), message, False
-        elif source.role in roles:
-            message = f"duplicate name {source.role!r}: another source has the same `as`"
-            yield "error", (*where, "as"), message, False
-        roles.add(source.role)
-    if resource.group is not None and all(source.optional for source in resource.sources):
-        message = "at least one source must not be optional"
-        yield "error", (*path, "sources"), message, True
+def _usb(path: Path, kind: Usb) -> Iterator[Finding]:
+    own = any(choice.subsystem == USB_NODE for choice in kind.node)
+    if own and any(code.startswith("08") for code in kind.class_ or ()):
+        message = (
+            "a storage device's USB node gives access to the whole disk, whether or not the host "
+            "uses it"
+        )
+        yield "warning", (*path, "class"), message, False
+    if own and "*:*" in (kind.device or ()):
+        message = "offers every USB device, also keyboards and what is built in"
+        yield "warning", (*path, "device"), message, False
 
 
-def _limits(path: Path, resource: Resource) -> Iterator[Finding]:
-    most, least = resource.max_devices, resource.min_devices
-    if most is not None and least is not None and least > most:
-        message = f"minDevices {least} is more than maxDevices {most}; some would always be missing"
-        yield "error", (*path, "minDevices"), message, False
+def _counted(kind: Kind) -> str | None:
+    """Return a numbered name that a source finds."""
+    match kind:
+        case Dev(pattern=text):
+            return _by_pattern(text)
+        case Glob(paths=paths):
+            return next(filter(None, map(_by_glob, paths)), None)
+        case Sysfs(subsystem=subsystem, name=globs):
+            names = (one.rpartition("/")[2] for found, one in _COUNTED if found == subsystem)
+            fit = (one for one in names if any(fnmatchcase(one, glob) for glob in globs or "*"))
+            return next(fit, None)
+    return None
 
 
-def _stable_ids(path: Path, resource: Resource) -> Iterator[Finding]:
-    if resource.id is not None or resource.group is not None:
-        return
-    for index, source in enumerate(resource.sources):
-        match source.kind:
-            case Dev(pattern=text):
-                name = None if glob_problem(text) else counted_by_pattern(text)
-            case Glob(paths=paths):
-                fit = (text for text in paths if len(text) <= _GLOB_MAX)
-                name = next(filter(None, map(counted_by_glob, fit)), None)
-            case _:
-                continue
-        if name is not None:
-            message = (
-                f"IDs such as '{name}' depend on the order of discovery and may change; "
-                "use the links below /dev/*/by-id or by-path, or set `id`"
-            )
-            yield "warning", (*path, "sources", index), message, False
+def _by_glob(text: str) -> str | None:
+    literal = _WILD.split(text, maxsplit=1)[0]
+    paths = (path for _, name in _COUNTED if (path := f"/dev/{name}").startswith(literal))
+    return next((path[5:] for path in paths if pattern.glob_matches(text, path)), None)
+
+
+def _by_pattern(text: str) -> str | None:
+    # What each name begins with that it matches; the last character may be one that '?' ends.
+    literal = "" if "|" in text else _LITERAL_START.match(text)[0][:-1]  # type: ignore[index]
+    names = (name for _, name in _COUNTED if name.startswith(literal))
+    try:
+        return next((one for one in names if pattern.fullmatch(text, one) is not None), None)
+    except PatternError:  # reported by another check
+        return None
 
 
 def is_single(resource: Resource) -> bool:
@@ -211,7 +215,7 @@ def is_single(resource: Resource) -> bool:
         return False
     match resource.sources[0].kind:
         case Dev(pattern=text):
-            return set(text) <= _LITERAL - {"."}
+            return set(text) <= _LITERAL
         case Glob(paths=(only,)):
             return not set(only) & set("*?[")
         case Static(count=count, ids=ids):

@@ -1,11 +1,8 @@
-"""YAML text to plain data, with the position of everything in it.
+"""YAML text to plain data with positions; bounded, also in what aliases and merges make of it."""
 
-PyYAML composes nodes, bounded while it reads. Here they become data, so that aliases and merges
-are bounded, too, duplicate keys are seen, and each value keeps its position and its text.
-"""
-
+import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -13,9 +10,8 @@ from yaml.composer import Composer
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from devhost.errors import Severity
-from devhost.immutable import immutable
 from devhost.loading import syntax
-from devhost.loading.syntax import TreeError, error_at
+from devhost.loading.syntax import TreeError, error_at, place
 
 Path = tuple[str | int, ...]
 # What a check found: how bad, where, the message, and whether to point at the key or the value.
@@ -24,7 +20,6 @@ Finding = tuple[Severity, Path, str, bool]
 DEPTH_MAX: Final = 32
 NODES_MAX: Final = 50_000
 TEXT_MAX: Final = 4 << 20  # characters, where aliases repeat them
-SCALAR_MAX: Final = 1000  # no number or date is longer; sexagesimal ones take quadratic time
 DIRECTIVES_MAX: Final = 100  # libyaml takes quadratic time, in one call that stops all threads
 _DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%TAG")
 _TAG: Final = "tag:yaml.org,2002:"
@@ -32,17 +27,17 @@ _STRING: Final = f"{_TAG}str"
 _MERGE: Final = f"{_TAG}merge"
 _VALUE: Final = f"{_TAG}value"
 _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
-_SCALARS: Final = ("null", "bool", "int", "float", "timestamp")
+_BOOLEANS: Final = dict.fromkeys(("yes", "true", "on"), True) | dict.fromkeys(
+    ("no", "false", "off"), False
+)
 _RESOLVER: Final = yaml.resolver.Resolver()
-_INT: Final = re.compile("[-+]?(0+|[1-9][0-9]*|0x[0-9a-fA-F]+)")
+_INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
 class Position(NamedTuple):
-    """Where a value is in the text, and its key.
+    """Where a value is in the text, counted from 1, and its key.
 
     Attributes:
-        line: The value's line, counted from 1.
-        column: The value's column, counted from 1.
         key: Line and column of its key, or of the value itself if it has no key.
         text: A scalar as written, without quotes; ``None`` for collections.
         plain: Whether the value is a scalar without quotes.
@@ -57,8 +52,7 @@ class Position(NamedTuple):
     verbatim: bool = False
 
 
-@immutable
-class Duplicate:
+class Duplicate(NamedTuple):
     """A second definition of a key in one mapping."""
 
     path: Path
@@ -77,7 +71,6 @@ class Tree:
     """A document: its data, and the positions of its values by path.
 
     Attributes:
-        data: Mappings, lists and scalars.
         positions: The position of each value; the root has the empty path.
         duplicates: Keys that are defined again in one mapping; the first value is used.
         non_string_keys: Keys that are not strings, with the path of their mapping.
@@ -114,7 +107,7 @@ class Tree:
         return Tree(
             self.value(path),
             {key[size:]: at for key, at in self.positions.items() if within(key)},
-            [replace(one, path=one.path[size:]) for one in self.duplicates if within(one.path)],
+            [one._replace(path=one.path[size:]) for one in self.duplicates if within(one.path)],
             [(one[0][size:], *one[1:]) for one in self.non_string_keys if within(one[0])],
         )
 
@@ -126,11 +119,7 @@ class Tree:
         return value
 
     def refuse_duplicates(self, path: Path) -> None:
-        """Refuse a second definition of a value, or of what contains it.
-
-        Raises:
-            TreeError: There is one, which other programs may take.
-        """
+        """Refuse a second definition of a value, or of what contains it: others may take that."""
         for one in self.duplicates:
             if path[: len(one.path)] == one.path:
                 raise TreeError(one.message, one.line, one.column)
@@ -138,27 +127,14 @@ class Tree:
 
 @dataclass(slots=True)
 class Extent:
-    """How much was read: aliases and merges can make much of a small text.
-
-    Attributes:
-        nodes: The number of values.
-        text: The characters in them.
-    """
+    """How many values and characters were read: aliases can make many of a small text."""
 
     nodes: int = 0
     text: int = 0
 
 
 def parse(text: str, extent: Extent | None = None) -> Tree:
-    """Read one YAML document.
-
-    Args:
-        text: The document.
-        extent: What was read before, of a file that contains several texts.
-
-    Raises:
-        TreeError: The text is not a single document of plain YAML, or is too large or too deep.
-    """
+    """Read one YAML document, like `parse_all`."""
     first, *others = parse_all(text, extent)
     if others:
         message = "only one YAML document is allowed per file"
@@ -167,16 +143,15 @@ def parse(text: str, extent: Extent | None = None) -> Tree:
 
 
 def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
-    """Read YAML documents, at least one; arguments as of `parse`.
+    """Read YAML documents, at least one; a `TreeError` for what is not plain, or too large.
 
-    Raises:
-        TreeError: The text is not plain YAML, or is too large or too deep.
+    ``extent`` is what was read before, of a file that contains several texts.
     """
     try:
         text.encode()
         loader, extent, trees = _Loader(text), extent or Extent(), []
         while loader.check_node():
-            line, column = _at(loader.peek_event())
+            line, column = place(loader.peek_event())
             trees.append(_Builder(loader, extent).document(line, column))
     except UnicodeEncodeError as error:
         position = syntax.position_after(text[: error.start])
@@ -197,11 +172,6 @@ def reads_as_string(text: str) -> bool:
     """Whether a scalar without quotes is a string."""
     found = _RESOLVER.resolve(ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     return bool(found == _STRING)
-
-
-def _at(marked: Any) -> tuple[int, int]:
-    """Return line and column of an event or node, counted from 1."""
-    return marked.start_mark.line + 1, marked.start_mark.column + 1
 
 
 class _Loader(Composer, yaml.CSafeLoader):
@@ -245,14 +215,14 @@ class _Builder:
     def document(self, line: int, column: int) -> Tree:
         root: Any = self._loader.get_node()
         self._tree.start = line, column
-        self._tree.data = self._value(root, (), _at(root))
+        self._tree.data = self._value(root, (), place(root))
         return self._tree
 
     def _value(self, node: Node, path: Path, key: tuple[int, int]) -> Any:
         self._count(node, len(path))
         if node in self._open:
             raise error_at("alias refers to a value that contains it", node)
-        line, column = _at(node)
+        line, column = place(node)
         if isinstance(node, ScalarNode):
             start, end, text, plain = node.start_mark, node.end_mark, node.value, not node.style
             written = len(text) if plain else len(text) + 2  # the quotes
@@ -269,7 +239,7 @@ class _Builder:
             self._add(node, path, data, len(path))
         else:
             data = [
-                self._value(item, (*path, index), _at(item))
+                self._value(item, (*path, index), place(item))
                 for index, item in enumerate(node.value)
             ]
         self._open.remove(node)
@@ -292,28 +262,25 @@ class _Builder:
         return text
 
     def _scalar(self, node: ScalarNode) -> Any:
-        """Return the value of a scalar.
+        """Return the value of a scalar: a string, an integer, a boolean or nothing.
 
-        An integer that YAML 1.2 reads as another number or as a string (010, 1:30, 1_000, 0b1)
-        becomes a float, which no option accepts: editors that use YAML 1.2 would show something
-        else.
+        What YAML 1.1 reads as a fraction or date, or YAML 1.2 as another number or a string (010,
+        1:30, 1_000, 0b1), becomes a float, which no option accepts: editors that use YAML 1.2 would
+        show something else.
         """
         text, kind = self._text(node), node.tag.removeprefix(_TAG)
         if node.tag in (_STRING, _MERGE, _VALUE):  # "<<" and "=" are special only as keys
             return text
-        if kind == node.tag or "/" in kind:  # python/object
-            shown = node.tag.replace(_TAG, "!!")
-            raise error_at(f"unsupported tag {shown!r}; quote a string that begins with '!'", node)
-        if kind in _SCALARS and len(text) <= SCALAR_MAX:
-            try:
-                found = self._loader.construct_object(node)
-            except (ArithmeticError, ValueError, LookupError, AttributeError, TypeError):
-                pass  # PyYAML's constructors raise all of these for an explicit tag (!!int b)
-            except yaml.YAMLError:
-                pass
-            else:
-                return float(found) if kind == "int" and not _INT.fullmatch(text) else found
-        raise error_at(f"{text!r} is not a valid {kind}; quote it", node)
+        if kind == "null":
+            return None
+        if kind == "bool" and text.lower() in _BOOLEANS:
+            return _BOOLEANS[text.lower()]
+        if kind == "int" and _INT.fullmatch(text):
+            return int(text, 0)
+        if kind in ("int", "float", "timestamp"):
+            return math.nan
+        shown = node.tag.replace(_TAG, "!!")
+        raise error_at(f"unsupported tag {shown!r}; quote a string that begins with '!'", node)
 
     def _add(self, node: MappingNode, path: Path, data: dict[str, Any], depth: int) -> None:
         """Add the pairs of a mapping whose keys ``data`` does not have yet."""
@@ -324,13 +291,13 @@ class _Builder:
                 merged.append(value)
             elif key.tag != _STRING:
                 shown = key.value if isinstance(key, ScalarNode) else "?"
-                self._tree.non_string_keys.append((path, shown, *_at(key)))
+                self._tree.non_string_keys.append((path, shown, *place(key)))
             elif (name := self._text(key)) in first:
-                self._tree.duplicates.append(Duplicate((*path, name), *_at(key), first[name]))
+                self._tree.duplicates.append(Duplicate((*path, name), *place(key), first[name]))
             else:
                 first[name] = key.start_mark.line + 1
                 if name not in data:
-                    data[name] = self._value(value, (*path, name), _at(key))
+                    data[name] = self._value(value, (*path, name), place(key))
         for value in merged:
             for source in value.value if isinstance(value, SequenceNode) else [value]:
                 self._merge(source, path, data, depth)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
 
 
 @immutable
@@ -12,12 +12,9 @@ class DeviceSpec:
 
     Attributes:
         host_path: As matched; in an answer with links resolved, but for those below /dev.
-        container_path: Where it will be.
-        permissions: Letters of r, w, m.
         optional: Left out where the host does not have it.
         device: The ID of the device that it belongs to; ``None`` for a shared node.
-        uid: Its user in the container, with CDI; ``None``: the container's own.
-        gid: Its group in the container, with CDI; ``None``: the container's own.
+        uid: Its user in the container, with CDI; ``None``: the container's own, as for `gid`.
         mode: Its permission bits in the container, with CDI; ``None``: those on the host.
     """
 
@@ -48,11 +45,6 @@ class Allocation:
 
     Attributes:
         device_ids: The advertised IDs that kubelet asked for.
-        envs: Environment variables.
-        mounts: Mounts.
-        devices: Device nodes.
-        annotations: Annotations of the container.
-        cdi_devices: Fully qualified names of CDI devices.
         in_cdi_spec: What the runtime adds for those of devhost's own; for the log.
         numbers: What each device node was when it was checked, by its host path: ``c 1:3`` or
             ``b 8:0``; for the log.

@@ -1,45 +1,111 @@
 """The configuration as values: one class for each mapping of the YAML file.
 
-These classes check the *shape*: keys, types and single values. The JSON Schema is generated from
-them. Checks that need several values are in `devhost.loading.checks`.
-
-A scalar or list in place of a mapping sets its main option. `Before` declares what this shorthand
-accepts, so that the schema accepts it as well. The loader rejects nulls, so
-``None`` always means that a key is absent.
+They check keys, types and single values; `devhost.loading.checks` checks several together. The
+loader rejects nulls, so ``None`` always means that a key is absent.
 """
 
 import fnmatch
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from devhost.model.allocate import Allocate
-from devhost.model.base import ConfigModel, shorthand
+from devhost.model import values
 from devhost.model.sources import SourceEntry, Static
+from devhost.model.template import Template
 from devhost.model.values import (
     DEVICES_MAX,
     AsTuple,
-    Count,
-    Duration,
-    Mode,
-    NodeNames,
+    ConfigModel,
     NotEmpty,
-    Positive,
-    Removal,
-    ResourceName,
-    Strings,
-    Templates,
-    TemplateText,
-    TopologyChoice,
+    OneOrMore,
+    main_option,
+    shorthand,
 )
+
+
+class Text(ConfigModel):
+    """The value of an environment variable or annotation."""
+
+    value: values.ValueText
+    """The value; with a device variable, the values of all devices, joined."""
+    separator: str = ","
+    """The separator between the devices' values."""
+    optional: bool = False
+    """If a variable has no value: omit the entry instead of making the device unhealthy."""
+
+
+class DeviceNode(ConfigModel):
+    """A device node that the container receives."""
+
+    host_path: values.NodePath
+    """The path of the node on the host."""
+    container_path: values.PathText | None = None
+    """The path in the container; default: the same path."""
+    permissions: values.Permissions = "rw"
+    """Any of r (read), w (write) and m (mknod)."""
+    optional: bool = False
+    """Omit the entry if the path does not exist on the host."""
+    uid: values.OwnerId | None = None
+    """With CDI: the owner of the node in the container; default: the container's user."""
+    gid: values.OwnerId | None = None
+    """With CDI: the group of the node in the container; default: the container's group."""
+    mode: values.Mode | None = None
+    """With CDI: the mode of the node in the container, in octal; default: as on the host."""
+
+
+class Mount(ConfigModel):
+    """A host path that is mounted into the container."""
+
+    host_path: values.MountPath
+    """The path on the host."""
+    container_path: values.PathText | None = None
+    """The path in the container; default: the same path."""
+    read_only: bool = True
+    """Whether to mount it read-only."""
+    optional: bool = False
+    """Omit the entry if the path does not exist on the host."""
+
+
+TextEntry = Annotated[Text, shorthand(main_option("value"), values.TemplateText | Text)]
+DeviceEntry = Annotated[
+    DeviceNode, shorthand(main_option("hostPath"), values.TemplateText | DeviceNode)
+]
+MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), values.TemplateText | Mount)]
+
+
+class Allocate(ConfigModel):
+    """What a container receives with its devices."""
+
+    env: dict[values.EnvName, TextEntry] = Field(default_factory=dict)
+    """Environment variables, by name."""
+    devices: Annotated[tuple[DeviceEntry, ...], AsTuple] | None = None
+    """Device nodes; default: every node of the devices, under its own name."""
+    mounts: Annotated[tuple[MountEntry, ...], AsTuple] = ()
+    """Host paths to mount."""
+    annotations: dict[values.AnnotationKey, TextEntry] = Field(default_factory=dict)
+    """Annotations for the container runtime, by key."""
+    cdi: Annotated[tuple[values.CdiName, ...], AsTuple] = ()
+    """Fully qualified CDI device names."""
+
+    @property
+    def templates(self) -> Iterator[Template]:
+        """All templates but those in names of variables and annotations."""
+        for text in (*self.env.values(), *self.annotations.values()):
+            yield text.value
+        for device in self.devices or ():
+            yield from filter(None, (device.host_path, device.container_path))
+        for mount in self.mounts:
+            yield from filter(None, (mount.host_path, mount.container_path))
+        yield from self.cdi
 
 
 class FileCheck(ConfigModel):
     """A health check by the content of a file."""
 
-    path: TemplateText
+    path: values.PathText
     """The path of the file on the host."""
-    matches: Strings
+    matches: values.ContentGlobs
     """Globs, one of which must match the text of its first 4 KiB without white space around it."""
 
 
@@ -48,7 +114,7 @@ class Probe(ConfigModel):
 
     file: FileCheck | None = None
     """A file whose content must match."""
-    exec: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
+    exec: values.Argv | None = None
     """A command that must exit with status 0."""
 
     @model_validator(mode="after")
@@ -63,33 +129,26 @@ Check = Annotated[
     Annotated[Word, Tag("word")] | Annotated[Probe, Tag("mapping")],
     Discriminator(lambda value: "mapping" if isinstance(value, dict | Probe) else "word"),
 ]
-
-
-def _checks(value: object) -> object:
-    """Return a single check as a list."""
-    return [value] if isinstance(value, str | dict) else value
+Checks = OneOrMore[Check]
 
 
 def _health(value: object) -> object:
-    if isinstance(value, dict) and value and value.keys() <= {"file", "exec"}:
-        return {"checks": [value]}
-    return value if isinstance(value, dict) else {"checks": value}
+    is_check = isinstance(value, dict) and value and value.keys() <= {"file", "exec"}
+    return value if isinstance(value, dict) and not is_check else {"checks": value}
 
 
 class HealthChecks(ConfigModel):
     """Health checks of devices, in addition to their existence."""
 
-    checks: Annotated[
-        tuple[Check, ...], AsTuple, shorthand(_checks, Word | list[Check] | Probe)
-    ] = ()
+    checks: Checks
     """The checks; all must pass."""
-    interval: Duration = 30.0
+    interval: values.Interval = 30.0
     """The time between two rounds of checks."""
-    timeout: Duration = 5.0
+    timeout: values.CheckTime = 5.0
     """The time limit for one round of checks of a device."""
-    failures: Positive = 1
+    failures: values.Positive = 1
     """The number of consecutive failed rounds that make a device unhealthy."""
-    recoveries: Positive = 1
+    recoveries: values.Positive = 1
     """The number of consecutive successful rounds that make it healthy again."""
 
 
@@ -100,13 +159,13 @@ _STEP_TIMEOUT_S: Final = 10.0
 class Step(ConfigModel):
     """A step before a container starts: exactly one of run, mode, waitFor."""
 
-    run: Annotated[tuple[TemplateText, ...], NotEmpty] | None = None
+    run: values.Argv | None = None
     """A command, as a list of arguments."""
-    mode: Mode | None = None
+    mode: values.Mode | None = None
     """The mode to set on the device's nodes, in octal."""
-    wait_for: TemplateText | None = None
+    wait_for: values.PathText | None = None
     """A host path to wait for."""
-    timeout: Duration | None = None
+    timeout: values.StepTime | None = None
     """The time limit of this step, at most 28s; default: 10s."""
     every: Literal["start", "holder"] = "holder"
     """start: at every container start; holder: once per pod that has the device."""
@@ -126,43 +185,50 @@ class Step(ConfigModel):
 class Resource(ConfigModel):
     """An extended resource: where its devices come from and what a container receives."""
 
-    name: ResourceName
+    name: values.ResourceName
     """The extended resource name, such as example.com/serial."""
     sources: Annotated[tuple[SourceEntry, ...], NotEmpty]
     """Where the devices come from."""
-    id: Templates | None = None
+    id: values.Templates | None = None
     """The ID of a device; of a list, the first whose variables all have a value."""
-    group: TemplateText | None = None
+    group: values.TemplateText | None = None
     """The key by which several nodes become one device."""
     allocate: Allocate = Allocate()
     """What a container receives."""
     inject: Literal["deviceSpecs", "cdi"] = "deviceSpecs"
     """How containers get device nodes and mounts: from kubelet, or by a CDI spec."""
-    max_devices: Positive | None = None
+    max_devices: values.Positive | None = None
     """The maximum number of devices; default: 10000 for devices found on the host."""
-    min_devices: Count | None = None
+    min_devices: values.Count | None = None
     """The expected number of devices; default: the most since the file last changed."""
     overlap: Literal["allow", "deny"] = "deny"
     """Whether to offer nodes that an earlier resource also offers."""
-    replicas: Positive = 1
+    replicas: values.Positive = 1
     """How many times each device is advertised."""
-    max_per_container: Positive | None = None
+    max_per_container: values.Positive | None = None
     """The maximum number of shares of one device for a container."""
     prefer: Literal["packed", "spread", "numa", "none"] = "none"
     """Which free devices a container gets; none: kubelet chooses (with replicas: spread)."""
-    topology: TopologyChoice = "auto"
+    topology: values.TopologyChoice = "auto"
     """The NUMA node of the devices: from sysfs (auto), none, or a number."""
-    remove_missing_after: Removal = 300.0
+    remove_missing_after: values.Removal = 300.0
     """How long a vanished device stays in the list as unhealthy."""
-    health: (
-        Annotated[HealthChecks, shorthand(_health, Word | list[Check] | Probe | HealthChecks)]
-        | None
-    ) = None
+    health: Annotated[HealthChecks, shorthand(_health, Checks | HealthChecks)] | None = None
     """Health checks of the devices."""
     pre_start: Annotated[tuple[Step, ...], AsTuple] = ()
     """Steps before a container starts."""
-    node_names: NodeNames | None = None
+    node_names: values.NodeNames | None = None
     """Globs of node names; the resource is served only on these nodes."""
+
+    @field_validator("min_devices")
+    @classmethod
+    def _check_min_devices(cls, least: int | None, info: ValidationInfo) -> int | None:
+        most = info.data.get("max_devices")
+        if least is not None and most is not None and least > most:
+            raise ValueError(
+                f"minDevices {least} is more than maxDevices {most}; some would always be missing"
+            )
+        return least
 
     @property
     def limit(self) -> int | None:

@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
 
 
 class FileKind(Enum):
@@ -32,7 +32,6 @@ class FileState:
 
     Attributes:
         realpath: The host path with links resolved.
-        kind: What it leads to.
         number: A device node's major and minor.
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
@@ -80,12 +79,7 @@ class Hardware:
     grows: bool = False
 
 
-_NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-def no_variables() -> Mapping[str, str]:
-    """Return the variables of most nodes: the same object for all."""
-    return _NO_VARIABLES
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})  # of most nodes
 
 
 @immutable
@@ -94,7 +88,6 @@ class Node:
 
     Attributes:
         path: The host path as matched.
-        state: What is there.
         source: Which source of the resource found it, counted from 0.
         name: The default device ID that the source gives.
         variables: The pattern's named groups.
@@ -107,17 +100,14 @@ class Node:
     state: FileState | None
     source: int
     name: str
-    variables: Mapping[str, str] = field(default_factory=no_variables)
+    variables: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
     role: str | None = None
     hardware: Hardware | None = None
     problem: str | None = None
 
     @property
     def key(self) -> str:
-        """What makes two candidates the same node.
-
-        The resolved path; where there is none, its directory in sysfs, or a token's own name.
-        """
+        """What makes two candidates the same node: the resolved path, or what stands for it."""
         if self.state:
             return self.state.realpath
         return self.hardware.syspath if self.hardware else f"\0{self.name}"
@@ -132,10 +122,9 @@ class Node:
 
 @immutable
 class Checked:
-    """The outcome of one round of a device's health checks.
+    """The outcome of one round of a device's health checks, and when that ended.
 
     Attributes:
-        at: When it ended.
         failure: Why a check failed; ``None`` where none did.
         unknown: What could not be checked, with the setting that would allow it.
     """
@@ -152,15 +141,13 @@ class HostDevice:
     Attributes:
         id: Stable over reboot and replug; without the suffix of a share.
         nodes: Its files in the order of the sources; one, unless sources are grouped.
-        reason: Why it is unhealthy; ``None`` for a healthy one.
+        reason: Why it is unhealthy.
         missing_since: Since when it is no longer found (seconds on the host's clock).
         replaced: It exists but is no longer offered, or under another ID: it has to leave the list.
         remaining: The nodes that are left (`Node.key`) of a device that lacks one or has to go.
         swapped_at: When (on the host's clock) another device node was found in its place.
         legal: Whether what it brings into a container is known to be legal; a scan does not put
             it together again for the same nodes.
-        numa_nodes: The NUMA nodes that it is attached to.
-        checked: The last round of its health checks.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
     """
 
@@ -188,10 +175,7 @@ class HostDevice:
 
     @property
     def numbers(self) -> dict[str, tuple[int, int]]:
-        """The major and minor numbers of its device nodes.
-
-        By their paths; what was found in sysfs by its role and position, as its path may change.
-        """
+        """The major and minor of its device nodes by path, or by what in sysfs does not change."""
         found: dict[str, tuple[int, int]] = {}
         roles: dict[str, int] = {}  # how many nodes of each so far
         for node in self.nodes:
@@ -227,11 +211,10 @@ class Snapshot:
     Attributes:
         devices: By ID, in natural order.
         skipped: What was found but is not offered, of very much the first.
-        skipped_count: How much that is; as of the last full scan where not all is kept.
+        skipped_count: How much that is.
         error: Why a source could not be read; its devices are kept, as unhealthy.
         notes: States that are not failures, such as a directory that does not exist yet.
         why_none: Says why there are no devices, where no failure and nothing skipped explains it.
-            `tuple` where there is nothing to say.
         deferred: First sight (seconds on the host's clock) of nodes that wait, by `Node.key`.
         again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.

@@ -4,19 +4,31 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Final, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from devhost.model.base import ConfigModel, shorthand
-from devhost.model.class_codes import PCI_CLASSES, USB_CLASSES
 from devhost.model.spelling import did_you_mean
-from devhost.model.values import AsTuple, NotEmpty, main_option
+from devhost.model.values import ConfigModel, OneOrMore, Several, main_option, refuses, shorthand
 
 USB_NODE: Final = "usb"
 NO_NODE: Final = "none"
 VFIO_NODE: Final = "vfio"
-_ALONE: Final = (NO_NODE, VFIO_NODE)
+
+
+def _classes(text: str) -> dict[str, str]:
+    return dict(one.split() for one in text.split(", "))
+
+
+# Names of classes, as the beginnings of their numbers: from usb.ids and pci.ids.
+USB_CLASSES: Final = _classes(
+    "audio 01, cdc 02, hid 03, physical 05, image 06, printer 07, storage 08, hub 09, "
+    "cdcdata 0a, smartcard 0b, video 0e, wireless e0, misc ef, application fe, vendor ff"
+)
+PCI_CLASSES: Final = _classes(
+    "storage 01, nvme 010802, sata 0106, network 02, ethernet 0200, infiniband 0207, "
+    "display 03, vga 0300, 3d 0302, multimedia 04, audio 0403, bridge 06, serial 0700, "
+    "usb 0c03, wireless 0d, crypto 10, accelerator 12"
+)
 _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
-_NEAR_PAIR: Final = re.compile(r"(?:0x)?[0-9a-f]{1,4}:(?:0x)?[0-9a-f]{1,4}", re.IGNORECASE)
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Reading them is slow, has effects, or gives no text.
@@ -25,45 +37,27 @@ _REFUSED_ATTRIBUTES: Final = re.compile(
 )
 
 
-def vendor_product(value: object) -> str:
-    """Return a pair of numbers in lower case.
-
-    Raises:
-        ValueError: It is not of that form.
-    """
-    if not isinstance(value, str):
-        raise ValueError(  # noqa: TRY004 (pydantic collects ValueErrors)
-            "should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: 0403:6001, "
-            "or 0403:* for all of a vendor"
-        )
-    text = value.lower()
-    if _PAIR.fullmatch(text):
-        return text
-    if _NEAR_PAIR.fullmatch(text):
-        halves = (half.removeprefix("0x").zfill(4) for half in text.split(":"))
+def vendor_product(text: str) -> str:
+    """Return a pair of numbers in lower case; a `ValueError` if it is of another form."""
+    if not _PAIR.fullmatch(text.lower()):
         raise ValueError(
-            f"{value!r}: four hexadecimal digits on each side, without 0x: {':'.join(halves)}"
+            f"{text!r} should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: "
+            "0403:6001, or 0403:* for all of a vendor"
         )
-    raise ValueError(
-        f"{value!r} should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: "
-        "0403:6001, or 0403:* for all of a vendor"
-    )
+    return text.lower()
 
 
-def _class_of(known: dict[str, str]) -> BeforeValidator:
-    def validate(value: object) -> object:
-        if not isinstance(value, str):
-            raise ValueError("should be a string")  # noqa: TRY004 (as above)
-        text = value.lower()
-        code = known.get(text, text)
+def _class_of(known: dict[str, str]) -> AfterValidator:
+    def code_of(text: str) -> str:
+        code = known.get(text.lower(), text.lower())
         if not _CODE.fullmatch(code):
             raise ValueError(
-                f"unknown class {value!r}{did_you_mean(text, known)} (known: "
+                f"unknown class {text!r}{did_you_mean(text.lower(), known)} (known: "
                 f"{', '.join(known)}; or 2, 4 or 6 hexadecimal digits in quotes)"
             )
         return code
 
-    return shorthand(validate, str)
+    return AfterValidator(code_of)
 
 
 def _node(value: object) -> object:
@@ -77,20 +71,10 @@ def _node(value: object) -> object:
     return {"subsystem": subsystem, **({"name": name} if slash else {})}
 
 
-def _subsystem(value: object) -> object:
-    if isinstance(value, str) and not _SUBSYSTEM.fullmatch(value):
-        raise ValueError(f"{value!r} is not the name of a subsystem, such as tty")
-    return value
-
-
-def _attributes(value: object) -> object:
-    if isinstance(value, dict):
-        for name in value:
-            if not isinstance(name, str):
-                continue
-            if problem := attribute_problem(name):
-                raise ValueError(problem)
-    return value
+def _subsystem_problem(name: str) -> str | None:
+    if _SUBSYSTEM.fullmatch(name):
+        return None
+    return f"{name!r} is not the name of a subsystem, such as tty"
 
 
 def attribute_problem(name: str) -> str | None:
@@ -102,46 +86,10 @@ def attribute_problem(name: str) -> str | None:
     return None
 
 
-def _whole_number(value: object) -> object:
-    if isinstance(value, str):
-        raise ValueError(  # noqa: TRY004 (as above)
-            f"{value!r} should be a whole number without quotes (sysfs writes 10 as 0a)"
-        )
-    return value
-
-
-def _as_list(value: object) -> object:
-    """Return a scalar as a list: a number too, of which the message says how to write it."""
-    return value if isinstance(value, list | tuple | dict) else [value]
-
-
-def _one_or_more(value: object) -> object:
-    return [value] if isinstance(value, dict) else value
-
-
-Globs = Annotated[tuple[str, ...], NotEmpty, shorthand(_as_list, str | list[str])]
-Pairs = Annotated[
-    tuple[Annotated[str, BeforeValidator(vendor_product)], ...],
-    NotEmpty,
-    shorthand(_as_list, str | list[str]),
-]
-UsbClasses = Annotated[
-    tuple[Annotated[str, _class_of(USB_CLASSES)], ...],
-    NotEmpty,
-    shorthand(_as_list, str | list[str]),
-]
-PciClasses = Annotated[
-    tuple[Annotated[str, _class_of(PCI_CLASSES)], ...],
-    NotEmpty,
-    shorthand(_as_list, str | list[str]),
-]
-InterfaceNumbers = Annotated[
-    tuple[Annotated[int, Field(strict=True, ge=0, le=255), shorthand(_whole_number, int)], ...],
-    NotEmpty,
-    shorthand(_as_list, int | list[int]),
-]
-Subsystem = Annotated[str, BeforeValidator(_subsystem)]
-Attributes = Annotated[dict[str, str], BeforeValidator(_attributes)]
+Globs = OneOrMore[str]
+Pairs = OneOrMore[Annotated[str, AfterValidator(vendor_product)]]
+Subsystem = Annotated[str, refuses(_subsystem_problem)]
+Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 
 class NodeChoice(ConfigModel):
@@ -157,14 +105,7 @@ class NodeChoice(ConfigModel):
     """Whether the device is complete without it."""
 
 
-NodeChoices = Annotated[
-    tuple[Annotated[NodeChoice, BeforeValidator(_node)], ...],
-    NotEmpty,
-    shorthand(
-        lambda value: value if isinstance(value, list) else [value],
-        str | NodeChoice | list[str | NodeChoice],
-    ),
-]
+NodeChoices = OneOrMore[Annotated[NodeChoice, shorthand(_node, str | NodeChoice)]]
 
 
 class UsbSelector(ConfigModel):
@@ -180,17 +121,14 @@ class UsbSelector(ConfigModel):
     """Globs of the serial number that the device has."""
     port: Globs | None = None
     """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
-    class_: Annotated[UsbClasses | None, Field(alias="class")] = None
+    class_: Annotated[
+        OneOrMore[Annotated[str, _class_of(USB_CLASSES)]] | None, Field(alias="class")
+    ] = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
-    interface: InterfaceNumbers | None = None
+    interface: OneOrMore[Annotated[int, Field(ge=0, le=255)]] | None = None
     """The numbers of interfaces."""
     driver: Globs | None = None
     """Globs of an interface's driver."""
-
-    @property
-    def selects(self) -> bool:
-        """Whether any option is set."""
-        return any(getattr(self, name) is not None for name in UsbSelector.model_fields)
 
     @property
     def by_interface(self) -> bool:
@@ -198,24 +136,15 @@ class UsbSelector(ConfigModel):
         return not (self.class_ is None and self.interface is None and self.driver is None)
 
 
-def _excluded(value: object) -> object:
-    return [*map(main_option("device"), value if isinstance(value, list) else [value])]
-
-
-_OWN_NODE: Final = (NodeChoice(subsystem=USB_NODE),)
-
-
 class Usb(UsbSelector):
     """Each USB device that matches, with all its nodes, is a device."""
 
-    node: NodeChoices | None = None
-    """Which nodes: subsystems such as tty; usb: the device's own node (default); none."""
+    node: NodeChoices = (NodeChoice(subsystem=USB_NODE),)
+    """Which nodes: subsystems such as tty; usb: the device's own node; none."""
     split: bool = False
     """Whether each node is a device of its own."""
-    exclude: Annotated[
-        tuple[UsbSelector, ...],
-        AsTuple,
-        shorthand(_excluded, str | UsbSelector | list[str | UsbSelector]),
+    exclude: Several[
+        Annotated[UsbSelector, shorthand(main_option("device"), str | UsbSelector)]
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
@@ -223,18 +152,10 @@ class Usb(UsbSelector):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.selects:
-            raise ValueError(
-                "selects every USB device: say which, by device, class or any other option"
-            )
+        _check_selected(self, UsbSelector, "USB device")
         _check_exclude(self.exclude)
-        _check_nodes(self.nodes, VFIO_NODE, "pci", split=self.split)
+        _check_nodes(self.node, VFIO_NODE, "pci", split=self.split)
         return self
-
-    @property
-    def nodes(self) -> tuple[NodeChoice, ...]:
-        """Which nodes."""
-        return _OWN_NODE if self.node is None else self.node
 
 
 class PciSelector(ConfigModel):
@@ -244,7 +165,9 @@ class PciSelector(ConfigModel):
     """`vendor:device` as lspci -nn prints it, in hexadecimal; `*` for any."""
     subsystem: Pairs | None = None
     """`vendor:device` of the subsystem."""
-    class_: Annotated[PciClasses | None, Field(alias="class")] = None
+    class_: Annotated[
+        OneOrMore[Annotated[str, _class_of(PCI_CLASSES)]] | None, Field(alias="class")
+    ] = None
     """The class: a name, or 2, 4 or 6 hexadecimal digits."""
     driver: Globs | None = None
     """Globs of its driver; none: it has none."""
@@ -253,23 +176,16 @@ class PciSelector(ConfigModel):
     pf: Globs | None = None
     """Only virtual functions: globs of the address or network interface of the physical one."""
 
-    @property
-    def selects(self) -> bool:
-        """Whether any option is set."""
-        return any(getattr(self, name) is not None for name in PciSelector.model_fields)
-
 
 class Pci(PciSelector):
     """Each PCI function that matches, with all its nodes, is a device."""
 
-    node: NodeChoices | None = None
+    node: NodeChoices
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
     split: bool = False
     """Whether each node is a device of its own."""
-    exclude: Annotated[
-        tuple[PciSelector, ...],
-        AsTuple,
-        shorthand(_excluded, str | PciSelector | list[str | PciSelector]),
+    exclude: Several[
+        Annotated[PciSelector, shorthand(main_option("device"), str | PciSelector)]
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
@@ -277,27 +193,13 @@ class Pci(PciSelector):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.node is None:
-            raise ValueError("needs node: a subsystem such as drm or nvme, vfio, or none")
-        if not self.selects:
-            raise ValueError(
-                "selects every PCI function: say which, by device, class or any other option"
-            )
+        _check_selected(self, PciSelector, "PCI function")
         _check_exclude(self.exclude)
         _check_nodes(self.node, USB_NODE, "usb", split=self.split)
         return self
 
-    @property
-    def nodes(self) -> tuple[NodeChoice, ...]:
-        """Which nodes."""
-        return self.node or ()  # there are some: else it is not valid
 
-
-class ParentSelector(ConfigModel):
-    """What a device above another one has to be."""
-
-    subsystem: Globs | None = None
-    """Globs of its subsystem."""
+class _Facts(ConfigModel):
     name: Globs | None = None
     """Globs of the kernel's name."""
     driver: Globs | None = None
@@ -308,22 +210,19 @@ class ParentSelector(ConfigModel):
     """Key of its uevent file: a glob of the value."""
 
 
-class SysfsSelector(ConfigModel):
+class ParentSelector(_Facts):
+    """What a device above another one has to be."""
+
+    subsystem: Globs | None = None
+    """Globs of its subsystem."""
+
+
+class SysfsSelector(_Facts):
     """What a device of a subsystem has to be: all options match, of a list one."""
 
-    name: Globs | None = None
-    """Globs of the kernel's name."""
     driver: Globs | None = None
     """Globs of its driver, or of the nearest driver above it if it has none."""
-    attr: Attributes = Field(default_factory=dict)
-    """File of its directory: a glob of what it holds."""
-    uevent: dict[str, str] = Field(default_factory=dict)
-    """Key of its uevent file: a glob of the value."""
-    parent: Annotated[
-        tuple[ParentSelector, ...],
-        AsTuple,
-        shorthand(_one_or_more, ParentSelector | list[ParentSelector]),
-    ] = ()
+    parent: Several[ParentSelector] = ()
     """What one device above it has to be; of a list, each by some device above."""
 
 
@@ -332,11 +231,7 @@ class Sysfs(SysfsSelector):
 
     subsystem: Subsystem
     """A class or a bus, such as tpmrm."""
-    exclude: Annotated[
-        tuple[SysfsSelector, ...],
-        AsTuple,
-        shorthand(_one_or_more, SysfsSelector | list[SysfsSelector]),
-    ] = ()
+    exclude: Several[SysfsSelector] = ()
     """What is not offered: options as above."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
@@ -345,6 +240,11 @@ class Sysfs(SysfsSelector):
     def _check(self) -> Self:
         _check_exclude(self.exclude)
         return self
+
+
+def _check_selected(kind: ConfigModel, options: type[ConfigModel], what: str) -> None:
+    if all(getattr(kind, name) is None for name in options.model_fields):
+        raise ValueError(f"selects every {what}: say which, by device, class or any other option")
 
 
 def _check_exclude(selectors: Iterable[UsbSelector | PciSelector | SysfsSelector]) -> None:
@@ -356,11 +256,8 @@ def _check_nodes(choices: tuple[NodeChoice, ...], foreign: str, other: str, *, s
     subsystems = [choice.subsystem for choice in choices]
     if foreign in subsystems:
         raise ValueError(f"node: {foreign} is there only in {other}")
-    for one in _ALONE:
+    for one in (NO_NODE, VFIO_NODE):
         if one in subsystems and len(subsystems) > 1:
             raise ValueError(f"node: {one} stands alone")
     if split and subsystems in ([USB_NODE], [NO_NODE], [VFIO_NODE]):
-        raise ValueError(
-            "split makes each node a device of its own, and node gives one at most: leave one of "
-            "them out"
-        )
+        raise ValueError(f"split makes each node a device: {subsystems[0]} gives one at most")

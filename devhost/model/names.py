@@ -1,8 +1,7 @@
-"""The name rules of Kubernetes, the container runtimes and CDI; device IDs and their order; pure.
+"""The name rules of Kubernetes, the container runtimes and CDI; device IDs and their order.
 
 Every ``*_problem`` function returns ``None`` for a valid value, else what is wrong and what would
-be right. Kubelet checks only resource names; other invalid values would be noticed only when a
-container does not start.
+be right. Kubelet checks only resource names.
 """
 
 import functools
@@ -11,24 +10,18 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-# An extended resource name as a pattern (ECMA and Python alike), for the JSON Schema and
-# for `resource_name_problem`: k8s.io/kubernetes v1.37.1 pkg/apis/core/v1/helper/helpers.go.
-RESOURCE_NAME_PATTERN: Final = (
-    r"^(?!.*kubernetes\.io/)(?!requests\.)(?=[^/]{1,244}/)"
-    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-    r"/(?=[^/]{1,63}$)([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
-)
-_RESOURCE_NAME: Final = re.compile(RESOURCE_NAME_PATTERN.replace("$", r"\Z"))
-_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_SUFFIX: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_PREFIX: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_SUFFIX: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _PREFIX_MAX: Final = 244  # 253, less the "requests." that quota puts in front
 _SUFFIX_MAX: Final = 63
-
-
+# An extended resource name (k8s.io/kubernetes v1.37.1 pkg/apis/core/v1/helper/helpers.go).
+RESOURCE_NAME_PATTERN: Final = (
+    rf"^(?!.*kubernetes\.io/)(?!requests\.)(?=[^/]{{1,{_PREFIX_MAX}}}/){_PREFIX}"
+    rf"/(?=[^/]{{1,{_SUFFIX_MAX}}}$){_SUFFIX}$"
+)
+_RESOURCE_NAME: Final = re.compile(RESOURCE_NAME_PATTERN.replace("$", r"\Z"))
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ANNOTATION_NAME: Final = _SUFFIX
-# The last ones are those that `runc features` and `crun features` themselves call unsafe
-# (potentiallyUnsafeConfigAnnotations).
+# The last ones are those that `runc features` and `crun features` call unsafe.
 _RESERVED_ANNOTATIONS: Final = (
     "cdi.k8s.io/",
     "io.kubernetes.",
@@ -38,7 +31,6 @@ _RESERVED_ANNOTATIONS: Final = (
     "org.criu.",
     "module.wasm.image/",
 )
-_RESERVED_ANNOTATION: Final = "bundle"
 # tags.cncf.io/container-device-interface v1.0.1, pkg/parser.
 _CDI_NAME: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -54,41 +46,26 @@ _BLANK: Final = re.compile(
 )
 _UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
-DEVICE_ID_MAX: Final = 63
+DEVICE_ID_MAX: Final = 63  # of the device plugin API (v1beta1/api.proto); kubelet does not check it
 # A number, or a PCI address, which is hexadecimal.
 _NUMBERS: Final = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+)")
 _ID_HASH_LENGTH: Final = 10
+_SHARE: Final = "::"
 
 
 def resource_name_problem(name: str) -> str | None:
-    """Check an extended resource name by kubelet's own rules.
-
-    Source: IsExtendedResourceName, k8s.io/kubernetes v1.37.1
-    pkg/apis/core/v1/helper/helpers.go.
-    """
+    """Check an extended resource name by kubelet's own rules."""
     if _RESOURCE_NAME.match(name):
         return None
     prefix, slash, suffix = name.partition("/")
     if not slash or not prefix:
         return f"{name!r} has no domain; write example.com/{suffix or prefix or 'name'}"
-    if "/" in suffix:
-        return f"{name!r} has more than one '/'; a resource name is domain/name"
-    if "kubernetes.io/" in name:
-        return f"{name!r} is in the reserved kubernetes.io domain; use a domain of your own"
-    if name.startswith("requests."):
-        return f"{name!r} begins with 'requests.', which is reserved for quota"
-    if len(prefix) > _PREFIX_MAX:
-        return f"the domain has {len(prefix)} characters; at most {_PREFIX_MAX} are allowed"
-    if not _PREFIX.fullmatch(prefix):
-        return (
-            f"the domain {prefix!r} must be lower-case letters, digits, '-' and '.', "
-            "with a letter or digit at each end of every part"
-        )
-    if len(suffix) > _SUFFIX_MAX:
-        return f"the name after '/' has {len(suffix)} characters; at most {_SUFFIX_MAX} are allowed"
+    if "kubernetes.io/" in name or name.startswith("requests."):
+        return f"{name!r} is in a domain that is reserved; use one of your own"
     return (
-        f"the name {suffix!r} after '/' must be letters, digits, '-', '_' and '.', "
-        "with a letter or digit at each end"
+        f"{name!r} should be domain/name: a domain of at most {_PREFIX_MAX} lower-case letters, "
+        f"digits, '-' and '.', and a name of at most {_SUFFIX_MAX} letters, digits, '-', '_' and "
+        "'.'; each part begins and ends with a letter or digit"
     )
 
 
@@ -107,15 +84,12 @@ def env_name_problem(name: str) -> str | None:
 
 def annotation_key_problem(key: str) -> str | None:
     """Check an annotation's key, and refuse those that control the runtime."""
-    for reserved in _RESERVED_ANNOTATIONS:
-        if key.startswith(reserved):
-            return f"{key!r}: {reserved!r} annotations control the runtime and are not allowed"
-    if key == _RESERVED_ANNOTATION:
-        return f"{key!r}: this annotation controls the runtime and is not allowed"
+    if key.startswith(_RESERVED_ANNOTATIONS) or key == "bundle":
+        return f"{key!r}: such annotations control the runtime and are not allowed"
     prefix, slash, name = key.rpartition("/")
-    if slash and not _PREFIX.fullmatch(prefix):
+    if slash and not re.fullmatch(_PREFIX, prefix):
         return f"{key!r}: the part before '/' must be a domain in lower case"
-    if len(name) > _SUFFIX_MAX or not _ANNOTATION_NAME.fullmatch(name):
+    if len(name) > _SUFFIX_MAX or not re.fullmatch(_SUFFIX, name):
         return (
             f"{key!r} is not an annotation key: [domain/]name, with a name of at most 63 characters"
         )
@@ -140,21 +114,11 @@ def path_problem(path: str) -> str | None:
     return text_problem(path)
 
 
-def is_plain(text: str) -> bool:
-    """Whether a string is printable ASCII, as nearly all are; a fast check."""
-    return text.isascii() and text.isprintable()
-
-
 def text_problem(text: str) -> str | None:
     """Check a string for what environment variables, paths and annotations cannot contain."""
-    if is_plain(text):
-        return None
-    found = _UNFIT.search(text)
-    if found is None:
-        return None
-    if found[0] >= "\ud800":
-        return f"{text!r} is not UTF-8"
-    return f"{text!r} contains the control character {found[0]!r}"
+    if found := _UNFIT.search(text):
+        return f"{text!r} contains {found[0]!r}, a control character or no UTF-8"
+    return None
 
 
 def id_problem(device_id: str) -> str | None:
@@ -163,25 +127,18 @@ def id_problem(device_id: str) -> str | None:
         return "a device ID must not be empty"
     if "::" in device_id:
         return "a device ID must not contain '::', which is reserved for shares"
-    hidden = None if is_plain(device_id) else next(filter(_is_hidden, device_id), None)
-    if hidden is not None:
+    if printable(device_id) != device_id:
+        hidden = next(filter(_is_hidden, device_id))
         return f"a device ID must not contain {hidden!a}, which cannot be seen"
     return None
 
 
 def device_id(name: str) -> str:
-    """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash.
-
-    The limit of 63 is from the device plugin API (k8s.io/kubelet v0.37.0
-    pkg/apis/deviceplugin/v1beta1/api.proto); kubelet does not enforce it.
-    """
+    """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash."""
     if len(name) <= DEVICE_ID_MAX:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_HASH_LENGTH]
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
-
-
-_SHARE: Final = "::"
 
 
 def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
@@ -198,14 +155,11 @@ def without_share(advertised_id: str) -> str:
 
 def distinct(advertised_ids: Iterable[str]) -> set[str]:
     """Return the distinct device IDs behind advertised ones."""
-    return {without_share(advertised_id) for advertised_id in advertised_ids}
-
-
-NaturalKey = tuple[str | tuple[int, str], ...]
+    return {without_share(one) for one in advertised_ids}
 
 
 @functools.lru_cache(maxsize=512)  # a scan sorts the same few names several times
-def natural_key(text: str) -> NaturalKey:
+def natural_key(text: str) -> tuple[str | tuple[int, str], ...]:
     """Return a sort key by which ``c9`` comes before ``c10``, and ``02:00.0`` before ``1f.3``."""
     parts: list[str | tuple[int, str]] = [*_NUMBERS.split(text)]  # texts and digits in turn
     for place in range(1, len(parts), 2):
@@ -225,7 +179,7 @@ def _is_hidden(character: str) -> bool:
 
 def printable(text: str) -> str:
     """Return a string with everything escaped that a terminal or UTF-8 stream cannot show."""
-    if is_plain(text):
+    if text.isascii() and text.isprintable():  # as nearly all are
         return text
     escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(ascii(one)[1:-1] if _is_hidden(one) else one for one in escaped)

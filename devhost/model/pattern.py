@@ -1,20 +1,43 @@
-"""Patterns: RE2 regular expressions, which take linear time, so that none can block the process."""
+"""Patterns, which are RE2 regular expressions as these take linear time, and globs.
 
+A glob that looks like a regular expression, or like the form of another tool, would match nothing:
+such a mistake is explained, as are those that are not valid.
+"""
+
+import fnmatch
 import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-_BOUND_MAX: Final = 64  # bytes
 LENGTH_MAX: Final = 1000  # compiling a pattern may take far more memory than its length
+_GLOB_MAX: Final = 1000  # Python takes quadratic time for a glob
+# A path glob reads the same directories again for each part, and for each '**'.
+_PARTS_MAX: Final = 100
+_ANY_DEPTHS_MAX: Final = 3
 
-# What may contain "(?P<name>" literally, and the start of a named group.
-_GROUPS: Final = re.compile(
-    r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^]\\])*\]|\(\?P?<([^>]*)>", re.DOTALL
+NO_REGEX: Final = "a glob, not a regular expression"
+_GROUP: Final = re.compile(r"\(\?P?<(\w+)>")
+# A set of characters as `fnmatch` reads it, or an unclosed '['.
+_SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
+_VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}")
+_BRACES: Final = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
+# What is special in regular expressions only; sets have been replaced by '[]'. udev writes a space
+# in a label as '\x20', so not every backslash counts.
+_REGEX: Final = re.compile(
+    r"(?:\[\]|[).])(?:[+]|\{[0-9]+,?[0-9]*\})|\\[dwsDWS.*?+(\[{]|\((?:[^()|]*\||\?)"
+    r"|(?<=[-_])\.[*+]|\A\^|\$\Z|\|"
 )
-
-_PARENTHESES: Final = re.compile(rf"{_GROUPS.pattern}|[()]", re.DOTALL)
+# The same in the text of a file, where some of it is likely to be meant so.
+_REGEX_OF_TEXT: Final = re.compile(
+    r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
+)
+# docker's form of a device or mount: docs.docker.com/reference/cli/docker/container/run
+_DOCKER: Final = re.compile(
+    r"(?P<host>(?:/|\$\{)[^:]*):"
+    r"(?:(?:/|\$\{(?:real)?path\})[^:]*(?::[A-Za-z,]+)?|[rwm]+|ro)"
+)
 
 
 class PatternError(ValueError):
@@ -22,9 +45,9 @@ class PatternError(ValueError):
 
 
 @lru_cache(maxsize=4096)
-def _compiled_or_problem(text: str) -> Any:
+def _compiled(text: str) -> Any:
     if len(text) > LENGTH_MAX:
-        return PatternError(
+        raise PatternError(
             f"pattern of {len(text)} characters; at most {LENGTH_MAX} are allowed, "
             "split it into several patterns"
         )
@@ -36,29 +59,17 @@ def _compiled_or_problem(text: str) -> Any:
     try:
         compiled = re2.compile(text, options=options)
     except re2.error as error:
-        return PatternError(_explain(text, error))
+        raise PatternError(_explain(text, error)) from None
     except UnicodeEncodeError:
-        return PatternError(f"{text!r} is not UTF-8")
-    names = Counter(match[1] for match in _GROUPS.finditer(text) if match[1] is not None)
-    for name, count in names.items():
+        raise PatternError(f"{text!r} is not UTF-8") from None
+    for name, count in Counter(_GROUP.findall(text)).items():
         if count > 1 and name in compiled.groupindex:
-            return PatternError(f"{text!r} has several groups named {name!r}; rename them")
-    return compiled
-
-
-def _compiled(text: str) -> Any:
-    compiled = _compiled_or_problem(text)
-    if isinstance(compiled, PatternError):
-        raise PatternError(str(compiled))
+            raise PatternError(f"{text!r} has several groups named {name!r}; rename them")
     return compiled
 
 
 def group_names(text: str) -> tuple[str, ...]:
-    """Return the names of the pattern's groups, in order.
-
-    Raises:
-        PatternError: ``text`` is not a valid pattern.
-    """
+    """Return the names of a pattern's groups, in order; a `PatternError` if it is not valid."""
     names: Mapping[str, int] = _compiled(text).groupindex
     return tuple(sorted(names, key=lambda name: names[name]))
 
@@ -83,32 +94,6 @@ def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     return {name: value for name, value in match.groupdict().items() if value is not None}
 
 
-def bounds(text: str) -> tuple[bytes, bytes]:
-    """Return the least and the greatest text, in UTF-8, that a pattern may match as a whole."""
-    import re2  # noqa: PLC0415 (as above)
-
-    try:
-        least, greatest = _compiled(text).possiblematchrange(_BOUND_MAX)
-    except re2.error:  # it can be anything
-        return b"", b"\xff"
-    return least, greatest
-
-
-def may_begin_with(text: str, group: str, character: str) -> bool:
-    """Whether the value of a named group may begin with a character."""
-    start, depth = -1, 0
-    for match in _PARENTHESES.finditer(text):
-        if start < 0 and match[1] == group:
-            start, depth = match.end(), 1
-        elif start >= 0:
-            depth += (match[0][0] == "(") - (match[0] == ")")
-            if not depth:
-                least, greatest = bounds(text[start : match.start()])
-                first = character.encode()
-                return least[:1] <= first <= greatest[:1]
-    return True
-
-
 def _explain(text: str, error: Exception) -> str:
     reason = error.args[0] if error.args else "not a pattern"
     if isinstance(reason, bytes):
@@ -120,3 +105,89 @@ def _explain(text: str, error: Exception) -> str:
     elif any(look in text for look in ("(?=", "(?!", "(?<=", "(?<!")):
         hint = "; RE2 has no lookaround, use `exclude` for what must not match"
     return f"{text!r} is not an RE2 pattern: {reason}{hint}"
+
+
+def glob_matches(text: str, path: str) -> bool:
+    """Whether a glob of whole paths matches one."""
+    parts, names = text.split("/"), path.split("/")
+    if "**" in parts:
+        return fnmatch.fnmatchcase(path, text)
+    return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
+
+
+def length_problem(text: str) -> str | None:
+    """Refuse a long glob."""
+    if len(text) > _GLOB_MAX:
+        return f"glob of {len(text)} characters; at most {_GLOB_MAX} are allowed"
+    return None
+
+
+def glob_problem(text: str) -> str | None:
+    """Explain what is not valid in a glob, or surely not meant as one."""
+    if problem := length_problem(text):
+        return problem
+    for found in _SET.finditer(text):
+        if found[0] == "[":
+            return "unclosed '['; write '[[]' for the character itself"
+        if found[0].startswith("[^"):
+            return f"a glob negates a set with '!'; write [!{found[0][2:]}"
+    if docker := _DOCKER.fullmatch(text):
+        return f"looks like docker's HOST:CONTAINER:MODE; write {docker['host']}"
+    if re.search(r"[, ]\s*/", text):
+        return "more than one path; write each as an item of a list"
+    return variable_problem(text) or _regex_problem(text) or _braces_problem(text)
+
+
+def path_glob_problem(text: str) -> str | None:
+    """Explain a glob of paths; also refuse one that reads the same directories many times."""
+    if problem := glob_problem(text):
+        return problem
+    parts = text.split("/")
+    if len(parts) > _PARTS_MAX:
+        return f"path of {len(parts)} parts; at most {_PARTS_MAX} are allowed"
+    deep = parts.count("**") > _ANY_DEPTHS_MAX
+    return f"more than {_ANY_DEPTHS_MAX} '**' in the path" if deep else None
+
+
+def directory_problem(path: str) -> str | None:
+    """Explain that the path of a directory cannot be a glob or contain a variable."""
+    if any(character in path for character in "*?["):
+        return f"a directory cannot be a glob; write the source as {path.rstrip('/')}/*"
+    return variable_problem(path) or _braces_problem(path)
+
+
+def dev_problem(text: str) -> str | None:
+    """Explain what a pattern for the path below /dev cannot be."""
+    if text.startswith("/"):
+        return "a dev pattern matches the path below /dev; remove the leading '/dev/'"
+    return variable_problem(text)
+
+
+def variable_problem(text: str) -> str | None:
+    """Explain that a source cannot contain variables."""
+    if _VARIABLE.search(text):
+        return "variables are not expanded in sources; write the name on the host"
+    return None
+
+
+def _regex_problem(text: str) -> str | None:
+    return NO_REGEX if _REGEX.search(_SET.sub("[]", text)) else None
+
+
+def _braces_problem(text: str) -> str | None:
+    found = _BRACES.search(_SET.sub("[]", text))  # '[{]' is the character itself
+    return "braces are not expanded; list each path instead" if found else None
+
+
+def docker_problem(text: str, last: str) -> str | None:
+    """Explain how to write a device or mount that is in docker's form, with its last option."""
+    if not _DOCKER.fullmatch(text):
+        return None
+    entry = f"{{hostPath: …, containerPath: …, {last}: …}}"
+    return f"looks like docker's HOST:CONTAINER:MODE; write {entry}"
+
+
+def content_mistake(text: str) -> str | None:
+    """Explain a glob for the content of a file that looks like a regular expression."""
+    found = _REGEX_OF_TEXT.search(_SET.sub("[]", text))
+    return found and f"{NO_REGEX}: '{found[0]}' matches only itself"

@@ -1,23 +1,12 @@
 """Sources of devices: one class for each kind."""
 
-import re
 from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from devhost.model.base import ConfigModel, shorthand
+from devhost.model import values
 from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb
-from devhost.model.values import (
-    SHARES_MAX,
-    AsTuple,
-    Count,
-    FileTypes,
-    HostPath,
-    PathList,
-    Paths,
-    Strings,
-    main_option,
-)
+from devhost.model.values import ConfigModel, main_option, shorthand
 
 
 def _static(value: object) -> object:
@@ -29,15 +18,15 @@ def _static(value: object) -> object:
 class Directory(ConfigModel):
     """Each entry of a directory is a device."""
 
-    path: HostPath
+    path: values.DirectoryPath
     """The path of the directory on the host."""
     recursive: bool = False
     """Include subdirectories; the ID of a device is then the path below the directory."""
-    types: FileTypes = ("file",)
+    types: values.FileTypes = ("file",)
     """The file types that count as devices; links are resolved."""
-    include: Strings | None = None
+    include: values.NameGlobs | None = None
     """Globs; only names that match one of them."""
-    exclude: Strings = ()
+    exclude: values.NameGlobs = ()
     """Globs; no names that match one of them."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
@@ -46,11 +35,11 @@ class Directory(ConfigModel):
 class Glob(ConfigModel):
     """Each path that matches is a device."""
 
-    paths: Paths
+    paths: values.PathGlobs
     """Globs of host paths; `**` matches any directories."""
-    exclude: Strings = ()
+    exclude: values.NameGlobs = ()
     """Globs of whole paths, or of names if they contain no '/'."""
-    types: FileTypes | None = None
+    types: values.FileTypes | None = None
     """The file types that count as devices; links are resolved. Default: all but directories."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
@@ -59,11 +48,11 @@ class Glob(ConfigModel):
 class Dev(ConfigModel):
     """Each device node whose path below /dev matches is a device."""
 
-    pattern: str
+    pattern: values.DevPattern
     """An RE2 pattern for the whole path below /dev; named groups become variables."""
-    exclude: Strings = ()
+    exclude: values.NameGlobs = ()
     """Globs of whole paths below /dev, or of names if they contain no '/'."""
-    types: FileTypes = ("char", "block")
+    types: values.FileTypes = ("char", "block")
     """The file types that count as devices; links are resolved."""
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
@@ -72,9 +61,9 @@ class Dev(ConfigModel):
 class Static(ConfigModel):
     """Tokens: devices without anything on the host."""
 
-    count: Count | None = None
+    count: values.Count | None = None
     """The number of devices; their IDs are 0, 1, and so on."""
-    ids: Annotated[tuple[str, ...], AsTuple] | None = None
+    ids: values.DeviceIds | None = None
     """The IDs of the devices."""
 
     @model_validator(mode="after")
@@ -86,26 +75,23 @@ class Static(ConfigModel):
 
 Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
 KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
-_NEAR_SOURCE: Final = re.compile(r"(?P<kind>\w+)(?=[ :])(?P<colon>:?+)(?P<spaces> *+)(?=\S)")
+_PREFIXES: Final = ("usb", "pci", "attr")  # of variables that these sources give
 
 
 class Source(ConfigModel):
     """A source of devices: exactly one kind, and the options of its node."""
 
-    directory: Annotated[Directory, shorthand(main_option("path"), HostPath | Directory)] | None = (
-        None
-    )
+    directory: (
+        Annotated[Directory, shorthand(main_option("path"), values.DirectoryPath | Directory)]
+        | None
+    ) = None
     """The entries of a directory."""
-    glob: Annotated[Glob, shorthand(main_option("paths"), HostPath | PathList | Glob)] | None = None
+    glob: Annotated[Glob, shorthand(main_option("paths"), values.PathGlobs | Glob)] | None = None
     """The paths that match."""
     dev: Annotated[Dev, shorthand(main_option("pattern"), str | Dev)] | None = None
     """The device nodes below /dev that match."""
     static: (
-        Annotated[
-            Static,
-            shorthand(_static, Annotated[int, Field(ge=0, le=SHARES_MAX)] | list[str] | Static),
-        ]
-        | None
+        Annotated[Static, shorthand(_static, values.Count | values.DeviceIds | Static)] | None
     ) = None
     """Tokens, without anything on the host."""
     usb: Annotated[Usb, shorthand(main_option("device"), str | list[str] | Usb)] | None = None
@@ -114,7 +100,7 @@ class Source(ConfigModel):
     """The PCI functions that match."""
     sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), str | Sysfs)] | None = None
     """The devices of a subsystem that match."""
-    role: Annotated[str | None, Field(alias="as")] = None
+    role: Annotated[values.Role | None, Field(alias="as")] = None
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
     """Whether devices with several nodes are complete without this one."""
@@ -125,12 +111,18 @@ class Source(ConfigModel):
         if len(named) != 1:
             found = f", not {' and '.join(named)}" if named else ""
             raise ValueError(f"needs exactly one of {', '.join(KINDS)}{found}")
+        if self.role in _PREFIXES and isinstance(self.kind, Usb | Pci | Sysfs):
+            reserved = ", ".join(_PREFIXES)
+            raise ValueError(f"as: {reserved} are names of variables already; choose another")
+        if self.role is not None and isinstance(self.kind, Usb | Pci) and len(self.kind.node) > 1:
+            first = self.kind.node[0].subsystem
+            raise ValueError(f"'as' names one node, and there are several: ${{{first}.path}}, …")
         return self
 
     @property
     def is_vfio(self) -> bool:
         """Whether its nodes are those of IOMMU groups."""
-        choices = self.pci.nodes if self.pci is not None else ()
+        choices = self.pci.node if self.pci is not None else ()
         return any(choice.subsystem == VFIO_NODE for choice in choices)
 
     @property
@@ -139,7 +131,7 @@ class Source(ConfigModel):
         if self.role is not None:
             return (self.role,)
         match self.kind:
-            case Usb(nodes=choices) | Pci(nodes=choices):
+            case Usb(node=choices) | Pci(node=choices):
                 return tuple(choice.subsystem for choice in choices)
             case Sysfs(subsystem=subsystem):
                 return (subsystem,)
@@ -157,25 +149,17 @@ class Source(ConfigModel):
     def finds_links(self) -> bool:
         """Whether it finds links, judging by the names that udev gives their directories."""
         match self.kind:
-            case Directory(path=path):
-                return "/by-" in path
+            case Directory(path=text) | Dev(pattern=text):
+                return "/by-" in text
             case Glob(paths=paths):
                 return any("/by-" in path for path in paths)
-            case Dev(pattern=text):
-                return "/by-" in text
-            case _:
-                return False
+        return False
 
 
 def _source(value: object) -> object:
     if isinstance(value, str):
         if value.startswith("/"):
             return {"glob": value}
-        if (near := _NEAR_SOURCE.match(value)) and near["kind"] in KINDS:
-            hint = f"missing ':' after '{near['kind']}'"
-            if near["colon"]:
-                hint = "remove the quotes" if near["spaces"] else f"missing space after '{near[0]}'"
-            raise ValueError(f"{value!r} is not a source; {hint}")
         raise ValueError(
             f"{value!r} is not a source; write a path that begins with '/', or the kind of source, "
             "such as 'dev: kvm'"
@@ -183,4 +167,4 @@ def _source(value: object) -> object:
     return value
 
 
-SourceEntry = Annotated[Source, shorthand(_source, HostPath | Source)]
+SourceEntry = Annotated[Source, shorthand(_source, values.PathGlob | Source)]

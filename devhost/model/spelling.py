@@ -23,11 +23,9 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the closest word, or an empty string if none is so much alike, from 0 to 1."""
-    words = list(words)
-    if len(word) > _HINT_LENGTH_MAX or len(words) > _HINT_WORDS_MAX:
+    lower = {other.lower(): other for other in words if len(other) <= _HINT_LENGTH_MAX}
+    if len(word) > _HINT_LENGTH_MAX or len(lower) > _HINT_WORDS_MAX:
         return ""
-    words = [other for other in words if len(other) <= _HINT_LENGTH_MAX]
-    lower = {other.lower(): other for other in words}
     near = difflib.get_close_matches(word.lower(), lower, 1, cutoff)
     return lower[near[0]] if near else ""
 

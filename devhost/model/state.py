@@ -1,31 +1,27 @@
 """The states of a resource, for logs, status and probes."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
+
+HeldBy = Mapping[str, frozenset[str]]
+"""Device IDs with the pods (``namespace/name``) that hold them."""
 
 
 class State(StrEnum):
     """The state of a resource."""
 
-    PENDING = "Pending"
-    """Not started yet."""
-    DISCOVERING = "Discovering"
-    """The first scan is running; nothing is served yet."""
-    SERVING = "Serving"
-    """Its socket is served, and the registration is running."""
-    REGISTERED = "Registered"
-    """Registered with kubelet, with an open stream."""
-    WAITING = "Waiting"
-    """Waiting for kubelet, or while another instance serves the resource."""
-    BACKING_OFF = "BackingOff"
-    """Failed; a retry follows."""
-    DRAINING = "Draining"
-    """Removed from the configuration; its devices are leaving kubelet's list."""
-    STOPPED = "Stopped"
-    """Ended."""
+    PENDING = "Pending"  # not started yet
+    DISCOVERING = "Discovering"  # the first scan is running; nothing is served yet
+    SERVING = "Serving"  # its socket is served, and the registration is running
+    REGISTERED = "Registered"  # registered with kubelet, with an open stream
+    WAITING = "Waiting"  # waiting for kubelet, or while another instance serves the resource
+    BACKING_OFF = "BackingOff"  # failed; a retry follows
+    DRAINING = "Draining"  # removed from the configuration; its devices are leaving kubelet's list
+    STOPPED = "Stopped"  # ended
 
 
 @immutable
@@ -35,3 +31,14 @@ class Status:
     state: State = State.PENDING
     reason: str | None = None
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@immutable
+class Published:
+    """How many IDs a backend lists, and to how many connections; what is amiss with the list."""
+
+    listed: int
+    healthy: int
+    streams: int
+    lists_sent: int
+    warnings: tuple[str, ...] = ()

@@ -1,32 +1,28 @@
-"""Templates: ``${name}`` and nothing else, parsed at load, rendered without IO.
+"""Templates: ``${name}`` and nothing else.
 
-The grammar is that of Python's `string.Template` with the braces required. Any other ``$``
-is an error. There are no expressions: a template that parses can only fail because a variable
-has no value.
+The grammar is that of Python's `string.Template` with the braces required. A template that parses
+can only fail because a variable has no value.
 """
 
+import itertools
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
 
 # The same grammar as one pattern, for the JSON Schema.
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
-
-# The variable that is meant by '$(a)', '${ a }', '${{a}}' or '${a:-b}'.
 _VARIABLES_MAX: Final = 1000  # a value may be as long as a path, and is put in for each
+# The variable that is meant by '$(a)', '${ a }', '${{a}}' or '${a:-b}'.
+_WORD: Final = re.compile("[A-Za-z0-9_]+")
 _MEANT: Final = re.compile(r"(?:[{ ]+|\((?=[\w.]+\)))(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
 class TemplateError(ValueError):
-    """A string that is not a valid template.
-
-    Attributes:
-        offset: The position in the string, counted from 0.
-    """
+    """A string that is not a valid template, and where it is not."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -34,11 +30,7 @@ class TemplateError(ValueError):
 
 
 class MissingVariableError(LookupError):
-    """A variable of the template has no value.
-
-    Attributes:
-        name: The variable's name.
-    """
+    """A variable of the template has no value."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"${{{name}}} has no value")
@@ -61,27 +53,15 @@ class Variable:
 TemplatePart = str | Variable
 
 
-_NO_NAMES: Final[frozenset[str]] = frozenset()
-
-
 @immutable
 class Template:
-    """A parsed template.
-
-    Attributes:
-        parts: Literals and variables in order; no two literals are adjacent.
-    """
+    """A parsed template: literals and variables in order; no two literals are adjacent."""
 
     parts: tuple[TemplatePart, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse ``text``.
-
-        Raises:
-            TemplateError: It contains a ``$`` that is not part of ``${name}`` or ``$$``, or very
-                many variables.
-        """
+        """Parse a text; a `TemplateError` for another ``$``, or very many variables."""
         if "$" not in text:  # most strings
             return cls((text,) if text else ())
         if text.count("${") > _VARIABLES_MAX:
@@ -102,15 +82,7 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The names of the template's variables."""
-        if self.is_literal:  # most templates
-            return _NO_NAMES
         return frozenset(part.name for part in self.parts if isinstance(part, Variable))
-
-    @property
-    def is_literal(self) -> bool:
-        """Whether it has no variables."""
-        parts = self.parts
-        return not parts or (len(parts) == 1 and isinstance(parts[0], str))
 
     @property
     def opening(self) -> str | None:
@@ -118,23 +90,19 @@ class Template:
         first = self.parts[0] if self.parts else None
         return first.name if isinstance(first, Variable) else None
 
-    def render(self, values: Mapping[str, str]) -> str:
-        """Return the text.
+    @property
+    def sample(self) -> str:
+        """The text with the letter x for each variable."""
+        return self.render(dict.fromkeys(self.names, "x"))
 
-        Raises:
-            MissingVariableError: ``values`` does not have a variable of the template.
-        """
-        if self.is_literal:
-            return str(self.parts[0]) if self.parts else ""
-        texts = []
-        for part in self.parts:
-            if isinstance(part, Variable):
-                if part.name not in values:
-                    raise MissingVariableError(part.name)
-                texts.append(values[part.name])
-            else:
-                texts.append(part)
-        return texts[0] if len(texts) == 1 else "".join(texts)
+    def render(self, values: Mapping[str, str]) -> str:
+        """Return the text; a `MissingVariableError` if a variable of it has no value."""
+        try:
+            return "".join(
+                values[part.name] if isinstance(part, Variable) else part for part in self.parts
+            )
+        except KeyError as error:
+            raise MissingVariableError(error.args[0]) from None
 
     def __str__(self) -> str:
         return "".join(
@@ -143,20 +111,13 @@ class Template:
         )
 
 
-def _joined(parts: Sequence[TemplatePart]) -> tuple[TemplatePart, ...]:
-    """Merge adjacent literals and drop empty ones."""
-    if len(parts) == 1:
-        return tuple(filter(None, parts))
+def _joined(parts: Iterable[TemplatePart]) -> tuple[TemplatePart, ...]:
+    """Merge adjacent literals and drop empty ones; repeated concatenation takes quadratic time."""
     merged: list[TemplatePart] = []
-    literals: list[str] = []  # joined in one step: repeated concatenation takes quadratic time
-    for part in parts:
-        if isinstance(part, str):
-            literals.append(part)
-            continue
-        merged += filter(None, ["".join(literals)])
-        merged.append(part)
-        literals.clear()
-    return (*merged, *filter(None, ["".join(literals)]))
+    for is_text, some in itertools.groupby(parts, lambda part: isinstance(part, str)):
+        run = [*some]
+        merged += filter(None, ["".join(map(str, run))]) if is_text else run
+    return tuple(merged)
 
 
 def _explain(text: str, offset: int) -> str:
@@ -165,15 +126,13 @@ def _explain(text: str, offset: int) -> str:
     better = f"${{{meant['name']}}}" if meant else "${name}"
     if rest.startswith("("):
         return f"invalid template; write {better}, or '$$(' for a literal '$('"
+    if rest.startswith("{") and "}" not in rest:
+        return f"unclosed '${{'; write {better}, or '$$' for a literal '$'"
     if rest.startswith("{"):
-        name = rest[1:].partition("}")[0]
-        if "}" not in rest:
-            return f"unclosed '${{'; write {better}, or '$$' for a literal '$'"
         return (
-            f"'${{{name}}}' is not a variable: names are letters, digits, '_' and '.', without "
-            f"expressions; write {better}, or '$$' for a literal '$'"
+            f"'${rest.partition('}')[0]}}}' is not a variable: names are letters, digits, '_' and "
+            f"'.', without expressions; write {better}, or '$$' for a literal '$'"
         )
-    word = rest[: len(rest) - len(rest.lstrip(string.ascii_letters + string.digits + "_"))]
-    if word:
+    if (found := _WORD.match(rest)) and (word := found[0]):
         return f"missing braces in '${word}'; write ${{{word}}}, or '$${word}' for the literal text"
     return "write '$$' for a literal '$'"

@@ -1,28 +1,38 @@
-"""Single values of the configuration: the rules for one string or number."""
+"""What mappings, strings and numbers of the configuration have to be; one rule for each value."""
 
 import math
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import core_schema
 
-from devhost import limits
-from devhost.model import names
-from devhost.model.base import shorthand
+from devhost.model import limits, names, pattern
 from devhost.model.template import TEMPLATE_PATTERN, Template
 
 # The default limit of a resource that finds devices on the host: encoding the list of more would
 # delay kubelet's calls for other resources by more than a quarter of a second.
 DEVICES_MAX: Final = 10_000
 SHARES_MAX: Final = limits.DEVICE_IDS_MAX  # of a resource: devices times replicas
+PRE_START_MAX_S: Final = 28.0  # kubelet's timeout is 30 s (pkg/kubelet/cm/devicemanager)
 
+_INTERVAL_MIN_S: Final = 0.1
 _NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
-
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_OTHER_DURATION: Final = re.compile(
-    r"([0-9]{1,9}) *(?:(d|h|m|s|ms)(?:ay|our|in(?:ute)?|ec(?:ond)?|illis(?:econd)?)?s?)?"
-)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",
@@ -31,19 +41,70 @@ _DURATION_SCHEMA: Final[dict[str, Any]] = {
 _PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
 
 
-def _refuses(problem_of: Callable[[str], str | None]) -> AfterValidator:
-    """Validate a string with a function that returns what is wrong with it."""
+class ConfigModel(BaseModel):
+    """A mapping of the file: immutable, with camelCase keys, and no others."""
 
-    def validate(text: str) -> str:
-        if problem := problem_of(text):
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,  # in code
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+    )
+
+
+def key_of(model: type[BaseModel], attribute: str) -> str:
+    """Return the key of an attribute in the file."""
+    return model.model_fields[attribute].alias or attribute
+
+
+def options_of(value: BaseModel) -> dict[str, Any]:
+    """Return the options of a mapping that are not their defaults, by key."""
+    return {
+        key_of(type(value), name): getattr(value, name)
+        for name, field in type(value).model_fields.items()
+        if getattr(value, name) != field.get_default(call_default_factory=True)
+    }
+
+
+def shorthand(expand: Callable[[Any], object], accepts: Any) -> BeforeValidator:
+    """Let a value be written in a shorter form; `accepts` is what the JSON Schema accepts."""
+    return BeforeValidator(expand, json_schema_input_type=accepts)
+
+
+def main_option(key: str) -> Callable[[object], object]:
+    """Return a function that turns a scalar or list into ``{key: …}``."""
+    return lambda value: value if isinstance(value, dict) else {key: value}
+
+
+class _Listed:
+    """Let one item stand for a list with it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema: Any = handler(source)
+        (item,) = schema["items_schema"]
+        listed = core_schema.list_schema(item, min_length=schema.get("min_length"))
+        return core_schema.no_info_before_validator_function(
+            lambda value: value if isinstance(value, list | tuple) else [value],
+            schema,
+            json_schema_input_schema=core_schema.union_schema([item, listed]),
+        )
+
+
+def refuses(problem_of: Callable[[Any], str | None]) -> AfterValidator:
+    """Validate a value with a function that returns what is wrong with it."""
+
+    def validate(value: Any) -> Any:
+        if problem := problem_of(value):
             raise ValueError(problem)
-        return text
+        return value
 
     return AfterValidator(validate)
 
 
-def _matching(pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern})
+def _matching(text: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": text})
 
 
 def _template(value: object) -> Template:
@@ -54,24 +115,44 @@ def _template(value: object) -> Template:
     return Template.parse(value)
 
 
-def _duration(value: object) -> float:
+def _path_problem(path: Template) -> str | None:
+    """Check a path; one that begins with a variable may be absolute."""
+    return names.path_problem(("/" if path.opening else "") + path.sample)
+
+
+def _key_rule(problem_of: Callable[[str], str | None]) -> AfterValidator:
+    return refuses(lambda key: problem_of(Template.parse(key).sample))
+
+
+def _in_dockers_form(last: str) -> AfterValidator:
+    return refuses(lambda path: pattern.docker_problem(str(path), last) or _path_problem(path))
+
+
+def _command_problem(argv: Sequence[Template]) -> str | None:
+    program = str(argv[0]).partition(" ")[0]
+    if not argv[0].parts:
+        return "the command is empty"
+    if "/" in program and not program.startswith(("/", "$")):
+        return f"{program!r} is a relative path; write the absolute one"
+    return None
+
+
+def _duration(value: object, word: str = "", example: str = "30s") -> float:
+    if value == word != "":
+        return math.inf
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        hint = _duration_meant(value)
+        or_word = f"{word}, or " if word else ""
         raise ValueError(
-            f"should be a duration with a unit (ms, s, m or h), such as {hint or '30s'}"
+            f"should be {or_word}a duration with a unit (ms, s, m or h), such as {example}"
         )
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def _duration_meant(value: object) -> str | None:
-    """Return the duration that another form of it means."""
-    match = _OTHER_DURATION.fullmatch(str(value).lower())
-    if match is None:
+def _step_time_problem(seconds: float) -> str | None:
+    if 0 < seconds <= PRE_START_MAX_S:
         return None
-    if match[2] == "d":
-        return f"{int(match[1]) * 24}h"
-    return f"{match[1]}{match[2] or 's'}"
+    return f"should be at most {PRE_START_MAX_S:g}s, and not 0 (kubelet's limit is 30s)"
 
 
 def _whole(value: object) -> object:
@@ -80,97 +161,81 @@ def _whole(value: object) -> object:
     return value
 
 
-def _removal(value: object) -> float:
-    if value == "never":
-        return math.inf
+def _topology(value: object, validate: Callable[[object], object]) -> object:
     try:
-        return _duration(value)
-    except ValueError:
-        hint = _duration_meant(value)
-        raise ValueError(
-            f"should be never, or a duration with a unit (ms, s, m or h), such as {hint or '5m'}"
-        ) from None
+        return validate(value)
+    except ValidationError:
+        raise ValueError("should be auto, none or the number of a NUMA node") from None
 
 
-def _topology(value: object) -> int | Literal["auto", "none"]:
-    if value == "auto" or value == "none":  # noqa: PLR1714 (narrows the type)
-        return value
-    if type(value) is int and 0 <= value <= _NUMA_NODE_MAX:
-        return value
-    raise ValueError("should be auto, none or the number of a NUMA node")
-
-
-def _permissions(value: str) -> str | None:
+def _permissions_problem(value: str) -> str | None:
     if value and len(value) == len(set(value) & set("rwm")):
         return None
-    meant = {
-        "ro": "r",
-        "rwx": "rw",
-        "read-write": "rw",
-        "read": "r",
-        "write": "w",
-        "read-only": "r",
-    }.get(value)
-    hint = f"; write {meant}" if meant else ""
-    return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod){hint}"
+    return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
 
 
-def listed(value: object) -> object:
-    """Return a single string as a list."""
-    return [value] if isinstance(value, str) else value
+def _role_problem(name: str) -> str | None:
+    if re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):
+        return None
+    return f"{name!r} should be letters, digits and '_', beginning with a letter"
 
 
-def main_option(key: str) -> Callable[[object], object]:
-    """Return a function that turns a scalar or list into ``{key: …}``."""
-    return lambda value: value if isinstance(value, dict) else {key: value}
+def _duplicate_problem(ids: Sequence[str]) -> str | None:
+    again = next((one for one, count in Counter(ids).items() if count > 1), None)
+    return None if again is None else f"duplicate ID {again!r}"
 
 
 ResourceName = Annotated[
-    str, _refuses(names.resource_name_problem), _matching(names.RESOURCE_NAME_PATTERN)
+    str, refuses(names.resource_name_problem), _matching(names.RESOURCE_NAME_PATTERN)
 ]
-HostPath = Annotated[str, _refuses(names.path_problem), _matching(_PATH_PATTERN)]
+Role = Annotated[str, refuses(_role_problem), _matching("^[A-Za-z][A-Za-z0-9_]*$")]
 TemplateText = Annotated[Template, PlainValidator(_template), _matching(TEMPLATE_PATTERN)]
+ValueText = Annotated[TemplateText, refuses(lambda text: names.text_problem(text.sample))]
+PathText = Annotated[TemplateText, refuses(_path_problem)]
+NodePath = Annotated[TemplateText, _in_dockers_form("permissions")]
+MountPath = Annotated[TemplateText, _in_dockers_form("readOnly")]
+CdiName = Annotated[TemplateText, refuses(lambda name: names.cdi_name_problem(name.sample))]
+EnvName = Annotated[str, _key_rule(names.env_name_problem)]
+AnnotationKey = Annotated[str, _key_rule(names.annotation_key_problem)]
 Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Interval = Annotated[
+    Duration, refuses(lambda s: "should be at least 100ms" if s < _INTERVAL_MIN_S else None)
+]
+CheckTime = Annotated[Duration, refuses(lambda s: None if s > 0 else "should be more than 0s")]
+StepTime = Annotated[Duration, refuses(_step_time_problem)]
 Removal = Annotated[
     float,
-    PlainValidator(_removal),
+    PlainValidator(lambda value: _duration(value, "never", "5m")),
     WithJsonSchema({"anyOf": [{"const": "never"}, _DURATION_SCHEMA]}),
 ]
 TopologyChoice = Annotated[
-    int | Literal["auto", "none"],
-    PlainValidator(_topology),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["auto", "none"]},
-                {"type": "integer", "minimum": 0, "maximum": _NUMA_NODE_MAX},
-            ]
-        }
-    ),
+    Literal["auto", "none"] | Annotated[int, Field(ge=0, le=_NUMA_NODE_MAX)],
+    WrapValidator(_topology),
 ]
-Permissions = Annotated[str, _refuses(_permissions), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
+Permissions = Annotated[str, refuses(_permissions_problem), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
 Mode = Annotated[str, Field(pattern=r"^[0-7]{3,4}$")]
 OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
-FileType = Literal["file", "directory", "char", "block", "socket", "symlink"]
 Count = Annotated[int, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
 
-# Lists in the file are tuples here; a single string is a list with one item.
+# Lists in the file are tuples here.
 AsTuple: Final = Field(strict=False)
 NotEmpty: Final = Field(strict=False, min_length=1)
-PathList = Annotated[list[HostPath], Field(min_length=1)]
-Strings = Annotated[tuple[str, ...], AsTuple, shorthand(listed, str | list[str])]
-NodeNames = Annotated[
-    tuple[str, ...], NotEmpty, shorthand(listed, str | Annotated[list[str], Field(min_length=1)])
+T = TypeVar("T")
+Several = Annotated[tuple[T, ...], AsTuple, _Listed()]
+OneOrMore = Annotated[tuple[T, ...], NotEmpty, _Listed()]
+_HostPath = Annotated[str, refuses(names.path_problem), _matching(_PATH_PATTERN)]
+DirectoryPath = Annotated[_HostPath, refuses(pattern.directory_problem)]
+PathGlob = Annotated[_HostPath, refuses(pattern.path_glob_problem)]
+PathGlobs = OneOrMore[PathGlob]
+DevPattern = Annotated[str, refuses(pattern.dev_problem)]
+GlobText = Annotated[str, refuses(pattern.glob_problem)]
+NameGlobs = Several[GlobText]
+ContentGlobs = Several[Annotated[str, refuses(pattern.length_problem)]]
+NodeNames = OneOrMore[GlobText]
+DeviceIds = Annotated[
+    tuple[Annotated[str, refuses(names.id_problem)], ...], AsTuple, refuses(_duplicate_problem)
 ]
-Paths = Annotated[tuple[HostPath, ...], NotEmpty, shorthand(listed, HostPath | PathList)]
-Templates = Annotated[
-    tuple[TemplateText, ...],
-    NotEmpty,
-    shorthand(listed, TemplateText | Annotated[list[TemplateText], Field(min_length=1)]),
-]
-FileTypes = Annotated[
-    tuple[FileType, ...],
-    NotEmpty,
-    shorthand(listed, FileType | Annotated[list[FileType], Field(min_length=1)]),
-]
+Templates = OneOrMore[TemplateText]
+Argv = Annotated[tuple[TemplateText, ...], NotEmpty, refuses(_command_problem)]
+FileTypes = OneOrMore[Literal["file", "directory", "char", "block", "socket", "symlink"]]

@@ -4,7 +4,7 @@ import re
 import socket
 from typing import Final
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
 
 _FORM: Final = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*)):(?P<port>[0-9]{1,10})"
@@ -22,11 +22,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read an address.
-
-        Raises:
-            ValueError: It is invalid; the message says what would be right.
-        """
+        """Read an address, or raise a `ValueError` that says what would be right."""
         found = _FORM.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not HOST:PORT, :PORT or [ADDRESS]:PORT")
@@ -44,11 +40,7 @@ class Address:
         return Address(here.get(self.host, self.host), self.port)
 
     def bind(self) -> socket.socket:
-        """Return a listening socket.
-
-        Raises:
-            OSError: The address cannot be bound.
-        """
+        """Return a listening socket, or raise `OSError`."""
         if not self.host and socket.has_dualstack_ipv6():
             return socket.create_server(
                 ("", self.port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG

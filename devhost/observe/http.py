@@ -6,21 +6,25 @@ through. A page of another site that makes its own name lead here (DNS rebinding
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import ipaddress
 import logging
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
 
 CONNECTIONS_MAX: Final = 16
 PATIENCE_S: Final = 10.0  # for a request and its response
@@ -33,6 +37,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_PAGE: Final = Path(__file__).with_name("page.html")
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -69,17 +74,30 @@ def throttled(route: Route) -> Route:
     return cached
 
 
+def page() -> Response:
+    """Read the status page, with a policy by which it loads its own style and script alone."""
+    html = _PAGE.read_text(encoding="utf-8")
+
+    def own(element: str) -> str:
+        (content,) = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        return f"{element}-src 'sha256-{digest}'"
+
+    policy = (
+        f"default-src 'none'; {own('style')}; {own('script')}; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {"Content-Security-Policy": policy}
+    return Response(html.encode(), "text/html; charset=utf-8", headers=headers)
+
+
 @contextlib.asynccontextmanager
 async def serving(
     sock: socket.socket, routes: Mapping[str, Route], name: str | None = None
 ) -> AsyncIterator[None]:
     """Serve GET and HEAD requests on a listening socket, and close it at the end.
 
-    Args:
-        sock: The socket.
-        routes: By path.
-        name: Refuse requests for other names than this one, ``localhost`` and IP addresses;
-            ``None`` accepts all.
+    With a `name`, requests for others than this one, ``localhost`` and IP addresses are refused.
     """
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
@@ -148,10 +166,10 @@ def _bounded() -> type[asyncio.Protocol]:
 def _answer(scope: Mapping[str, Any], routes: Mapping[str, Route], name: str | None) -> Response:
     hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
     try:
-        names = {urlsplit(f"//{host}").hostname for host in hosts if host}
+        names = {urlsplit(f"//{host}").hostname or "" for host in hosts if host}
     except ValueError:
         return _error(HTTPStatus.BAD_REQUEST)
-    if not all(_is_ours(one or "", name) for one in names):
+    if name is not None and not all(_is_ours(one, name) for one in names):
         return _error(HTTPStatus.MISDIRECTED_REQUEST)
     route = routes.get(scope["path"])
     if route is None:
@@ -165,14 +183,10 @@ def _answer(scope: Mapping[str, Any], routes: Mapping[str, Route], name: str | N
         return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _is_ours(asked: str, name: str | None) -> bool:
-    if name is None or asked in ("localhost", name.lower()):
-        return True
-    try:
-        ipaddress.ip_address(asked)
-    except ValueError:
-        return False
-    return True
+def _is_ours(asked: str, name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(asked))
+    return asked in ("localhost", name.lower())
 
 
 def _error(status: HTTPStatus, headers: Mapping[str, str] | None = None) -> Response:

@@ -1,23 +1,35 @@
-"""Logs on stderr, as JSON or text: a short message, and fields."""
+"""Logs on stderr, as JSON or text: a short message, and fields.
+
+A thread writes them, so that a log that nobody reads does not block the process; and the lines of
+each resource are bounded, because what happens in a directory may happen all the time.
+"""
 
 import contextlib
 import errno
 import json
 import logging
+import os
+import queue
+import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler
 from types import TracebackType
 from typing import Final, NoReturn
 
+from devhost.model.limits import LOG_LINES_BURST, LOG_LINES_PER_S
 from devhost.model.names import printable
-from devhost.observe.log_limit import LogLimit
-from devhost.observe.log_queue import LogQueue
 
+QUEUE_MAX: Final = 1000
+FLUSH_S: Final = 1.0  # at exit; writing to a pipe that is read takes milliseconds
+_EXEMPT: Final = "devhost.kubelet.call_log"  # who was given what; requests have bounds of their own
+_KEYS_MAX: Final = 10_000
+_SAID_S: Final = 10.0  # from the first line that is suppressed to how many were
 _ENCODER: Final = json.JSONEncoder(default=str)
 _LEVELS: Final = {
-    "watchdog": logging.WARNING,
     "asyncio": logging.WARNING,
     "grpc": logging.WARNING,
     # It warns of each request that is not HTTP; the client gets an error anyway.
@@ -26,19 +38,129 @@ _LEVELS: Final = {
     "grpc._common": logging.CRITICAL,
 }
 # The loggers of which a person at the terminal sees more than warnings.
-_SHOWN: Final = ("devhost.host.config.source", "devhost.host.supervisor")
+_SHOWN: Final = ("devhost.host.config_source", "devhost.host.host")
 _NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # what text does not show
 # What the process or the machine has too few of is no bug, and needs no traceback.
 _SHORTAGES: Final = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _LOG: Final = logging.getLogger(__name__)
 
 
-def set_up(level: str, form: str | None) -> None:
-    """Send all logs to stderr, including crashes and Python's warnings.
+class LogQueue(QueueHandler):
+    """Queues lines for a thread that writes them to a file descriptor.
 
-    Args:
-        level: debug, info, warning or error.
-        form: ``json`` or ``text``; ``None``: text on a terminal, json otherwise.
+    When the queue is full, lines are dropped; when it is written, a line says how many.
+    """
+
+    queue: "queue.Queue[bytes]"
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(queue.Queue(QUEUE_MAX))
+        self._descriptor = descriptor
+        self._full = 0  # lines dropped because the queue was full
+        self._unwritten = self._said = 0  # lines lost, and reported so far, by the thread
+        threading.Thread(target=self._write_lines, name="log", daemon=True).start()
+
+    @property
+    def dropped(self) -> int:
+        """The number of lines that were dropped."""
+        return self._full + self._unwritten
+
+    @property
+    def missing(self) -> int:
+        """How many of them no line has said yet."""
+        return self.dropped - self._said
+
+    def prepare(self, record: logging.LogRecord) -> bytes:
+        """Return the line."""
+        try:
+            text = self.format(record)
+        except Exception as error:  # noqa: BLE001 (a faulty log call must not fail its caller)
+            message = f"cannot format log line: {record.msg!r}: {error!r}"
+            text = self.format(_record(record.name, logging.ERROR, message))
+        return f"{text}\n".encode("utf-8", "backslashreplace")
+
+    def enqueue(self, line: bytes) -> None:  # type: ignore[override]
+        """Queue a line, or drop it."""
+        try:
+            self.queue.put_nowait(line)
+        except queue.Full:
+            self._full += 1
+
+    def flush(self) -> None:
+        """Wait up to `FLUSH_S` until all lines are written; called by `logging` at exit."""
+        with self.queue.all_tasks_done:
+            self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, FLUSH_S)
+
+    def _write_lines(self) -> None:
+        while True:
+            if not self._write(self.queue.get()):
+                self._unwritten += 1
+            elif (count := self.missing) and self.queue.empty():  # they came after the rest
+                text = "log lines dropped: the log was not read fast enough"
+                notice = _record(__name__, logging.WARNING, text, count=count)
+                if self._write(self.prepare(notice)):
+                    self._said += count
+            self.queue.task_done()
+
+    def _write(self, line: bytes) -> bool:
+        rest = memoryview(line)
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:  # a process that shares the descriptor made it non-blocking
+                select.select([], [self._descriptor], [])
+            except OSError:  # such as a closed pipe or a full disk
+                return False
+        return True
+
+
+class LogLimit(logging.Filter):
+    """Drops the lines of a resource and a logger beyond `LOG_LINES_PER_S`, and says so."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler, self.suppressed = handler, 0
+        self._paid_at: dict[tuple[str, str], float] = {}  # when a burst is used up no longer
+        self._missing: dict[tuple[str, str], tuple[float, int]] = {}  # since when, how many
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line may be logged."""
+        resource = _fields(record).get("resource")
+        if resource is None or record.levelno >= logging.ERROR or record.name == _EXEMPT:
+            return True
+        key, now = (str(resource), record.name), time.monotonic()
+        since, missing = self._missing.get(key, (now, 0))
+        if missing and now - since >= _SAID_S:
+            del self._missing[key]
+            self._say(key, f"suppressed {missing} messages")
+            since, missing = now, 0
+        if len(self._paid_at) >= _KEYS_MAX:  # of resources that were removed, mostly
+            self._paid_at.clear()
+        paid_at = max(self._paid_at.get(key, now), now) + 1 / LOG_LINES_PER_S
+        if paid_at - now <= LOG_LINES_BURST / LOG_LINES_PER_S:
+            self._paid_at[key] = paid_at
+            return True
+        if not missing:
+            self._say(key, "too many messages of a resource: suppressing more")
+        self._missing[key] = since, missing + 1
+        self.suppressed += 1
+        return False
+
+    def _say(self, key: tuple[str, str], text: str) -> None:
+        resource, logger = key
+        self._handler.emit(_record(logger, logging.WARNING, text, resource=resource))
+
+
+def _record(logger: str, level: int, text: str, **fields: object) -> logging.LogRecord:
+    record = logging.LogRecord(logger, level, "", 0, text, None, None)
+    record.fields = fields
+    return record
+
+
+def set_up(level: str, form: str | None) -> None:
+    """Send all logs to stderr, as text on a terminal and else JSON, unless there is a `form`.
+
+    Crashes and Python's warnings go there, too.
     """
     # These are not logged, and collecting them takes a fifth of the time of a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -63,11 +185,7 @@ def set_up(level: str, form: str | None) -> None:
 
 @contextlib.contextmanager
 def shown_by(show: Callable[[str], None] | None) -> Iterator[None]:
-    """Give warnings, and what becomes of the configuration, to a function instead of stderr.
-
-    Args:
-        show: Called in any thread; ``None`` leaves the log as it is.
-    """
+    """Give warnings, and what becomes of the configuration, to a function instead of stderr."""
     if show is None:
         yield
         return

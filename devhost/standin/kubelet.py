@@ -1,34 +1,42 @@
 """The stand-in kubelet: registration, device lists and pod admission, in this process.
 
-As k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager, with the topology policy ``none``.
-The tests run the same scenarios against the real device manager.
+As k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager, with the topology policy ``none``, for
+pods without init containers. The tests run the same scenarios against the real device manager.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
+from devhost.api.podresources.v1 import podresources_pb2 as pods
+from devhost.api.podresources.v1 import podresources_pb2_grpc as lister_grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
-from devhost.standin import answer as answers
 from devhost.standin import state
-from devhost.standin.answer import Answer
-from devhost.standin.podresources import PodResourcesLister
-from devhost.standin.sockets import ask, clear_of_sockets, endpoint_of, greet, serve
-from devhost.standin.state import AdmissionError, RefusedError, in_go
+from devhost.standin.connections import (
+    PluginEndpoint,
+    RefusedError,
+    ask,
+    clear_of_sockets,
+    endpoint_of,
+    greet,
+    in_go,
+    serve,
+)
+from devhost.standin.state import AdmissionError, Answer
 
 __all__ = ["AdmissionError", "Answer", "SimulatedKubelet"]
 
 _LOG: Final = logging.getLogger(__name__)
 _Context = grpc.aio.ServicerContext[pb2.RegisterRequest, pb2.Empty]
-_Work = Coroutine[Any, Any, None]
 
 _PRE_START_S: Final = 30.0
+_NAMESPACE: Final = "default"
 
 
 class SimulatedKubelet(pb2_grpc.RegistrationServicer):
@@ -50,8 +58,9 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self.panics: list[str] = []
         self._socket = plugin_dir.absolute() / "kubelet.sock"
         self._servers: list[grpc.aio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._endpoints = state.PluginEndpoints()
+        self._streams: set[asyncio.Task[None]] = set()
+        self._connected: dict[tuple[str, Path], PluginEndpoint] = {}
+        self._primary: dict[str, PluginEndpoint] = {}  # gets the calls of its resource
         self._ledger = state.Ledger()
         self._changed = asyncio.Event()
         self._admission = asyncio.Lock()
@@ -72,7 +81,11 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             if self.pod_resources is not None:
                 self.pod_resources.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
                 self.pod_resources.unlink(missing_ok=True)
-                lister = PodResourcesLister.server(self._ledger)
+                lister = grpc.aio.server()
+                lister_grpc.add_PodResourcesListerServicer_to_server(
+                    PodResourcesLister(self._ledger),  # type: ignore[abstract]  # without Get
+                    lister,
+                )
                 await serve(lister, self.pod_resources.absolute())
                 self._servers.append(lister)
         except BaseException:
@@ -95,12 +108,12 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         # The servers first: while one runs, the caller of a cancelled handler gets no answer.
         for server in servers:
             await server.stop(None)
-        for task in self._tasks:
+        for task in self._streams:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        endpoints, self._endpoints = self._endpoints, state.PluginEndpoints()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+        connected, self._connected, self._primary = self._connected, {}, {}
         self._ledger.reload()
-        for endpoint in endpoints.connected.values():
+        for endpoint in connected.values():
             await endpoint.channel.close()
         self._notify()
 
@@ -123,7 +136,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         found: dict[str, dict[str, list[str]]] = {}
         for name, pod in self._ledger.pods.items():
             of_pod = found[name] = {}
-            for container in pod.containers.values():
+            for container in pod.values():
                 for resource, held in container.items():
                     of_pod[resource] = sorted({*of_pod.get(resource, ()), *held.ids})
         return found
@@ -159,138 +172,105 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """Answer a plugin's registration; ``kubelet.sock`` leads here."""
         self.registrations.append(request.resource_name)
         try:
-            state.check(request)
             endpoint = endpoint_of(request, self._socket.parent)
-            await self._spawn(self._connect(endpoint, context.time_remaining), "connect", endpoint)
+            await self._connect(endpoint, context.time_remaining)
         except RefusedError as refusal:
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         return pb2.Empty()
 
-    def _spawn(self, work: _Work, verb: str, endpoint: state.PluginEndpoint) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=f"kubelet: {verb} {endpoint.resource}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _connect(
-        self, endpoint: state.PluginEndpoint, left: Callable[[], float | None]
-    ) -> None:
-        self._endpoints.watched.append(endpoint)
+    async def _connect(self, endpoint: PluginEndpoint, left: Callable[[], float | None]) -> None:
         try:
             await greet(endpoint, left)
-            self._endpoints.connect(endpoint)
         except BaseException:
-            self._endpoints.unwatch(endpoint)
             await endpoint.channel.close()
             raise
-        self._spawn(self._watch(endpoint), "watch", endpoint)
+        if endpoint.key in self._connected:
+            await endpoint.channel.close()
+            raise RefusedError(f"device plugin already connected: {endpoint.socket}")
+        self._connected[endpoint.key] = self._primary[endpoint.resource] = endpoint
+        name = f"kubelet: watch {endpoint.resource}"
+        task = asyncio.create_task(self._watch(endpoint), name=name)
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
         self._notify()
 
-    async def _watch(self, endpoint: state.PluginEndpoint) -> None:
+    async def _watch(self, endpoint: PluginEndpoint) -> None:
+        resource = endpoint.resource
         try:
             async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
-                self._ledger.tables[endpoint.resource] = state.DeviceTable.of(message.devices)
+                self._ledger.tables[resource] = state.DeviceTable.of(message.devices)
                 self._notify()
         except grpc.aio.AioRpcError as error:
-            _LOG.debug("ListAndWatch of %s ended: %s", endpoint.resource, in_go(error))
-        if self._endpoints.unwatch(endpoint):
-            if self._endpoints.disconnect(endpoint):
-                self._ledger.orphan(endpoint.resource)
-            await endpoint.channel.close()
-            self._notify()
+            _LOG.debug("ListAndWatch of %s ended: %s", resource, in_go(error))
+        del self._connected[endpoint.key]
+        others = [one for one in self._connected.values() if one.resource == resource]
+        if others:
+            self._primary[resource] = others[-1]
+        else:
+            self._ledger.orphan(resource)
+        await endpoint.channel.close()
+        self._notify()
+
+    def _options(self, resource: str) -> pb2.DevicePluginOptions:
+        """Return a resource's options; after a restart of the kubelet they are unknown."""
+        primary = self._primary.get(resource)
+        return primary.options if primary else pb2.DevicePluginOptions()
+
+    def _stub(self, resource: str) -> "pb2_grpc.DevicePluginAsyncStub":
+        """Return where a resource's calls go."""
+        primary = self._primary.get(resource)
+        if primary is None or primary.key not in self._connected:
+            raise AdmissionError(f"endpoint of {resource} has been stopped")
+        return primary.stub
 
     async def admit(
-        self,
-        pod: str,
-        containers: Mapping[str, Mapping[str, int]],
-        *,
-        init: Collection[str] = (),
-        sidecars: Collection[str] = (),
-        start: bool = True,
-        devices: Mapping[str, Collection[str]] | None = None,
+        self, pod: str, containers: Mapping[str, Mapping[str, int]], *, start: bool = True
     ) -> dict[str, Answer]:
-        """Admit a pod and start its containers.
+        """Admit a pod with these containers: name to resource to the number of devices.
 
-        Args:
-            pod: Its name; its namespace is ``default``.
-            containers: Name to resource to the number of devices.
-            init: The ordinary init containers: they end before the others start. They and the
-                sidecars come first, in the order of `containers`.
-            sidecars: The init containers that go on running.
-            start: Start the containers too; else nothing is returned.
-            devices: Resource to the IDs that may be chosen of it, where not all may.
-
-        Raises:
-            AdmissionError: The kubelet or a plugin refused; the pod holds nothing then.
+        Its namespace is ``default``. Without ``start`` no container starts, and nothing is
+        returned. An `AdmissionError` is a refusal; the pod holds nothing then.
         """
         with contextlib.ExitStack() as undo:
             undo.callback(self._ledger.pods.pop, pod, None)
             try:
                 async with self._admission:  # one pod at a time, as in the kubelet's main loop
-                    reusable: dict[str, state.Ids] = {}
-                    active = self._ledger.activate(pod, containers, init, sidecars)
-                    order = [name for name in active.containers if name in containers]
-                    for name in order:
-                        await self._allocate(pod, name, containers[name], reusable, devices or {})
+                    # A known pod keeps what it holds.
+                    active = self._ledger.pods.setdefault(pod, {})
+                    active |= {name: {} for name in containers if name not in active}
+                    for name, requests in containers.items():
+                        await self._allocate(pod, name, requests)
             except AdmissionError as error:
                 text = f"Allocate failed due to {error}, which is unexpected"
                 raise AdmissionError(text) from error
-            started = {name: await self.start_container(pod, name) for name in order if start}
+            started = {name: await self.start_container(pod, name) for name in containers if start}
             undo.pop_all()
         return started
 
-    async def _allocate(
-        self,
-        pod: str,
-        name: str,
-        requests: Mapping[str, int],
-        reusable: dict[str, state.Ids],
-        among: Mapping[str, Collection[str]],
-    ) -> None:
-        active = self._ledger.pods[pod]
-        held = active.containers[name]
+    async def _allocate(self, pod: str, name: str, requests: Mapping[str, int]) -> None:
         for resource in state.shuffled(requests):
             count = requests[resource]
             if not self._ledger.needs(pod, name, resource, count):
                 continue
-            reused = reusable.get(resource, state.Ids())
-            ids = await self._choose(resource, count, reused, among.get(resource))
+            free = self._ledger.free(resource, count)
+            ids = state.choose(free, await self._preferred(resource, free, count), count)
             entry = pb2.ContainerAllocateRequest(devices_ids=state.shuffled(ids))
             request = pb2.AllocateRequest(container_requests=[entry])
-            response = await ask(self._endpoints.stub(resource).Allocate(request))
+            response = await ask(self._stub(resource).Allocate(request))
             if not response.container_responses:
                 raise AdmissionError("no containers return in allocation response")
             self._check_listed(resource, ids)
-            first = response.container_responses[0]
-            held[resource] = self._ledger.allocation(resource, ids, first)
-        for resource, its in held.items():
-            before = reusable.get(resource, state.Ids())
-            reusable[resource] = before | its.ids if name in active.init else before - its.ids
+            held = state.HeldDevices(ids, response.container_responses[0])
+            self._ledger.pods[pod][name][resource] = held
 
-    async def _choose(
-        self, resource: str, count: int, reusable: state.Ids, among: Collection[str] | None
-    ) -> state.Ids:
-        """Choose devices: first those of the pod's ordinary init containers, in whatever health."""
-        reused = state.choose(reusable, state.Ids(), count)
-        needed = count - len(reused)
-        if not needed:
-            return reused
-        free = self._ledger.free(resource, needed, among)
-        preferred = await self._preferred(resource, free | reused, reused, count)
-        return reused | state.choose(free, preferred, needed)
-
-    async def _preferred(
-        self, resource: str, available: state.Ids, fixed: state.Ids, count: int
-    ) -> state.Ids:
-        if not self._endpoints.options(resource).get_preferred_allocation_available:
+    async def _preferred(self, resource: str, available: state.Ids, count: int) -> state.Ids:
+        if not self._options(resource).get_preferred_allocation_available:
             return frozenset()
         entry = pb2.ContainerPreferredAllocationRequest(
-            available_deviceIDs=state.shuffled(available),
-            must_include_deviceIDs=state.shuffled(fixed),
-            allocation_size=count,
+            available_deviceIDs=state.shuffled(available), allocation_size=count
         )
         request = pb2.PreferredAllocationRequest(container_requests=[entry])
-        call = self._endpoints.stub(resource).GetPreferredAllocation(request)
+        call = self._stub(resource).GetPreferredAllocation(request)
         response = await ask(call, "device plugin GetPreferredAllocation rpc failed with err: ")
         return frozenset(*(first.deviceIDs for first in response.container_responses[:1]))
 
@@ -303,16 +283,16 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     async def start_container(self, pod: str, container: str) -> Answer:
         """Start a container of an admitted pod, again or for the first time.
 
-        Raises:
-            AdmissionError: A plugin refused or could not be asked; the pod keeps its devices.
+        After an `AdmissionError` the pod keeps its devices.
         """
-        for resource, held in tuple(self._ledger.pods[pod].containers[container].items()):
-            if self._endpoints.options(resource).pre_start_required:
+        holds = self._ledger.pods[pod][container]
+        for resource, held in tuple(holds.items()):
+            if self._options(resource).pre_start_required:
                 request = pb2.PreStartContainerRequest(devices_ids=state.shuffled(held.ids))
-                stub = self._endpoints.stub(resource)
+                stub = self._stub(resource)
                 call = stub.PreStartContainer(request, timeout=_PRE_START_S)
                 await ask(call, "device plugin PreStartContainer rpc failed with err: ")
-        return answers.merged(self._ledger.pods[pod].containers[container])
+        return state.answer(holds)
 
     async def free(self, pod: str) -> None:
         """Let a pod end: its devices are free again."""
@@ -321,3 +301,56 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return container, resource and ID to ``Healthy`` or ``Unhealthy``."""
         return self._ledger.health(pod)
+
+
+class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
+    """The pod-resources API: which pod holds which device, in an order that changes.
+
+    As pkg/kubelet/apis/podresources/server_v1.go and pkg/kubelet/cm/container_manager.go, without
+    Get, NUMA nodes and the limit of 100 requests a second.
+    """
+
+    def __init__(self, ledger: state.Ledger) -> None:
+        self._ledger = ledger
+
+    async def List(  # noqa: N802
+        self,
+        request: pods.ListPodResourcesRequest,  # noqa: ARG002
+        context: Any,  # noqa: ARG002
+    ) -> pods.ListPodResourcesResponse:
+        """Return what the containers of all active pods hold."""
+        active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
+        return pods.ListPodResourcesResponse(pod_resources=active)
+
+    async def GetAllocatableResources(  # noqa: N802
+        self,
+        request: pods.AllocatableResourcesRequest,  # noqa: ARG002
+        context: Any,  # noqa: ARG002
+    ) -> pods.AllocatableResourcesResponse:
+        """Return all healthy devices, free or not."""
+        devices = [
+            entry
+            for resource, table in self._ledger.tables.items()
+            for entry in _entries(resource, table.healthy)
+        ]
+        return pods.AllocatableResourcesResponse(devices=devices)
+
+    def _pod(self, name: str) -> pods.PodResources:
+        containers = [
+            pods.ContainerResources(
+                name=container,
+                devices=[
+                    entry
+                    for resource in state.shuffled(held)
+                    for entry in _entries(resource, held[resource].ids)
+                ],
+            )
+            for container, held in self._ledger.pods[name].items()
+        ]
+        return pods.PodResources(name=name, namespace=_NAMESPACE, containers=containers)
+
+
+def _entries(resource: str, ids: Iterable[str]) -> Iterator[pods.ContainerDevices]:
+    """Yield one entry for each device."""
+    for device in state.shuffled(ids):
+        yield pods.ContainerDevices(resource_name=resource, device_ids=[device])

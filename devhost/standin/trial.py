@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-from devhost.host.config.source import ConfigSource
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
 from devhost.host.shared import CodeResource
 from devhost.host.status import reported
-from devhost.host.supervisor import Host, Settings
 from devhost.model.config import Config
 from devhost.standin.kubelet import SimulatedKubelet
 
@@ -58,9 +58,9 @@ class Trial:
                         await self._changed.wait()
             capacity = await self.kubelet.capacity()
             shown = []
-            for runner in self.host.runners:
-                one = reported(runner, runner.snapshot).as_json()
-                one["registered"] = runner.name in capacity
+            for served in self.host.resources:
+                one = reported(served, served.snapshot).as_json()
+                one["registered"] = served.name in capacity
                 shown.append(one)
             return {"resources": shown}
 

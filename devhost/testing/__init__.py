@@ -6,8 +6,7 @@ the host's files. `devhost.testing.fixtures` has fixtures for pytest, which is o
 
 from devhost.standin.kubelet import AdmissionError, Answer
 from devhost.standin.kubelet import SimulatedKubelet as StandInKubelet
-from devhost.testing.directory import short_directory
-from devhost.testing.serving import Served, serving
+from devhost.testing.serving import Served, serving, short_directory
 from devhost.testing.tree import HostTree, NotPermittedError, can_make_nodes
 
 __all__ = [

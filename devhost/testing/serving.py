@@ -3,26 +3,28 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.source import log_problems
-from devhost.host.supervisor import Host, Settings
+from devhost.discovery.dry_run import ResourceReport
+from devhost.host.config_source import log_problems
+from devhost.host.host import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.resource_lock import path_length_problem
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
-from devhost.loading.loaded import Loaded
-from devhost.loading.loader import load, loads
+from devhost.loading.loader import Loaded, load, loads
 from devhost.model.config import Config
-from devhost.report import ResourceReport
 from devhost.standin.kubelet import SimulatedKubelet
 
 # Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3
 _HOLD_S: Final = 0.0
+_PREFIX: Final = "devhost-"
+_SHORTEST: Final = "/tmp"  # noqa: S108 (only the parent of a directory with a random name)
 
 
 class Served:
@@ -36,13 +38,10 @@ class Served:
 
         It has the shape of a resource of ``devhost plan -o json``: ``devices`` with their
         reasons, paths and NUMA nodes, what was ``skipped``, and the ``error`` of a source.
-
-        Raises:
-            KeyError: The resource is not served.
         """
-        for runner in self._host.runners:
-            if runner.name == resource:
-                return ResourceReport(runner.resource, runner.snapshot).as_json()
+        for one in self._host.resources:
+            if one.name == resource:
+                return ResourceReport(one.resource, one.snapshot).as_json()
         raise KeyError(resource)
 
 
@@ -55,7 +54,6 @@ async def serving(
     allow_paths: Iterable[str] = (),
     allow_devices: Iterable[str] = (),
     allow_exec: bool = False,
-    policy: Policy | None = None,
 ) -> AsyncIterator[Served]:
     """Serve plugins, a configuration or both to a stand-in kubelet until the block ends.
 
@@ -64,25 +62,12 @@ async def serving(
     ``kubelet.wait``. A vanished device leaves the list after 0.3 s instead of 10 s. State and
     CDI specs are kept in the plugin directory.
 
-    Args:
-        what: Plugins, and at most one configuration: its text, or the path of its file, which
-            is read once.
-        kubelet: The stand-in kubelet.
-        root: The directory with the host's files, like ``--root``.
-        node_name: The value of ``${nodeName}``.
-        allow_paths: Globs of host paths that containers may get by the configuration, like
-            ``--allow-path``; plugins are not restricted.
-        allow_devices: Device nodes that containers may get by it, like ``--allow-device``.
-        allow_exec: Whether the configuration may run commands, like ``--allow-exec``.
-        policy: All that the flags may allow, instead of the three above.
-
-    Raises:
-        ConfigError: The configuration is invalid, or uses more than is allowed.
-        TypeError: There are two configurations, or an object that is not a plugin.
-        ValueError: Two plugins have the same name, or the path of the plugin directory is too
-            long for sockets.
+    Of ``what`` at most one is a configuration: its text, or the path of its file, which is read
+    once. The other arguments are as the flags of ``devhost run``; the ``allow_…`` restrict the
+    configuration, not plugins. Raises `ConfigError` for a configuration that is invalid or uses
+    more than is allowed.
     """
-    policy = policy or Policy(
+    policy = Policy(
         tuple(allow_paths), allow_exec, enforced=True, allow_devices=tuple(allow_devices)
     )
     configs = [one for one in what if isinstance(one, str | Path)]
@@ -101,6 +86,19 @@ async def serving(
         await asyncio.wait([task])
         if not task.cancelled():
             task.result()  # raises its exception
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    """Create a temporary directory for a plugin directory, and remove it at the end.
+
+    A socket's path is at most 107 bytes, so pytest's ``tmp_path`` is often too long.
+    """
+    usual = Path(tempfile.gettempdir())
+    likely = usual / f"{_PREFIX}12345678" / "plugins"
+    parent = _SHORTEST if path_length_problem(likely) else usual
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
+        yield Path(directory)
 
 
 def _settings(

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 from devhost.errors import DevhostError
 from devhost.hostfs.files import HostFiles
-from devhost.testing import hardware
 
 
 class NotPermittedError(DevhostError):
@@ -73,21 +72,11 @@ class HostTree:
         self._new(path).symlink_to(target)
 
     def char(self, path: str, major: int = 1, minor: int = 3, mode: int = 0o666) -> None:
-        """Create a character device, by default with the numbers of ``/dev/null``.
-
-        Raises:
-            NotPermittedError: This process may not create device nodes.
-        """
+        """Create a character device, by default with the numbers of ``/dev/null``."""
         self._node(path, stat.S_IFCHR, (major, minor), mode)
 
     def block(self, path: str, major: int, minor: int, mode: int = 0o660) -> None:
-        """Create a block device.
-
-        Majors 240 to 254 are for local use.
-
-        Raises:
-            NotPermittedError: This process may not create device nodes.
-        """
+        """Create a block device; majors 240 to 254 are for local use."""
         self._node(path, stat.S_IFBLK, (major, minor), mode)
 
     def numa(self, major: int, minor: int, node: int, *, block: bool = False) -> None:
@@ -98,28 +87,6 @@ class HostTree:
         link = f"/sys/dev/{kind}/{major}:{minor}"
         if not self.at(link).is_symlink():
             self.link(link, f"../../{device}")
-
-    def hardware(self, text: str) -> None:
-        """Create devices with their files in sysfs; `devhost.testing.hardware` has the notation.
-
-        Devices that are there already stay as they are.
-
-        Raises:
-            ValueError: A line is invalid.
-            NotPermittedError: This process may not create device nodes.
-        """
-        hardware.build(self, text)
-
-    def unplug(self, name: str) -> None:
-        """Remove a device of `hardware`, what is below it, and all nodes and links of these.
-
-        Args:
-            name: Its name in sysfs, such as ``1-2``.
-
-        Raises:
-            ValueError: There is no such device.
-        """
-        hardware.remove(self, name)
 
     def remove(self, path: str) -> None:
         """Remove a file, a node, a link (not its target), or a directory with its content."""

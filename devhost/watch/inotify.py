@@ -1,16 +1,13 @@
 """The kernel's inotify, as a descriptor that never blocks and that no child process inherits.
 
-Only watchdog's bindings are used. Its observers start a thread for each directory. Its
-`InotifyFD` needs one thread for all, but holds a lock while the kernel adds a watch, so a
-filesystem that hangs would hold up the events of all others; it also takes a directory that it
-may not read for watched, and its descriptor is inherited.
+Only watchdog's bindings are used. Its observers start a thread for each directory, and its
+`InotifyFD` holds a lock while the kernel adds a watch: a filesystem that hangs would hold up all.
 """
 
 import ctypes
 import errno
 import os
 import struct
-import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -45,6 +42,7 @@ _REASONS: Final = {
 }
 _HEAD: Final = struct.Struct("iIII")
 _BUFFER: Final = 8 * 1024  # some 250 events, so that other callbacks run in between
+# With the system's flags: watchdog's IN_CLOEXEC and IN_NONBLOCK have wrong values.
 _init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", libc))
 
 
@@ -57,19 +55,13 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """One instance of inotify.
-
-    Raises:
-        OSError: The limit of the kernel is reached.
-    """
+    """One instance of inotify; raises `OSError` where the limit of the kernel is reached."""
 
     def __init__(self) -> None:
-        # With the system's flags: watchdog's IN_CLOEXEC and IN_NONBLOCK have wrong values.
         self._descriptor: int = _init(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._descriptor == -1:
             raise _failure()
-        self._lock = threading.Lock()
-        self._users = 1  # its owner, and each thread that adds a watch
+        self.watches: set[int] = set()
         self._closed = False
 
     def fileno(self) -> int:
@@ -83,25 +75,20 @@ class Inotify:
         number, by whatever path it is reached.
 
         Raises:
-            OSError: The path is missing, no directory or not readable, the limit of watches is
-                reached, or this was closed.
+            OSError: It cannot be watched, the limit is reached, or this was closed.
             ValueError: No path can be like this.
         """
         encoded = os.fsencode(path)
         if b"\0" in encoded:  # the kernel would see only what is before it
             raise ValueError("embedded null byte")
-        with self._lock:
-            if self._closed:
-                raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
-            self._users += 1
-        try:
-            mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
-            watch = inotify_add_watch(self._descriptor, encoded, mask)
-            if watch == -1:
-                raise _failure(path)
-            return watch
-        finally:
-            self._leave()
+        if self._closed:  # another file may have the descriptor's number by now
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+        mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
+        watch = inotify_add_watch(self._descriptor, encoded, mask)
+        if watch == -1:
+            raise _failure(path)
+        self.watches.add(watch)
+        return watch
 
     def remove(self, watch: int) -> None:
         """End a watch, unless it has ended with its directory."""
@@ -110,20 +97,16 @@ class Inotify:
     def read(self) -> list[Event]:
         """Return the queued events, or the first of very many."""
         try:
-            return list(parsed(os.read(self._descriptor, _BUFFER)))
+            events = list(parsed(os.read(self._descriptor, _BUFFER)))
         except BlockingIOError:
             return []
+        self.watches -= {one.watch for one in events if one.mask & LOST}
+        return events
 
     def close(self) -> None:
-        """End all watches; the descriptor is closed when no thread adds a watch any longer."""
+        """End all watches."""
         self._closed = True
-        self._leave()
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                os.close(self._descriptor)
+        os.close(self._descriptor)
 
 
 def parsed(buffer: bytes) -> Iterator[Event]:

@@ -1,11 +1,10 @@
 """The kernel's events of devices: one netlink socket, without udev and without privileges.
 
 An event says that something of a subsystem came, went or was bound to a driver; what is there then
-is read again. The kernel drops the frequent ``change`` events before they reach this process.
+is read again.
 """
 
 import asyncio
-import ctypes
 import errno
 import fcntl
 import logging
@@ -19,50 +18,18 @@ _KERNEL_GROUP: Final = 1
 _RECEIVE_BUFFER: Final = 1 << 20  # an event takes 832 bytes; the default holds 256
 _MESSAGE_MAX: Final = 8192
 _MESSAGES_MAX: Final = 1000  # in one turn of the event loop
-_PAUSE_S: Final = 0.1  # between two calls of a subscriber
 _ACTIONS: Final = frozenset({b"add", b"remove", b"bind", b"unbind", b"move", b"online", b"offline"})
-_SO_ATTACH_FILTER: Final = 26
 _NS_GET_USERNS: Final = 0xB701  # linux/nsfs.h
 _PROC_USER_INIT_INO: Final = 0xEFFFFFFD  # linux/proc_ns.h
-# ld [0]; jeq "chan", drop; ret -1; drop: ret 0
-_FILTER: Final = (
-    (0x20, 0, 0, 0),
-    (0x15, 1, 0, 0x6368616E),
-    (0x06, 0, 0, 0xFFFFFFFF),
-    (0x06, 0, 0, 0),
-)
 _LOG: Final = logging.getLogger(__name__)
 
 
-class _Instruction(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_uint16),
-        ("jt", ctypes.c_uint8),
-        ("jf", ctypes.c_uint8),
-        ("k", ctypes.c_uint32),
-    )
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.POINTER(_Instruction)))
-
-
 def open_socket() -> socket.socket:
-    """Return a socket that receives the kernel's events.
-
-    Raises:
-        OSError: The kernel or the sandbox has none.
-    """
-    found = socket.socket(
-        socket.AF_NETLINK,
-        socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-        _NETLINK_KOBJECT_UEVENT,
-    )
+    """Return a socket that receives the kernel's events; raise `OSError` where there are none."""
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    found = socket.socket(socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-        instructions = (_Instruction * len(_FILTER))(*(_Instruction(*one) for one in _FILTER))
-        program = _Program(len(_FILTER), instructions)
-        found.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
         found.bind((0, _KERNEL_GROUP))
     except OSError:
         found.close()
@@ -106,73 +73,28 @@ def subsystem_of(message: bytes) -> str | None:
     return None
 
 
-class Interest:
-    """Who is called for events of some subsystems."""
-
-    def __init__(
-        self, owner: "Uevents", subsystems: frozenset[str], changed: Callable[[], None]
-    ) -> None:
-        self._owner, self.subsystems, self._changed = owner, subsystems, changed
-        self._timer: asyncio.TimerHandle | None = None
-        self._again = False
-
-    @property
-    def degraded(self) -> str:
-        """Why no events arrive, so that what is there has to be polled; else empty."""
-        return self._owner.deaf or ""
-
-    def retry(self) -> None:
-        """Try again to hear of events, where none arrive."""
-        self._owner.open()
-
-    def notify(self) -> None:
-        """Call now, or after a pause if that was a moment ago."""
-        if self._timer is None:
-            self._again = False
-            self._changed()
-            self._timer = asyncio.get_running_loop().call_later(_PAUSE_S, self._rested)
-        else:
-            self._again = True
-
-    def _rested(self) -> None:
-        self._timer = None
-        if self._again:
-            self.notify()
-
-    def close(self) -> None:
-        """Call no longer."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._owner.forget(self)
-
-
 class Uevents:
     """The kernel's events, for all who are interested; without any there is no socket.
 
-    Attributes:
-        deaf: Why no events arrive, if that is so.
-        overruns: How many times the kernel had more events than the socket could hold.
+    `deaf` says why no events arrive, `overruns` how often some were lost.
     """
 
     def __init__(self, connect: Callable[[], socket.socket] = open_socket) -> None:
         self._connect = connect
         self._socket: socket.socket | None = None
-        self._interests: list[Interest] = []
+        self._interests: dict[Callable[[], None], frozenset[str]] = {}
         self.deaf: str | None = None
         self.overruns = 0
 
-    def subscribe(self, subsystems: frozenset[str], changed: Callable[[], None]) -> Interest:
+    def subscribe(self, subsystems: frozenset[str], changed: Callable[[], None]) -> None:
         """Call a function when something of these subsystems may have changed."""
-        one = Interest(self, subsystems, changed)
-        self._interests.append(one)
+        self._interests[changed] = subsystems
         if self.deaf is None:
             self.open()
-        return one
 
-    def forget(self, interest: Interest) -> None:
-        """End a subscription; the last one closes the socket."""
-        if interest in self._interests:
-            self._interests.remove(interest)
+    def unsubscribe(self, changed: Callable[[], None]) -> None:
+        """Call a function no longer; the last one closes the socket."""
+        self._interests.pop(changed, None)
         if not self._interests:
             self.close()
 
@@ -194,19 +116,17 @@ class Uevents:
             except OSError as error:
                 self.deaf = f"no socket for device events: {error.strerror or error}"
         if self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket, self._read)
+            asyncio.get_running_loop().add_reader(self._socket, self._read, self._socket)
         elif self.deaf != before:
             _LOG.warning("device events unavailable, polling instead: %s", self.deaf)
 
-    def _read(self) -> None:
+    def _read(self, source: socket.socket) -> None:
         """Read what has arrived, and call those who are interested in it."""
         seen: set[str] = set()
         overrun = False
         for _ in range(_MESSAGES_MAX):
-            if self._socket is None:
-                break
             try:
-                message, sender = self._socket.recvfrom(_MESSAGE_MAX)
+                message, sender = source.recvfrom(_MESSAGE_MAX)
             except BlockingIOError:
                 break
             except OSError as error:
@@ -217,8 +137,6 @@ class Uevents:
                 continue
             if sender == (0, _KERNEL_GROUP) and (found := subsystem_of(message)) is not None:
                 seen.add(found)
-        if not seen and not overrun:
-            return
-        for one in list(self._interests):
-            if overrun or not one.subsystems.isdisjoint(seen):
-                one.notify()
+        for changed, subsystems in list(self._interests.items()):
+            if overrun or not subsystems.isdisjoint(seen):
+                changed()

@@ -7,38 +7,127 @@ event, or cannot be watched because of a limit, is left to the subscriber's poll
 """
 
 import asyncio
+import errno
 import logging
-from collections.abc import Callable, Iterable
-from typing import Final, Self
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, Self
 
-from devhost.budget import Budget, Share
-from devhost.limits import WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
-from devhost.threads import in_thread
-from devhost.watch.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, WRITTEN, Inotify
-from devhost.watch.targets import Resolved, Use, WatchTarget, resolve
+from devhost.model.immutable import immutable
+from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
+from devhost.watch.inotify import IS_DIRECTORY, LOST, MOVED_ITSELF, OVERFLOW, Inotify
+from devhost.watch.threads import in_thread
 
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
+_MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _LOG: Final = logging.getLogger(__name__)
 
-Callback = Callable[[str | None], None]
+
+@immutable
+class WatchTarget:
+    """A directory to watch."""
+
+    path: str  # absolute; it may be a link to a directory, and may be missing
+    recursive: bool = False  # directories below it too; links there are not followed
+    writes: bool = False  # a written file is a change, too
+    leave_out: frozenset[str] = frozenset()  # directories below it that are not watched
+
+
+# ── which directories have to be watched so that no change of a target is missed ──
+
+
+class Use(NamedTuple):
+    """Why a directory is watched."""
+
+    watch: int  # the number of its watch
+    recursive: bool  # a directory that comes in it has to be watched, too
+    entry: str = ""  # in a directory above a target: the entry that leads to the target
+
+
+class Resolved:
+    """The watches of targets, each of which has one on its nearest existing ancestor, too.
+
+    There the target, or the next directory on the way to it, appears and is replaced. `error` says
+    why a directory that exists is not watched.
+    """
+
+    def __init__(self, inotify: Inotify, targets: Iterable[WatchTarget]) -> None:
+        """Watch the directories of targets. It may wait for a filesystem."""
+        self._inotify = inotify
+        self._read = 0  # entries, in the search for directories
+        self.uses: set[Use] = set()
+        self.error: OSError | None = None
+        for target in targets:
+            self._add(target)
+
+    def _add(self, target: WatchTarget) -> None:
+        path, entry = os.path.split(target.path.rstrip("/"))
+        while entry and not self._watch(target, path, entry):
+            path, entry = os.path.split(path)
+        pending = deque([target.path])
+        while pending and self._room(target):
+            path = pending.popleft()  # those that are not deep first
+            if self._watch(target, path) and target.recursive:
+                pending += (one for one in self._below(path) if one not in target.leave_out)
+
+    def _room(self, target: WatchTarget) -> bool:
+        """Whether one more directory of a target may be watched."""
+        count, most = len(self.uses), WATCHES_MAX
+        if count >= WATCHES_FEW and len(self._inotify.watches) >= WATCHES_TOTAL_MAX:
+            most = count
+        if count >= most:
+            reason = f"more than {most:,} watched directories"
+            self.error = self.error or OSError(errno.ENOSPC, reason, target.path)
+        return count < most
+
+    def _below(self, path: str) -> Iterator[str]:
+        """Yield the directories in a directory."""
+        try:
+            with os.scandir(path) as entries:
+                for one in entries:
+                    self._read += 1
+                    if self._read > ENTRIES_MAX:
+                        reason = f"more than {ENTRIES_MAX:,} entries"
+                        self.error = self.error or OSError(errno.ENOSPC, reason, path)
+                        return
+                    if one.is_dir(follow_symlinks=False):
+                        yield one.path
+        except OSError:
+            return  # gone, or not readable
+
+    def _watch(self, target: WatchTarget, path: str, entry: str = "") -> bool:
+        """Watch a directory; return whether it exists."""
+        try:
+            watch = self._inotify.add(path, writes=target.writes and not entry)
+        except ValueError:  # the kernel knows no such path
+            return False
+        except OSError as error:
+            if error.errno in _MISSING:
+                return False
+            self.error = self.error or error
+        else:
+            self.uses.add(Use(watch, target.recursive and not entry, entry))
+        return True
+
+
+# ── subscribers ──
 
 
 class Subscription:
     """What one subscriber watches; made by `Watcher.subscribe`.
 
-    Attributes:
-        degraded: Why a target cannot be watched, so that it has to be polled; else empty.
+    `degraded` says why a target cannot be watched, so that it has to be polled; else it is empty.
     """
 
-    def __init__(self, watcher: "Watcher", callback: Callback) -> None:
+    def __init__(self, watcher: "Watcher", callback: Callable[[], None]) -> None:
         self._watcher, self._callback = watcher, callback
         self._targets: frozenset[WatchTarget] = frozenset()
         self._uses: set[Use] = set()
-        self._resolving: asyncio.Future[None] | None = None  # done when the watches are right
+        self._arranging: asyncio.Task[None] | None = None  # done when the watches are right
         self._stale = False  # something has changed since the targets were last resolved
         self._waiting = 0  # calls of `watch`
-        self._watches = watcher.watches.share()
         self.degraded = ""
 
     async def watch(self, targets: frozenset[WatchTarget]) -> None:
@@ -50,120 +139,94 @@ class Subscription:
         With the same targets it checks that the watches are still those of the directories at
         the paths: a change above a target's nearest existing ancestor has no event.
         """
-        if self._watcher.is_open:
-            self._watcher.subscriptions.add(self)
-            self._replace(targets)
-            self._waiting += 1
-            try:
-                await asyncio.wait({self.refresh()})
-            finally:
-                self._waiting -= 1
+        if not self._watcher.is_open:
+            return
+        if targets != self._targets:
+            self._stop()  # the former ones may hang
+            self._targets = targets
+        self._watcher.subscriptions.add(self)
+        self._waiting += 1
+        try:
+            await asyncio.wait({self.refresh()})
+        finally:
+            self._waiting -= 1
 
     def close(self) -> None:
         """Watch nothing; calls of `watch` return."""
+        self._stop()
+        self._targets = frozenset()
         self._watcher.subscriptions.discard(self)
-        self._replace(frozenset())
-        self._watches.settle(0)
+        self._use(set())
         self.degraded = ""
 
-    def notify(self, path: str | None) -> None:
+    def notify(self) -> None:
         """Call the callback, unless the subscription was closed."""
         if self._targets:
             try:
-                self._callback(path)
+                self._callback()
             except Exception:  # noqa: BLE001 (the other subscribers are notified all the same)
                 _LOG.exception("a subscriber to file events failed")
 
-    def renew(self) -> None:
-        """Notify of any change, also one of the directories that have to be watched."""
-        self.notify(None)
-        self.refresh()
-
-    def refresh(self) -> asyncio.Future[None]:
-        """Resolve the targets again; the future is done when they are watched."""
+    def refresh(self) -> "asyncio.Task[None]":
+        """Resolve the targets again; the task is done when they are watched."""
         self._stale = True
-        resolving = self._resolving
-        if resolving is None:
-            resolving = self._resolving = asyncio.get_running_loop().create_future()
-            self._resolve(resolving, 0)
-        return resolving
+        if self._arranging is None:
+            self._arranging = asyncio.create_task(self._arrange(), name="watch")
+            self._arranging.add_done_callback(self._arranged)
+        return self._arranging
 
-    def _replace(self, targets: frozenset[WatchTarget]) -> None:
-        if targets != self._targets:
-            self._targets = targets
-            left = {use for use in self._uses if use.target not in targets}
-            self._uses -= left
-            self._watcher.remove(self, left)
-            self._finish()  # a thread that still resolves the former targets is ignored
+    def _arranged(self, task: "asyncio.Task[None]") -> None:
+        if self._arranging is task:
+            self._arranging = None
 
-    def _resolve(self, resolving: asyncio.Future[None], rounds: int) -> None:
-        self._stale = False
-        try:
-            work = self._watcher.resolve(self._targets, self._watches)
-        except (OSError, RuntimeError) as error:  # no inotify instance, or no thread
-            self._degrade(error)
-            self._finish()
-            return
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        work.add_done_callback(
-            lambda done: self._resolved(resolving, rounds, done.result(), clock() - began)
-        )
+    def _stop(self) -> None:
+        if self._arranging is not None:
+            self._arranging.cancel()
+            self._arranging = None
 
-    def _resolved(
-        self, resolving: asyncio.Future[None], rounds: int, found: Resolved, taken: float
-    ) -> None:
-        """Use the watches that a thread has added; resolve again if they may not be right.
+    async def _arrange(self) -> None:
+        """Resolve the targets until that changes nothing.
 
-        Events that were read before a watch is in use are lost, also that of its end. What was
-        missing may have come before a directory above it was watched. Another round finds that.
+        Events that were read before a watch is in use are lost, also that of its end; what was
+        missing may have come before the directory above it was watched. One more round finds that.
         """
-        if not self._watcher.is_open:
-            return
-        before, current = self._uses, self._resolving is resolving
-        lost = self._watcher.resolved(use.watch for use in found.uses - before)
-        if current:  # else the targets were replaced meanwhile: what was added for them is removed
-            # The watcher has these objects: equal ones would be kept beside them.
-            known = {use for use in before if use in found.uses}
-            self._uses = known | (found.uses - before)
-        self._watches.settle(len(self._uses))
-        self._watcher.add(self, found.uses - before)
-        self._watcher.remove(self, (before | found.uses) - self._uses)
-        if not current:
-            return
-        self._degrade(found.error)
-        changed = found.uses != before
-        if changed and not self._waiting:
-            self.notify(None)
-        if self._resolving is not resolving:
-            return  # the callback has closed it
-        doubtful = changed and (lost or found.missing)
-        if self._stale or (doubtful and rounds < _ROUNDS_MAX):
-            # Directories that come and go all the time leave the processor to others.
-            again, rest = 0 if self._stale else rounds + 1, min(taken, _REST_MAX_S)
-            asyncio.get_running_loop().call_later(rest, self._again, resolving, again)
-        else:
-            self._finish()
+        clock = asyncio.get_running_loop().time
+        rounds, changed = 0, False
+        while self._stale or (changed and rounds < _ROUNDS_MAX):
+            rounds = 0 if self._stale else rounds + 1
+            self._stale = False
+            began = clock()
+            changed = await self._resolve()
+            if changed and not self._waiting:
+                self.notify()
+            if self._stale or changed:
+                # Directories that come and go all the time leave the processor to others.
+                await asyncio.sleep(min(clock() - began, _REST_MAX_S))
 
-    def _again(self, resolving: asyncio.Future[None], rounds: int) -> None:
-        if self._resolving is resolving:
-            self._resolve(resolving, rounds)
+    async def _resolve(self) -> bool:
+        """Watch the directories of the targets; return whether they are others than before."""
+        try:
+            found = await self._watcher.resolve(self._targets)
+        except OSError as error:  # no inotify instance, or no thread
+            return self._degrade(error)
+        changed = found.uses != self._uses
+        self._use(found.uses)
+        return self._degrade(found.error) or changed
 
-    def _finish(self) -> None:
-        if self._resolving is not None:
-            self._resolving.set_result(None)
-            self._resolving = None
+    def _use(self, uses: set[Use]) -> None:
+        """Have the events of these watches, and of no others."""
+        new, left = uses - self._uses, self._uses - uses
+        self._watcher.add(self, new)
+        self._watcher.remove(self, left)
+        self._uses = (self._uses - left) | new
 
-    def _degrade(self, error: Exception | None) -> None:
-        before, self.degraded = self.degraded, "" if error is None else _reason(error)
-        if error is not None and not before:
-            self._watcher.warn(self, error)
-            if not self._waiting:
-                self.notify(None)  # so that it polls from now on
-
-
-# By `Use.entry`.
-Users = dict[str, set[tuple[Subscription, Use]]]
+    def _degrade(self, error: OSError | None) -> bool:
+        """Note whether the targets cannot be watched; return whether that is new."""
+        before, self.degraded = self.degraded, "" if error is None else error.strerror or str(error)
+        if error is None or before:
+            return False
+        self._watcher.warn(self, error)
+        return True
 
 
 class Watcher:
@@ -173,15 +236,10 @@ class Watcher:
     """
 
     def __init__(self) -> None:
-        self._resolving = 0  # threads that add watches that are not in use yet
-        self._had_events: set[int] = set()  # watches, since the first of these threads began
         self.is_open = False
         self._inotify: Inotify | None = None
         self.subscriptions: set[Subscription] = set()
-        self.watches = Budget(
-            "watched directories", each=WATCHES_MAX, total=WATCHES_TOTAL_MAX, few=WATCHES_FEW
-        )
-        self._users: dict[int, Users] = {}  # of each watch
+        self._users: dict[int, set[tuple[Subscription, Use]]] = {}  # of each watch
 
     async def __aenter__(self) -> Self:
         self.is_open = True
@@ -195,103 +253,71 @@ class Watcher:
             asyncio.get_running_loop().remove_reader(self._inotify.fileno())
             self._inotify.close()
 
-    def subscribe(self, callback: Callback) -> Subscription:
+    def subscribe(self, callback: Callable[[], None]) -> Subscription:
         """Return a subscription that watches nothing yet.
 
-        The callback gets the path of an entry, no directory, that came, went, moved or (where
-        the target says so) was written in a watched directory; and ``None`` when anything else
-        may have changed.
+        The callback is called when something may have changed in a directory that is watched.
         """
         return Subscription(self, callback)
 
     # ── for subscriptions ──
 
-    def resolve(self, targets: frozenset[WatchTarget], watches: Share) -> asyncio.Future[Resolved]:
-        """Add the watches of targets in a thread; call `resolved` when it has ended.
-
-        Raises:
-            OSError: No inotify instance can be had, or no thread.
-        """
-        inotify = self._opened()
-        work = in_thread("watch", lambda: resolve(inotify, targets, watches))
-        self._resolving += 1
-        return work
-
-    def _opened(self) -> Inotify:
+    async def resolve(self, targets: frozenset[WatchTarget]) -> Resolved:
+        """Watch the directories of targets, in a thread; raise `OSError` if that is impossible."""
         if self._inotify is None:
             self._inotify = Inotify()
             reader = self._inotify.fileno()
             asyncio.get_running_loop().add_reader(reader, self._read, self._inotify)
-        return self._inotify
-
-    def resolved(self, watches: Iterable[int]) -> bool:
-        """Note that a thread has ended; return whether its watches may have lost events."""
-        lost = not self._had_events.isdisjoint(watches)
-        self._resolving -= 1
-        if not self._resolving:
-            self._had_events.clear()
-        return lost
+        inotify = self._inotify
+        work = in_thread("watch", lambda: Resolved(inotify, targets))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(lambda done: self._end_unused(done.result().uses))
+            raise
 
     def add(self, subscription: Subscription, uses: Iterable[Use]) -> None:
         """Deliver the events of watches to a subscription."""
         for use in uses:
-            users = self._users.setdefault(use.watch, {})
-            users.setdefault(use.entry, set()).add((subscription, use))
+            self._users.setdefault(use.watch, set()).add((subscription, use))
 
     def remove(self, subscription: Subscription, uses: Iterable[Use]) -> None:
         """Undo `add`; watches without users are ended."""
         for use in uses:
-            users = self._users[use.watch]
-            users[use.entry].discard((subscription, use))
-            if not users[use.entry]:
-                del users[use.entry]
-            if not users:
-                del self._users[use.watch]
-                self._opened().remove(use.watch)
+            self._users[use.watch].discard((subscription, use))
+        self._end_unused(uses)
 
-    def warn(self, subscription: Subscription, error: Exception) -> None:
+    def _end_unused(self, uses: Iterable[Use]) -> None:
+        for watch in {use.watch for use in uses}:
+            if not self._users.get(watch):
+                self._users.pop(watch, None)
+                if self._inotify is not None and self.is_open:
+                    self._inotify.remove(watch)
+
+    def warn(self, subscription: Subscription, error: OSError) -> None:
         """Log that a subscription is degraded, if it is the first."""
         if not any(one.degraded for one in self.subscriptions if one is not subscription):
-            fields = {"reason": _reason(error)}
-            if path := getattr(error, "filename", None):
-                fields["directory"] = path
+            fields = {"reason": subscription.degraded}
+            if error.filename:
+                fields["directory"] = error.filename
             _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
 
     # ── events ──
 
     def _read(self, inotify: Inotify) -> None:
+        """Notify those whom events concern; refresh those who may have to watch others now."""
+        concerned: set[Subscription] = set()
+        moved: set[Subscription] = set()
         for watch, mask, name in inotify.read():
-            if self._resolving:
-                self._had_events.add(watch)
-            users = self._users.get(watch, {})
             if mask & OVERFLOW:
                 _LOG.debug("inotify queue overflow, scanning everything")
-                _renew(self.subscriptions)
-            elif mask & (LOST | MOVED_ITSELF):
-                _renew(one for used in users.values() for one, _ in used)
-            elif name:
-                _on_entry(users, name, mask)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
-def _on_entry(users: Users, name: str, mask: int) -> None:
-    written = bool(mask & WRITTEN)
-    for subscription, use in list(users.get("", ())):
-        if written and not use.target.writes:
-            continue
-        if not mask & IS_DIRECTORY:
-            subscription.notify(f"{use.path.rstrip('/')}/{name}")
-        elif use.target.recursive:
-            subscription.renew()
-        else:
-            subscription.notify(None)
-    if not written:
-        _renew(one for one, _ in users.get(name, ()))
-
-
-def _renew(subscriptions: Iterable[Subscription]) -> None:
-    for one in set(subscriptions):  # a callback may close some
-        one.renew()
+                moved |= self.subscriptions
+            for one, use in self._users.get(watch, ()):
+                if mask & (LOST | MOVED_ITSELF) or (use.entry and use.entry == name):
+                    moved.add(one)
+                elif name and not use.entry:
+                    (moved if use.recursive and mask & IS_DIRECTORY else concerned).add(one)
+        for one in concerned | moved:
+            one.notify()
+        for one in moved & self.subscriptions:  # a callback may have closed some
+            one.refresh()

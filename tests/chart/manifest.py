@@ -27,7 +27,7 @@ HEADER: Final = """\
 #     kubectl apply -f devhost.yaml
 #
 # An edit of the ConfigMap is applied by the running pods within about a minute.
-# Made from the chart by `make manifest`; what the settings mean is said in its README.md.
+# Made from the chart by `make generate`; what the settings mean is said in its README.md.
 ---
 apiVersion: v1
 kind: Namespace

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load_bytes
 from devhost.model.config import Config
-from devhost.report import report
 from tests.chart.helm import Helm
 from tests.chart.pods import SYSFS
 from tests.chart.values import EVERYTHING, EXAMPLES, TOKENS, Values, example

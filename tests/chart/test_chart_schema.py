@@ -23,7 +23,7 @@ PROFILE: Values = {"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}
 
 
 def test_the_schema_is_current() -> None:
-    assert generate.SCHEMA.read_text() == generate.schema_text(), "run make chart-schema"
+    assert generate.SCHEMA.read_text() == generate.schema_text(), "run make generate"
 
 
 def test_the_schema_is_one() -> None:

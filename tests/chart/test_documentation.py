@@ -21,7 +21,7 @@ def leaves(values: tuple[Value, ...]) -> Iterator[Value]:
 
 def test_the_table_of_values_is_current() -> None:
     text = generate.README.read_text()
-    assert generate.readme(text) == text, "run make chart-schema"
+    assert generate.readme(text) == text, "run make generate"
 
 
 def test_each_value_has_a_description_and_a_section() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.last_good import LastGood
-from devhost.host.config.source import ConfigSource
-from devhost.host.supervisor import Host, Settings
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
+from devhost.host.state_files import LastGood
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
 from tests.chart.helm import Helm
@@ -53,7 +53,7 @@ async def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         try:
             await listen(self, request, context)  # type: ignore[arg-type]
         finally:
-            found.append(self._backend.name)
+            found.append(self._answers.name)
 
     monkeypatch.setattr(servicer.Servicer, "ListAndWatch", noting)
     return found

@@ -12,7 +12,7 @@ DOCUMENTS = list(yaml.safe_load_all(MANIFEST.read_text()))
 
 
 def test_it_is_what_the_chart_renders(helm: Helm) -> None:
-    assert MANIFEST.read_text() == manifest(), "run make manifest"
+    assert MANIFEST.read_text() == manifest(), "run make generate"
 
 
 def test_kubernetes_takes_all_of_it() -> None:

@@ -214,19 +214,6 @@ def test_a_misspelt_command() -> None:
     assert "No such command 'vaildate'; did you mean 'validate'?" in called("vaildate").stderr
 
 
-def test_completion_for_bash() -> None:
-    """The shell's completion script comes from the program."""
-    done = run(_DEVHOST_COMPLETE="bash_source")
-    assert done.returncode == 0
-    assert "_devhost_completion" in done.stdout
-
-
-def test_completion_names_the_commands() -> None:
-    """Completing a word offers the commands that begin with it."""
-    done = run(_DEVHOST_COMPLETE="bash_complete", COMP_WORDS="devhost va", COMP_CWORD="1")
-    assert done.stdout.split() == ["plain,validate"]
-
-
 def test_schema_is_a_json_schema() -> None:
     """`schema` prints a 2020-12 schema that accepts a good configuration and refuses a bad one."""
     done = run("schema")
@@ -409,7 +396,6 @@ HEAVY: Final = (
     "google.protobuf",
     "grpc",
     "ssl",
-    "watchdog",
 )
 IMPORTS: Final = f"""\
 import contextlib, sys
@@ -438,7 +424,7 @@ def test_validate_is_light(tokens: Path, tmp_path: Path) -> None:
 def test_what_is_said_to_be_heavy_can_be_seen(tokens: Path) -> None:
     """The test above would pass for names that nothing has; a whole host has these."""
     seen = imported("try", "--once", tokens)
-    assert seen == {"asyncio", "google.protobuf", "grpc", "ssl"} | (seen & {"watchdog"})
+    assert seen == {"asyncio", "google.protobuf", "grpc", "ssl"}
 
 
 # ── plan ───────────────────────────────────────────────────────────────────────────────
@@ -515,21 +501,6 @@ def test_plan_as_json(serial: tuple[Path, Path]) -> None:
     assert json.loads(done.stdout) == {"resources": [serial_report()]}
     unasked = plan(config, "--root", root)
     assert "allocation" not in unasked
-
-
-def test_plan_as_text(serial: tuple[Path, Path]) -> None:
-    """Text says the same for people: devices, what was skipped, what a container receives."""
-    root, config = serial
-    done = called("plan", config, "--root", root, "--allocate", "example.com/serial=1")
-    assert done.returncode == 0
-    for fragment in (
-        "example.com/serial: 1 of 1 allocatable",
-        "usb-FTDI_A1   Healthy",
-        "skipped /dev/serial/by-id/usb-FTDI_gone: dangling link",
-        "env SERIAL_PORTS=/dev/serial0",
-        "device /dev/serial/by-id/usb-FTDI_A1 as /dev/serial0 (rw)",
-    ):
-        assert fragment in done.stdout
 
 
 def test_a_number_takes_the_first_in_natural_order(tokens: Path) -> None:
@@ -670,13 +641,6 @@ def test_no_escape_codes_where_not_wanted(tokens: Path, variable: dict[str, str]
     shown = on_a_terminal("plan", tokens, **variable)
     assert "example.com/token" in shown
     assert "\x1b" not in shown
-
-
-def test_a_table_on_a_terminal(tokens: Path) -> None:
-    """A person sees the same table."""
-    shown = on_a_terminal("plan", tokens)
-    assert "DEVICE" in shown
-    assert "Healthy" in shown
 
 
 # ── an output that takes nothing ──

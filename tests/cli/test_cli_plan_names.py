@@ -92,7 +92,7 @@ def test_the_same_as_yaml(config: Path, against: bool) -> None:
 def test_wide_has_every_column(config: Path) -> None:
     lines = plan(config, "example.com/two", "-o", "wide").stdout.splitlines()
     assert lines[1:] == [
-        "DEVICE   HEALTH    NUMA   PATHS   REASON",
-        "a        Healthy   -      -",
-        "b        Healthy   -      -",
+        "DEVICE   HEALTH    NUMA   PATHS   CHECKED   REASON",
+        "a        Healthy   -      -       -",
+        "b        Healthy   -      -       -",
     ]

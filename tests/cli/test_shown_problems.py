@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from devhost.cli.problems import described, summary
+from devhost.cli.output import described, summary
 from devhost.errors import Problem
 from devhost.loading.loader import loads
 
@@ -18,7 +19,7 @@ HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
 
 def shown(text: str, columns: int = 80) -> list[str]:
     (problem,) = loads(text, "f.yaml").problems
-    return "\n".join(described(problem, columns)).split("\n")
+    return click.unstyle("\n".join(described(problem, columns))).split("\n")
 
 
 def marked(lines: list[str]) -> str:
@@ -29,7 +30,7 @@ def marked(lines: list[str]) -> str:
 
 def test_a_problem_has_its_place_its_resource_and_its_line() -> None:
     assert shown(f"{HEAD}    sources: [static: 1]\n    replicas: 0 # none\n") == [
-        "f.yaml:5:15: error: should be at least 1, not 0",
+        "f.yaml:5:15: error: should be at least 1, not '0'",
         "    in resources[0].replicas of example.com/a",
         "   5 |     replicas: 0 # none",
         "     |               ^",

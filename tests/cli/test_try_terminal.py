@@ -71,8 +71,8 @@ async def test_allocate_restart_and_free_at_the_prompt(config: Path) -> None:
         (config.parent / "colas" / "classic").unlink()
         await screen.shows("example.com/cola: 1 of 2 allocatable: cherry (classic)")
         screen.type("devices\r")
-        await screen.shows("RESOURCE           DEVICE    HEALTH      POD     REASON")
-        await screen.shows("example.com/cola   classic   Unhealthy   pod-1   not found any more")
+        await screen.shows("classic   Unhealthy   pod-1   ")
+        await screen.shows("/colas/classic   not found any more")
         screen.type("restart\r")
         await screen.shows("kubelet has restarted")
         await screen.shows("example.com/cola: 1 of 2 allocatable")
@@ -103,8 +103,9 @@ async def test_a_mistake_at_the_prompt_is_answered(config: Path) -> None:
     async with playing(config, EDITOR="no-such-editor") as screen:
         await screen.shows("2 of 2")
         for command, answer in ANSWERS.items():
+            await screen.shows("> ")  # what is typed before it is echoed by the terminal
             screen.type(f"{command}\r")
-            await screen.shows(f"> {command}\r\n")
+            await screen.shows(f"{command}\r\n")
             await screen.shows(answer)
         screen.type("\udcff\r")  # a byte that is no text
         screen.type("help\r")

@@ -18,7 +18,7 @@ from typing import Final
 from click.testing import CliRunner
 
 from devhost.cli import main as cli
-from devhost.testing import HostTree
+from tests.support.hardware import HostTree
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted(
@@ -34,7 +34,7 @@ _BLOCK: Final = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 # Devices of the host on which the commands of a page run, in the notation of
-# devhost.testing.hardware; not shown.
+# tests/support/hardware.py; not shown.
 _HOST: Final = re.compile(r"^<!-- host\n(.*?)^-->$", re.DOTALL | re.MULTILINE)
 _SHELL: Final = re.compile(r"(mkdir|touch|ln|rm)\b")
 _OURS: Final = re.compile(r"devhost (validate|plan|devices|schema)\b")

@@ -15,8 +15,8 @@ import yaml
 from deploy.site import hooks
 from devhost.cli import main as cli
 from devhost.loading.loader import loads
-from devhost.model.base import key_of
 from devhost.model.config import Resource
+from devhost.model.values import key_of
 from devhost.testing import NotPermittedError
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT

@@ -18,7 +18,7 @@ KEYS: Final = [(model, key) for model, one in EXAMPLES.items() for key in one["k
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_the_pages_are_current(name: str) -> None:
     kept = (reference.DIRECTORY / name).read_text(encoding="utf-8")
-    assert reference.PAGES[name]() == kept, "run make reference"
+    assert reference.PAGES[name]() == kept, "run make generate"
 
 
 def test_every_mapping_has_a_section() -> None:

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli import main
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
+from tests.support.hardware import HostTree
 
 ROOT: Final = Path(__file__).parents[2]
 TREES: Final = ROOT / "tests/hardware/trees"

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 
 from devhost.allocation.policy import Policy
 from devhost.cli import main
-from devhost.host.supervisor import Host, Settings
+from devhost.discovery.dry_run import report
+from devhost.host.host import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import load, loads
 from devhost.loading.schema import json_schema
 from devhost.model.config import Config
-from devhost.report import report
 from tests.support.examples import ALL_EXAMPLES, EXAMPLES, required
 from tests.support.kernel import shows
 from tests.support.realkubelet import RealKubelet
@@ -354,8 +354,7 @@ def test_gophers_may_be_known_by_their_own_names(tree: Tree) -> None:
     config = loads(text.replace("# id: ${name}", "id: ${name}")).require()
     (shown,) = report(config, HostFiles(str(tree.root)), Policy(), "node", {GOPHER: "2"})
     assert list(shown.snapshot.devices) == ["g1", "g2"]
-    assert shown.allocation is not None
-    assert shown.allocation.envs == {"Gopher": "g1,g2"}
+    assert shown.more["allocation"]["envs"] == {"Gopher": "g1,g2"}
     reasons = [one.reason for one in shown.snapshot.skipped]
     assert "its ID g2 is that of /etc/gophers/other/g2" in reasons
 

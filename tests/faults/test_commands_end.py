@@ -1,4 +1,4 @@
-"""Commands end with devhost, however it ends, and two never run on one device at a time."""
+"""Commands end with devhost."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ for pid in $(cat {place}/pids); do
   case "$(cat /proc/$pid/stat 2>/dev/null)" in ""|*") Z "*) ;; *) echo twice >> {place}/log;; esac
 done
 rm -f {place}/begun
-{more} sh -c ': > {place}/begun; exec sleep 1000' >/dev/null 2>&1 &
+sh -c ': > {place}/begun; exec sleep 1000' >/dev/null 2>&1 &
 until test -e {place}/begun; do sleep 0.05; done
 echo $$ $! > {place}/new
 mv {place}/new {place}/pids
@@ -43,23 +43,16 @@ class Work:
         self.pods = 0
         daemon.flags.append("--allow-exec")
 
-    def config(self, more: str = "", resource: str = DISK) -> str:
-        """Return a configuration; ``more`` starts what the step leaves in the background."""
+    def config(self) -> str:
         script = self.place / "step.sh"
-        script.write_text(STEP.format(place=self.place, more=more))
+        script.write_text(STEP.format(place=self.place))
         return f"""
 version: v1
 resources:
-  - name: {resource}
+  - name: {DISK}
     sources: [directory: {self.place}/disks]
     preStart: [{{run: [sh, {script}], every: start, timeout: 20s}}]
 """
-
-    async def edit(self, config: str) -> None:
-        """Have devhost go over to another configuration."""
-        since = len(self.daemon.lines)
-        self.daemon.write(config)
-        await self.daemon.logged("configuration in force", since)
 
     def pids(self) -> list[int]:
         return [int(one) for one in (self.place / "pids").read_text().split()]
@@ -120,65 +113,6 @@ async def test_sigterm_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> No
         await until(lambda: not work.left, "the end of the step")
     await daemon.start()
     await work.succeeds()
-
-
-async def test_a_former_step_still_runs(daemon: Daemon, work: Work) -> None:
-    """SIGKILL has ended devhost alone: the next start waits, and is refused with the reason."""
-    await daemon.start(work.config().replace("20s", "1s"))
-    await work.kubelet.wait(DISK, 1, 1)
-    await daemon.stop()
-    await daemon.start(work.config())
-    async with work.starting():
-        await daemon.kill()
-    former = work.left
-    assert len(former) == 2
-    await daemon.start(work.config().replace("20s", "1s"))
-    await work.kubelet.wait(DISK, 1, 1)
-    with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
-        await work.kubelet.admit("refused", {"app": {DISK: 1}})
-    assert work.left == former
-    for pid in former:
-        os.kill(pid, signal.SIGKILL)
-    await work.edit(work.config())
-    await work.succeeds()
-
-
-async def test_a_process_that_has_left_the_group_counts(daemon: Daemon, work: Work) -> None:
-    """While the step runs; when it has ended, what it left on purpose is not its own any more."""
-    await daemon.start(work.config(more="setsid"))
-    async with work.starting():
-        shell, detached = work.left
-        await daemon.kill()
-    os.kill(shell, signal.SIGKILL)
-    await until(lambda: not alive(shell), "the end of the step")
-    assert work.left == [detached]
-    await daemon.start(work.config().replace("20s", "1s"))
-    await work.kubelet.wait(DISK, 1, 1)
-    with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
-        await work.kubelet.admit("refused", {"app": {DISK: 1}})
-    os.kill(detached, signal.SIGKILL)
-    await until(lambda: not alive(detached), "its end")
-    (work.place / "end").touch()
-    await work.edit(work.config(more="setsid"))
-    await work.kubelet.admit("one", {"app": {DISK: 1}})
-    _, detached = work.pids()
-    assert work.left == [detached]
-    await work.kubelet.free("one")
-    (work.place / "pids").write_text("")  # the step would take it for a second run
-    await work.succeeds()
-    os.kill(detached, signal.SIGKILL)
-
-
-async def test_a_device_has_one_lock_under_all_its_names(daemon: Daemon, work: Work) -> None:
-    """A resource that was renamed meanwhile does not run a step beside that of the former."""
-    await daemon.start(work.config())
-    async with work.starting():
-        await daemon.kill()
-    daemon.flags = [*daemon.flags, "--assume-free"]
-    await daemon.start(work.config(resource="example.com/other").replace("20s", "1s"))
-    await work.kubelet.wait("example.com/other", 1, 1)
-    with pytest.raises(AdmissionError, match="a command of an earlier start still runs"):
-        await work.kubelet.admit("refused", {"app": {"example.com/other": 1}})
 
 
 async def test_as_process_1(daemon: Daemon, work: Work) -> None:

@@ -13,9 +13,9 @@ from tests.support.hosting import Kubelet, on_one_kubelet
 
 STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
 SHORT = """
-import devhost.kubelet.device_list, devhost.host.rescan
+import devhost.kubelet.device_list, devhost.host.scanning
 devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
-devhost.host.rescan.RESCAN_S = 1.0
+devhost.host.scanning.RESCAN_S = 1.0
 """
 # A scan of very many devices takes long on a busy machine.
 PATIENT = """

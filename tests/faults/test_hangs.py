@@ -13,10 +13,10 @@ from tests.support.mounts import bound, hung, tmpfs
 
 SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = """
-import devhost.host.rescan, devhost.host.inventory, devhost.kubelet.servicer
+import devhost.host.scanning, devhost.host.inventory, devhost.kubelet.servicer
 import devhost.kubelet.device_list
 devhost.kubelet.device_list.LEAVE_AFTER_S = 2.0
-devhost.host.rescan.RESCAN_S = 1.0
+devhost.host.scanning.RESCAN_S = 1.0
 devhost.host.inventory.ANSWER_S = 2.0
 devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
 """

@@ -17,12 +17,14 @@ import pytest
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import PATIENCE, Daemon, Figures, at_rest, directories, until
 
+pytestmark = pytest.mark.slow
+
 CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "16"))
 WARM_UP = 8
 SHORT = """
-import devhost.kubelet.device_list, devhost.host.resource.runner
+import devhost.kubelet.device_list, devhost.kubelet.backend
 devhost.kubelet.device_list.LEAVE_AFTER_S = 0.02
-devhost.host.resource.runner._STEP_S = 0.02
+devhost.kubelet.backend._STEP_S = 0.02
 """
 # Python's objects by type, in a file, at a signal.
 COUNT = """

@@ -16,9 +16,9 @@ from tests.support.mounts import read_only, tmpfs
 
 A, B = "example.com/a", "example.com/b"
 SHORT = """
-import devhost.host.resource.runner, devhost.host.rescan, devhost.host.config.source
-devhost.host.resource.runner.POLL_S = devhost.host.rescan.RESCAN_S = 0.3
-devhost.host.config.source.POLL_S = 0.3
+import devhost.host.scanning, devhost.host.config_source
+devhost.host.scanning.POLL_S = devhost.host.scanning.RESCAN_S = 0.3
+devhost.host.config_source.POLL_S = 0.3
 """
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")
 
@@ -71,9 +71,7 @@ async def test_a_look_without_a_descriptor(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """It is repeated soon, without an event."""
-    daemon.prelude += (
-        "\nimport devhost.host.resource.runner\ndevhost.host.resource.runner.POLL_S = 0.1"
-    )
+    daemon.prelude += "\nimport devhost.host.scanning\ndevhost.host.scanning.POLL_S = 0.1"
     place = directory / "place"
     place.mkdir()
     source = f"[directory: {{path: {place}, recursive: true}}]"

@@ -21,8 +21,8 @@ from tests.support.pipes import fill
 A = "example.com/a"
 COUNT = 40
 SMALL_QUEUE = """
-import devhost.observe.log_queue
-devhost.observe.log_queue.LINES_MAX = 20
+import devhost.observe.logs
+devhost.observe.logs.QUEUE_MAX = 20
 """
 
 
@@ -140,14 +140,14 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
 
 CRASH = """
 import threading, warnings
-import devhost.host.supervisor
+import devhost.host.host
 async def run(self):
     warnings.warn("an old way")
     thread = threading.Thread(target=lambda: 1 / 0)
     thread.start()
     thread.join()
     raise RuntimeError("broken")
-devhost.host.supervisor.Host.run = run
+devhost.host.host.Host.run = run
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from devhost.kubelet.channel import open_channel
+from devhost.kubelet.sockets import open_channel
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import get, port_of
 from tests.support.daemon import Daemon, tokens, until

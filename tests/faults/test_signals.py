@@ -16,8 +16,8 @@ ROUNDS = 12
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Before its own code begins Python's actions are in force.
 BEGIN = """
-import devhost.startup_signals
-devhost.startup_signals.handle_signals()
+from devhost.host.process import exit_on_signals
+exit_on_signals()
 open({!r}, "w").close()
 """
 IN_AN_IMPORT = """

@@ -17,10 +17,8 @@ from tests.support.mounts import hung
 
 A = "example.com/a"
 SHORT = """
-import devhost.threads
-devhost.threads.PATIENCE_S = 2.0
-import devhost.host.state_files
-devhost.host.state_files.LOCK_S = 0.2
+import devhost.watch.threads
+devhost.watch.threads.PATIENCE_S = 2.0
 """
 
 
@@ -81,7 +79,7 @@ async def test_another_process_holds_its_lock(standin: SimulatedKubelet, daemon:
     with locked(daemon.state):
         await daemon.start(tokens(a=1))
         await at_rest(standin, daemon, {A: numbers(1)})
-        await daemon.logged("last-good.yaml: locked by another process")
+        await daemon.logged("last-good.yaml: no answer in 2 s")
         await follows_edits(standin, daemon)
     await daemon.logged("the last good configuration saved again")
     assert (daemon.state / "last-good.yaml").read_text() == tokens(a=5)

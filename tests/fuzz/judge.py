@@ -9,12 +9,12 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.rules import rules_of
+from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loaded import Loaded
+from devhost.loading.loader import Loaded
 from devhost.model.config import Config
 from devhost.model.sources import Static
-from devhost.report import report
 
 JARGON: Final = ("Traceback", "pydantic", "<class", "object at 0x", "Error(", "NoneType")
 BREAKS: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")

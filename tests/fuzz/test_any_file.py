@@ -7,19 +7,14 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
+import pytest
 from hypothesis import strategies as st
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import CdiDevice, CdiNode
-from devhost.host.cdi.files import CdiFiles
-from devhost.host.ownership import record_store
-from devhost.host.ownership.record_store import RecordFile
-from devhost.host.ownership.records import Owner, Record
-from devhost.host.prestart import holder_records
-from devhost.host.prestart.holder_records import Fresh, Holder, HolderRecords
-from devhost.model.allocation import MountSpec
+from devhost.host.records import FILE, Allocated, Mark, Records
 from tests.fuzz.running import bounded, fuzzed
+
+pytestmark = pytest.mark.slow
 
 NAME: Final = "example.com/a"
 TEXTS: Final = st.one_of(
@@ -71,90 +66,41 @@ def replaced(**valid: Any) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-# ── CDI ──
-
-DEVICE: Final = CdiDevice(
-    "one",
-    (CdiNode("/dev/x", "/dev/x", "c", 1, 3),),
-    (MountSpec("/a", "/b", read_only=True),),
-    {"A": "b"},
-)
-SPEC: Final = cdi.serialize(NAME, [DEVICE]) or b""
-ENTRIES: Final = st.lists(
-    replaced(name="two", containerEdits={"env": ["A=B"]}), max_size=3
-)  # fmt: skip
-
-
-@fuzzed(0.05, 200, content=files(SPEC, replaced(kind=cdi.kind(NAME), devices=[]), ENTRIES.map(
-    lambda entries: {"kind": cdi.kind(NAME), "devices": entries})))  # fmt: skip
-def test_a_cdi_spec(content: bytes) -> None:
-    """What is kept of it goes into a spec that runtimes can read; only our own files are removed."""
-    with tempfile.TemporaryDirectory() as place, bounded():
-        directory = Path(place)
-        spec, foreign = directory / cdi.file_name(NAME), directory / "vendor.json"
-        spec.write_bytes(content)
-        foreign.write_bytes(content)
-        cdi_files = CdiFiles(directory)
-        entries = asyncio.run(cdi_files.entries(NAME))
-        entries.pop("one", None)
-        written = cdi.serialize(NAME, [DEVICE], list(entries.values()))
-        assert written is not None
-        assert json.loads(written, parse_constant=_fail) == yaml.safe_load(written)
-        names = [device["name"] for device in json.loads(written)["devices"]]
-        assert sorted(names) == sorted(["one", *entries])
-        asyncio.run(cdi_files.remove_stale([], lambda _hash: False))
-        assert foreign.read_bytes() == content
-
-
-def _fail(constant: str) -> Any:
-    raise AssertionError(f"{constant} is not JSON")
-
-
 # ── the state directory ──
 
-OWNER: Final = Owner(NAME, "0", shared=False)
-RECORD: Final = Record(OWNER, "char 1:3", "/dev/x", "/dev/x", "boot")
-OTHER: Final = Record(Owner(NAME, "1", shared=True), "char 1:5", "/dev/y", "/dev/z", "boot")
+RECORD: Final = {
+    "resource": NAME, "device": "0", "shared": False, "key": "char 1:3", "names": ["/dev/x"],
+    "boot": "boot", "overlap": False,
+}  # fmt: skip
+MARK: Final = {"resource": NAME, "id": "0", "prepared": False}
+OTHER: Final = Allocated.model_validate(
+    {**RECORD, "device": "1", "key": "char 1:5", "names": frozenset({"/dev/y"})}
+)
 
 
-@fuzzed(0.05, 150, content=files(
-    json.dumps([record_store._dumped(RECORD)]).encode(), st.lists(replaced(**{**record_store._dumped(RECORD), "overlap": True}), max_size=2)))  # fmt: skip
-def test_the_file_of_records(content: bytes) -> None:
-    """It is read as a whole or moved aside, and what is added can be read by the next process."""
-    with tempfile.TemporaryDirectory() as place, bounded():
-        file = RecordFile(Path(place))
-        file.path.write_bytes(content)
-        found, refused = file.update([OTHER], (), ())
-        for one in found:
-            assert isinstance(hash((*one.keys("boot"), one.place, str(one.owner))), int)
-        assert (OTHER in found) != (OTHER in refused)
-        assert RecordFile(Path(place)).update([], (), ()) == (found, [])
+@fuzzed(0.05, 200, content=files(
+    json.dumps([RECORD, MARK]).encode(), st.lists(st.one_of(replaced(**RECORD), replaced(**MARK)), max_size=2)))  # fmt: skip
+def test_the_state_file(content: bytes) -> None:
+    """It is read as a whole or moved aside, and what is added can be read by the next process.
 
-
-HOLDERS: Final = holder_records._dumped(NAME, {"0": Fresh("m"), "1": Holder("ns/pod", "m")})
-
-
-@fuzzed(0.05, 100, content=files(
-    HOLDERS,
-    replaced(resource=NAME, devices={"0": {"holder": "ns/pod", "mark": "m"}}),
-    st.dictionaries(TEXTS, replaced(fresh=True, holder="ns/pod", mark="m"), max_size=3).map(
-        lambda devices: {"resource": NAME, "devices": devices})))  # fmt: skip
-def test_the_records_of_holders(content: bytes) -> None:
-    """A file that is damaged never looks like devices that were just allocated: they would be wiped."""
+    A file that is damaged never looks like devices that were just allocated: they would be wiped.
+    """
 
     async def use(place: Path) -> None:
-        records = HolderRecords(NAME, place)
-        read = await records.read()
-        assert all(isinstance(one, Fresh | Holder) for one in read.values())
-        for device_id, one in read.items():
-            entry = json.loads(content)["devices"][device_id]
-            assert entry.get("fresh", False) is isinstance(one, Fresh)
-        await records.mark_fresh(["new"])
-        assert isinstance((await HolderRecords(NAME, place).read())["new"], Fresh)
+        records = Records(place, lambda: None)
+        assert await records.sync(10)
+        mark = records.mark(NAME, "0")
+        if mark is not None:
+            its = {"resource": NAME, "id": "0", "prepared": mark.prepared}
+            assert its in json.loads(content)
+        records.put([OTHER, Mark(resource=NAME, id="new", prepared=False)])
+        assert await records.sync(10)
+        again = Records(place, lambda: None)
+        assert await again.sync(10)
+        assert again.allocated == records.allocated
+        assert again.mark(NAME, "new") is not None
+        assert (OTHER in again.allocated) != any(map(OTHER.conflicts, again.allocated))
 
     with tempfile.TemporaryDirectory() as place, bounded():
-        path = HolderRecords(NAME, Path(place))._path
-        assert path is not None
-        path.parent.mkdir()
-        path.write_bytes(content)
+        (Path(place) / FILE).write_bytes(content)
         asyncio.run(use(Path(place)))

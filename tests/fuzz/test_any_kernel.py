@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from hypothesis import strategies as st
 
 from devhost.hostfs.mounts import mounts, swapped
 from devhost.watch.inotify import OVERFLOW, Event, parsed
-from devhost.watch.targets import WatchTarget
-from devhost.watch.watcher import Watcher
+from devhost.watch.watcher import Watcher, WatchTarget
 from tests.fuzz.running import bounded, fuzzed
+
+pytestmark = pytest.mark.slow
 
 # ── inotify ──
 
@@ -68,27 +70,22 @@ class _Said:
 
 @fuzzed(0.05, 60, events=_EVENTS, watches=st.lists(st.integers(1, 3), min_size=6, max_size=6))
 def test_any_event(events: Parts, watches: list[int]) -> None:
-    """A subscriber is called with a path in its directory, or with none; also of unknown watches."""
+    """Nothing fails, also for unknown watches."""
 
-    async def deliver(place: str) -> list[str | None]:
-        called: list[str | None] = []
+    async def deliver(place: str) -> None:
         async with Watcher() as watcher:
             for recursive in (False, True):
-                subscription = watcher.subscribe(called.append)
                 target = WatchTarget(f"{place}/a", recursive=recursive, writes=recursive)
-                await subscription.watch(frozenset({target}))
+                await watcher.subscribe(lambda: None).watch(frozenset({target}))
             said: Any = _Said(
                 [Event(watch, mask, os.fsdecode(name).replace("/", "_"))
                  for watch, (_, mask, name) in zip(watches, events, strict=False)]
             )  # fmt: skip
-            called.clear()
             watcher._read(said)
-        return called
 
     with tempfile.TemporaryDirectory() as place, bounded():
         Path(place, "a").mkdir()
-        for path in asyncio.run(deliver(place)):
-            assert path is None or (path.startswith(f"{place}/a/") and path != f"{place}/a/")
+        asyncio.run(deliver(place))
 
 
 # ── mounts ──
@@ -121,8 +118,8 @@ def test_any_list_of_mounts(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as place, bounded():
         file = Path(place, "mountinfo")
         file.write_bytes(content)
-        for mount in mounts(str(file)):
-            assert all(number >= 0 for number in mount.number)
+        for number, _, _ in mounts(str(file)):
+            assert all(part >= 0 for part in number)
         assert all(swapped(str(file)))
 
 
@@ -138,7 +135,7 @@ def test_mounts_and_swaps(paths: list[bytes], source: bytes) -> None:
     with tempfile.TemporaryDirectory() as place, bounded():
         file = Path(place, "file")
         file.write_bytes(b"".join(lines))
-        found = [(mount.number, mount.point, mount.source) for mount in mounts(str(file))]
+        found = list(mounts(str(file)))
         assert found == [
             ((8, number), os.fsdecode(path), os.fsdecode(source))
             for number, path in enumerate(paths)

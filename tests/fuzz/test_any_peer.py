@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.kubelet.channel import open_channel
 from devhost.kubelet.podresources import _by_resource
+from devhost.kubelet.sockets import open_channel
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.fuzz.running import bounded, fuzzed
 from tests.support.hosting import Hosting
+
+pytestmark = pytest.mark.slow
 
 CONFIG: Final = """\
 version: v1

@@ -6,12 +6,13 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from devhost.drafts import conversion, foreign
+from devhost.drafts import conversion, draft
 from devhost.loading.loader import loads
 from devhost.loading.syntax import TreeError
 from tests.fuzz.inputs import TOKENS
-from tests.fuzz.judge import FILES
 from tests.fuzz.running import bounded, fuzzed
+
+pytestmark = pytest.mark.slow
 
 TEXTS: Final = st.one_of(
     st.sampled_from(
@@ -37,11 +38,7 @@ PATHS: Final = some(
 USB: Final = some(vendor=TEXTS, product=TEXTS, serial=TEXTS)
 GROUPS: Final = some(paths=st.lists(PATHS, max_size=3), usb=st.lists(USB, max_size=2), count=TEXTS)
 GENERIC: Final = some(name=TEXTS, groups=st.lists(GROUPS, max_size=3))
-SMARTER: Final = some(devicematch=TEXTS, nummaxdevices=TEXTS)
-SETTINGS: Final = st.one_of(
-    st.lists(SMARTER, max_size=3),
-    st.builds(dict, devices=st.lists(GENERIC, max_size=3), domain=TEXTS),
-)
+SETTINGS: Final = st.fixed_dictionaries({"devices": st.lists(GENERIC, max_size=3), "domain": TEXTS})
 
 
 @fuzzed(0.05, 150, settings=SETTINGS, inside=st.booleans())
@@ -52,13 +49,14 @@ def test_settings_of_other_plugins(settings: Any, *, inside: bool) -> None:
         text = yaml.safe_dump({"data": {"a": text}}, default_style="|")
     with bounded():
         try:
-            found = foreign.found(text)
+            found = conversion.found(text)
         except TreeError:
             return
-        result = conversion.converted(found, ["From a # file\nnamed so."], FILES)
-        loaded = loads(result.text)
-        assert loaded.config is not None, (loaded.problems, result.text)
-        assert len(loaded.config.resources) == result.converted
+        entries = conversion.converted(found)
+        text = draft.text(["From a # file\nnamed so."], entries)
+        loaded = loads(text)
+        assert loaded.config is not None, (loaded.problems, text)
+        assert len(loaded.config.resources) == sum(bool(one.resource) for one in entries)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +65,9 @@ def test_settings_of_other_plugins(settings: Any, *, inside: bool) -> None:
         "a: &a [x,x]\n" + "".join(f"b{n}: &a [*a,*a,*a,*a]\n" for n in range(20)),
         "a: &a [*a, *a]",
         "[" * 100_000,
-        "- {devicematch: ^a$, nummaxdevices: " + "9" * 5000 + "}",
+        "devices: [{name: a, groups: [{count: " + "9" * 5000 + "}]}]",
         "a: |\n" + "".join("  " * n + "groups: |\n" for n in range(1, 60)),
-        "- {devicematch: a, nummaxdevices: 1}\n" * 20_000,
+        "- {name: a, groups: []}\n" * 20_000,
         "devices:\n" + "- {name: a, groups: [{paths: [{path: /dev/a*}]}]}\n" * 15_000,
     ],
     ids=["aliases", "itself", "depth", "number", "texts", "devices", "same"],
@@ -77,7 +75,7 @@ def test_settings_of_other_plugins(settings: Any, *, inside: bool) -> None:
 def test_the_worst_settings(text: str) -> None:
     with bounded():
         try:
-            found = foreign.found(text)
+            found = conversion.found(text)
         except TreeError:
             return
-        assert loads(conversion.converted(found, (), FILES).text).config is not None
+        assert loads(draft.text((), conversion.converted(found))).config is not None

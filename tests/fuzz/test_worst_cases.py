@@ -6,9 +6,11 @@ from typing import Final
 
 import pytest
 
-from devhost.loading.loaded import SIZE_MAX
 from devhost.loading.loader import PROBLEMS_MAX, loads
+from devhost.loading.syntax import SIZE_MAX
 from tests.fuzz.judge import judge
+
+pytestmark = pytest.mark.slow
 
 # Of CPU time; what hangs takes far longer, the slowest machine far less.
 HANG_S: Final = 100.0

@@ -7,8 +7,9 @@ from typing import Final
 
 import pytest
 
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
 from tests.hardware.test_changes import FTDI, SERIAL, Scans, without
+from tests.support.hardware import HostTree
 
 CONTROLLER: Final = (
     "pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd\n"

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli import main
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
+from tests.support.hardware import HostTree
 
 HERE: Final = Path(__file__).parent
 TREES: Final = sorted((HERE / "trees").glob("*.tree"))

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli import main
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
 from tests.support.examples import required
+from tests.support.hardware import HostTree
 
 HERE: Final = Path(__file__).parent
 EXAMPLES: Final = sorted((HERE.parents[1] / "config/examples/hardware").glob("*.yaml"))

@@ -12,10 +12,11 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host import rescan
+from devhost.host import scanning
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
 from devhost.watch import uevents
+from tests.support.hardware import HostTree
 from tests.support.hosting import Hosting
 
 HERE: Final = Path(__file__).parent
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device no
 
 @pytest.fixture(autouse=True)
 def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rescan, "RESCAN_S", 3600.0)
+    monkeypatch.setattr(scanning, "RESCAN_S", 3600.0)
 
 
 class Kernel:

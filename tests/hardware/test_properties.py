@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.candidates import HOLD_S, keys_of_node
+from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Snapshot
-from devhost.report import report
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
 from tests.hardware.test_changes import without
+from tests.support.hardware import HostTree
 from tests.support.memory import IN_MEMORY
 from tests.support.scanning import selected
 

@@ -8,13 +8,14 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import variables
+from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
-from devhost.report import report
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
+from tests.support.hardware import HostTree
 
 pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
 
@@ -411,7 +412,7 @@ def load(source: str, more: str = "") -> list[str]:
 @pytest.mark.parametrize(
     ("source", "more", "message"),
     [
-        ("{usb: {device: 0403:6001, interface: '0a'}}", "", "sysfs writes 10 as 0a"),
+        ("{usb: {device: 0403:6001, interface: '0a'}}", "", "should be an integer, not '0a'"),
         ("{pci: {device: 8086:1521, node: usb}}", "", "only in usb"),
         ("{usb: {device: 8086:1521, node: vfio}}", "", "only in pci"),
         ("{usb: {device: 0403:6001, exclude: {}}}", "", "excludes everything"),
@@ -470,11 +471,11 @@ def explained(tree: HostTree, source: str) -> list[str]:
     """Return what `plan --explain` says of each candidate."""
     text = f"version: v1\nresources: [{{name: example.com/a, sources: [{source}]}}]"
     config, files = loads(text).require(), HostFiles(str(tree.root))
-    (found,) = report(config, files, Policy(), "node", explained=True)
-    (one,) = found.explained or ()
+    (planned,) = report(config, files, Policy(), "node", explained=True)
+    (one,) = planned.more["explain"]
     return [
-        f"{candidate.candidate}: {', '.join(candidate.paths)}; {'; '.join(candidate.reasons)}"
-        for candidate in one.candidates
+        f"{found['candidate']}: {', '.join(found['paths'])}; {'; '.join(found['reasons'])}"
+        for found in one["candidates"]
     ]
 
 

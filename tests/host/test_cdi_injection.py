@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation import cdi_devices
+from devhost.allocation import cdi
 from devhost.allocation.cdi import CdiDevice
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host.cdi import injection as cdi_injection
-from devhost.host.cdi.files import CdiFiles
-from devhost.host.cdi.injection import CdiInjection
-from devhost.host.holders import Holders
+from devhost.host import cdi as module
+from devhost.host.cdi import CdiFiles, CdiInjection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
@@ -46,7 +44,7 @@ resources:
         self.injection = self.new()
 
     def new(self) -> CdiInjection:
-        return CdiInjection(CdiFiles(self.place), Holders(None), self.looked.set)
+        return CdiInjection(CdiFiles(self.place), self.looked.set)
 
     def found(self) -> Snapshot:
         return self.scanner.snapshot(selected(self.scanner), Snapshot(), lambda _: None, 0.0)
@@ -92,7 +90,7 @@ async def test_a_device_beyond_the_largest_spec_is_unhealthy(
     """What is in the spec stays there, whatever comes before it."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
     resource = bench.scanner.resource
-    monkeypatch.setattr("devhost.allocation.cdi_devices.CDI_SPEC_MAX", 500)
+    monkeypatch.setattr("devhost.allocation.cdi.CDI_SPEC_MAX", 500)
     (tmp_path / "lib").mkdir()
     for count, beyond in ((2, ["1"]), (3, ["1", "2"])):
         source = resource.sources[0].model_copy(update={"static": Static(count=count)})
@@ -143,10 +141,10 @@ async def test_a_host_that_does_not_answer_owes_one_look(
         nonlocal calls
         calls += 1
         release.wait(60)
-        return cdi_devices.cdi_devices(scanner, found, before)
+        return cdi.cdi_devices(scanner, found, before)
 
-    monkeypatch.setattr(cdi_injection, "cdi_devices", hanging)
-    monkeypatch.setattr(cdi_injection, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(module, "cdi_devices", hanging)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").mkdir()
     for _ in range(3):
@@ -157,6 +155,6 @@ async def test_a_host_that_does_not_answer_owes_one_look(
     release.set()
     async with asyncio.timeout(60):
         await bench.looked.wait()
-    monkeypatch.setattr(cdi_injection, "PATIENCE_S", 10.0)
+    monkeypatch.setattr(module, "PATIENCE_S", 10.0)
     await bench.write()
     assert bench.injection.judged(bench.found()).devices["0"].healthy

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from devhost import threads
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host import state_files
-from devhost.host.config import source as config_source
-from devhost.host.config.last_good import LastGood
-from devhost.host.config.source import ConfigSource
-from devhost.loading import loaded
+from devhost.host import config_source, state_files
+from devhost.host.config_source import ConfigSource
+from devhost.host.state_files import LastGood
+from devhost.loading import loader
 from devhost.model.config import Config
 from devhost.observe import logs
+from devhost.watch import threads
 from devhost.watch.inotify import Inotify
 from devhost.watch.watcher import Watcher
 
@@ -174,6 +173,26 @@ async def test_the_content_in_force_comes_back(
     assert texts[-1] == "configuration file valid again, the same as in force"
 
 
+async def test_a_file_that_is_still_being_written_is_read_until_it_stays_the_same(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of it would be valid by itself."""
+    parts = [GOOD.replace("static: 1", f"static: {count}").encode() for count in (2, 3, 4, 5)]
+    applied: list[Config] = []
+
+    def read() -> tuple[bytes, str]:
+        return (parts.pop(0) if len(parts) > 1 else parts[0]), ""
+
+    monkeypatch.setattr(source, "_read", read)
+    async with followed(source, applied.append):
+        source.reload_soon()
+        async with asyncio.timeout(60):
+            while not applied:
+                await asyncio.sleep(0.005)
+    (config,) = applied
+    assert '"count":5' in config.model_dump_json(by_alias=True)
+
+
 async def test_who_asks_gets_an_answer(
     source: ConfigSource, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,7 +239,7 @@ async def test_a_file_that_does_not_answer(
 ) -> None:
     """That is said, however often it is asked one thread waits, and the edit is followed later."""
     release, reads = threading.Event(), 0
-    real = loaded.read
+    real = loader.read
     monkeypatch.setattr(config_source, "PATIENCE_S", 0.01)
     monkeypatch.setattr(config_source, "RETRY_S", 0.01)
 
@@ -262,7 +281,7 @@ async def test_no_thread_can_be_had(
         with monkeypatch.context() as exhausted:
             exhausted.setattr(threads._POOL, "submit", none)
             await until(source, "cannot be read: no thread can be started")
-            assert source.status.unsaved == f"{copy}: no thread can be started"
+            assert source.unsaved == f"{copy}: no thread can be started"
         while not copy.exists():
             assert not task.done()
             await asyncio.sleep(0.005)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from devhost import threads
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.host import health
@@ -22,6 +21,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, FileKind, FileState, HostDevice, Node, Snapshot
+from devhost.watch import threads
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 0.5 s"
@@ -129,7 +129,7 @@ async def bench(answers: Answers) -> AsyncIterator[Bench]:
 
 def scanner(**options: Any) -> Scanner:
     """A scanner with health checks; by default, rounds follow each other immediately."""
-    told = {"checks": ["readable"], "interval": "50ms", "timeout": "30s", **options}
+    told = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
     return without_health(HealthChecks.model_validate(told))
 
 
@@ -292,6 +292,17 @@ async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
     assert bench.reasons()["a"] == UNANSWERED
     for _ in range(20):
         answers.good("a")
+    await bench.until_reason("a", None)
+
+
+async def test_a_check_that_returns_too_late_is_repeated_without_waiting_for_the_interval(
+    bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(interval="1h", timeout="500ms"), device())
+    await bench.until_reason("a", UNANSWERED)
+    answers.good("a")  # too late to count
+    await until(lambda: answers.times("a") == 2)
+    answers.good("a")
     await bench.until_reason("a", None)
 
 

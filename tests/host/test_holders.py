@@ -10,8 +10,9 @@ import pytest
 
 from devhost.errors import KubeletError
 from devhost.host import holders as module
-from devhost.host.holders import Holders
-from devhost.kubelet.podresources import HeldBy, PodResources
+from devhost.host.holders import AGAIN_S, POLL_S, Holders
+from devhost.kubelet.podresources import PodResources
+from devhost.model.state import HeldBy
 from tests.kubelet_standin.test_simulator import COLA, a_node, healthy
 
 NOBODY: Mapping[str, HeldBy] = {}
@@ -89,9 +90,8 @@ async def test_without_a_socket_nothing_is_known() -> None:
     holders = Holders(None)
     holders.subscribe(lambda: None)
     await holders.run()
-    for question in (holders.refresh(), holders.now(COLA)):
-        with pytest.raises(KubeletError, match="devhost runs without --pod-resources"):
-            await question
+    await holders.refresh()
+    assert holders.unknown == "devhost runs without --pod-resources"
     assert not holders.known
     assert holders.of(COLA) == {}
 
@@ -109,11 +109,10 @@ async def test_nothing_is_known_before_the_first_list(holders: Holders, asked: A
 
 async def test_a_failure_leaves_the_last_list_in_force(holders: Holders, asked: Asked) -> None:
     await refresh(holders, asked, ONE)
-    for answer in (holders.refresh(), holders.now(COLA)):
-        with pytest.raises(KubeletError, match=r"^away$"):
-            await asyncio.gather(answer, asked.answer(KubeletError("away")))
-        assert not holders.known
-        assert holders.of(COLA) == ONE[COLA]
+    await refresh(holders, asked, KubeletError("away"))
+    assert holders.unknown == "away"
+    assert not holders.known
+    assert holders.of(COLA) == ONE[COLA]
     await refresh(holders, asked, NOBODY)
     assert holders.known
     assert holders.of(COLA) == {}
@@ -131,30 +130,8 @@ async def test_those_who_share_a_call_share_its_failure(holders: Holders, asked:
     asking = [asyncio.create_task(holders.refresh()) for _ in range(3)]
     await turns()
     await asked.answer(KubeletError("away"))
-    results = await asyncio.gather(*asking, return_exceptions=True)
-    assert [str(result) for result in results] == ["away"] * 3
-    assert asked.calls == 1
-
-
-async def test_now_does_not_take_the_answer_to_an_earlier_question(
-    holders: Holders, asked: Asked
-) -> None:
-    before = asyncio.create_task(holders.refresh())
-    await turns()
-    now = [asyncio.create_task(holders.now(COLA)) for _ in range(3)]
-    await turns()
-    await asked.answer(ONE)
-    await before
-    assert not any(each.done() for each in now)
-    await asked.answer(TWO)
-    assert await asyncio.gather(*now) == [TWO[COLA]] * 3
-    assert asked.calls == 2
-
-
-async def test_now_asks_each_time(holders: Holders, asked: Asked) -> None:
-    for answer in (ONE, TWO):
-        held, _ = await asyncio.gather(holders.now(COLA), asked.answer(answer))
-        assert held == answer[COLA]
+    await asyncio.gather(*asking)
+    assert (holders.unknown, asked.calls) == ("away", 1)
 
 
 async def test_a_caller_who_gives_up_leaves_the_others_an_answer(
@@ -162,12 +139,12 @@ async def test_a_caller_who_gives_up_leaves_the_others_an_answer(
 ) -> None:
     first = asyncio.create_task(holders.refresh())
     await asked.question()
-    shared, later = asyncio.create_task(holders.refresh()), asyncio.create_task(holders.now(COLA))
+    shared = asyncio.create_task(holders.refresh())
     await turns()
     first.cancel()
     await asked.answer(ONE)
     await shared
-    assert await later == ONE[COLA]
+    assert holders.of(COLA) == ONE[COLA]
     with pytest.raises(asyncio.CancelledError):
         await first
     assert asked.calls == 2
@@ -182,8 +159,7 @@ async def test_changes_of_the_list_are_told(holders: Holders, asked: Asked) -> N
     holders.subscribe(see)
     for answer in (NOBODY, ONE, dict(ONE), TWO):
         await refresh(holders, asked, answer)
-    with pytest.raises(KubeletError):
-        await refresh(holders, asked, KubeletError("away"))
+    await refresh(holders, asked, KubeletError("away"))
     await refresh(holders, asked, TWO)
     assert seen == [ONE[COLA], TWO[COLA]]
     holders.unsubscribe(see)
@@ -191,26 +167,15 @@ async def test_changes_of_the_list_are_told(holders: Holders, asked: Asked) -> N
     assert len(seen) == 2
 
 
-async def test_it_is_polled_while_somebody_wants_to_know(
+async def test_kubelet_is_asked_again_and_again_also_after_a_failure(
     holders: Holders, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0)
-    changed = asyncio.Event()
     async with running(holders):
-        await turns()
-        assert asked.calls == 0
-        holders.subscribe(changed.set)
-        await asked.answer(NOBODY)
-        await asked.answer(KubeletError("away"))
-        await asked.answer(ONE)
-        await changed.wait()
-        question = await asked.question()
-        holders.unsubscribe(changed.set)
-        question.set_result(TWO)
-        await turns()
-        assert (asked.calls, holders.of(COLA)) == (4, TWO[COLA])
-        holders.subscribe(changed.set)
-        await asked.answer(ONE)
+        for answer in (NOBODY, KubeletError("away"), ONE):
+            await asked.answer(answer)
+        await asked.question()
+        assert holders.of(COLA) == ONE[COLA]
 
 
 async def test_a_failure_is_logged_once_and_so_is_its_end(
@@ -220,7 +185,7 @@ async def test_a_failure_is_logged_once_and_so_is_its_end(
     away, mute = KubeletError("away"), KubeletError("mute")
     answers: list[Answer] = [NOBODY, away, away, mute, ONE, ONE, mute]
     for answer in answers:
-        await asyncio.gather(holders.refresh(), asked.answer(answer), return_exceptions=True)
+        await asyncio.gather(holders.refresh(), asked.answer(answer))
     lines = [
         (each.levelname, each.getMessage(), vars(each).get("fields")) for each in caplog.records
     ]
@@ -240,8 +205,8 @@ async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
     monkeypatch.setattr(module, "POLL_S", 0.01)
     path = short_path / "kubelet.sock"
     holders, changed = Holders(PodResources(path)), asyncio.Event()
-    with pytest.raises(KubeletError, match=r"kubelet\.sock: no such socket"):
-        await holders.refresh()
+    await holders.refresh()
+    assert (holders.unknown or "").endswith("kubelet.sock: no such socket")
     holders.subscribe(changed.set)
     async with a_node(short_path / "plugins", path) as node, running(holders):
         await node.registered(*healthy("a"))
@@ -250,11 +215,12 @@ async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
             await changed.wait()
         assert holders.of(COLA) == ONE[COLA]
         await node.kubelet.kill()
-        with pytest.raises(KubeletError, match="connection refused"):
-            await holders.now(COLA)
+        await holders.refresh()
+        assert (holders.unknown or "").endswith("connection refused")
         assert holders.of(COLA) == ONE[COLA]
         await node.kubelet.start()
-        assert await holders.now(COLA) == ONE[COLA]
+        await holders.refresh()
+        assert holders.of(COLA) == ONE[COLA]
         await node.kubelet.free("one")
         async with asyncio.timeout(60):
             while holders.of(COLA):  # it may have been told of the list before, too
@@ -274,28 +240,92 @@ async def test_nothing_is_asked_while_an_allocate_runs(holders: Holders, asked: 
     assert holders.of(COLA) == ONE[COLA]
 
 
-async def test_what_one_of_the_last_two_polls_listed_is_held(
-    holders: Holders, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kubelet that has just started lists only a part of its pods."""
-    monkeypatch.setattr(module, "POLL_S", 0.001)
-    holders.subscribe(lambda: None)
-    async with running(holders):
-        for answer, held in [(ONE, {"a"}), (NOBODY, {"a"}), (NOBODY, set())]:
-            await asked.answer(answer)
-            await turns()
-            assert holders.held(COLA) == held
+# ── a kubelet that has just started lists only the pods that it has admitted so far ──
 
 
-async def test_a_list_counts_only_if_one_kubelet_answered_all_the_while(
-    holders: Holders, asked: Asked, monkeypatch: pytest.MonkeyPatch
+class Clock:
+    """The event loop's clock, and a kubelet that answers immediately."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.now = Asked(), 1000.0
+        self.holders = Holders(self.asked)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+    async def list(self, answer: Mapping[str, HeldBy], after: float) -> None:
+        """Let seconds pass, then ask."""
+        self.now += after
+        asking = asyncio.ensure_future(self.holders.refresh())
+        question = await self.asked._questions.get()
+        question.set_result(answer)
+        await asking
+
+    def unheld(self, since: float = 0.0) -> bool:
+        return self.holders.unheld(COLA, "a", shared=False, since=since)
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+async def test_a_device_is_unheld_by_two_lists_that_are_apart(clock: Clock) -> None:
+    for after, unheld in ((0, False), (POLL_S, False), (AGAIN_S / 2, False), (AGAIN_S, True)):
+        await clock.list(NOBODY, after)
+        assert clock.unheld() is unheld
+    assert not clock.unheld(since=clock.now)
+    await clock.list(ONE, AGAIN_S)
+    assert not clock.unheld()
+
+
+async def test_lists_of_a_kubelet_that_has_just_started_free_no_device(clock: Clock) -> None:
+    """Not after devhost's own start, and not after a restart of kubelet."""
+    for _ in range(2):
+        for after in (0.0, AGAIN_S, AGAIN_S, AGAIN_S):
+            await clock.list(NOBODY, after)
+            assert not clock.unheld()
+        await clock.list(NOBODY, AGAIN_S)
+        await clock.list(NOBODY, AGAIN_S)
+        assert clock.unheld()
+        clock.asked.now += 1
+
+
+async def test_lists_of_two_kubelets_do_not_confirm_each_other(clock: Clock) -> None:
+    """Not even if the first one has been there for long."""
+    for answer in (NOBODY, NOBODY):
+        await clock.list(answer, POLL_S)
+    clock.asked.now += 1
+    await clock.list(NOBODY, AGAIN_S)
+    assert not clock.unheld()
+    await clock.list(NOBODY, POLL_S)
+    assert not clock.unheld()
+
+
+async def test_what_was_held_before_a_restart_of_kubelet_is_held_until_its_lists_are_whole(
+    clock: Clock,
 ) -> None:
-    """That of a kubelet that came meanwhile may lack pods, and was not asked as its first one."""
+    """However often it restarts."""
+    await clock.list(ONE, 0)
+    await clock.list(ONE, POLL_S)
+    for _ in range(4):
+        clock.asked.now += 1
+        for _ in range(3):
+            await clock.list(NOBODY, AGAIN_S)
+            assert clock.holders.of(COLA) == {}
+            assert clock.holders.held(COLA) == {"a"}
+            assert clock.holders.resources() == {COLA}
+    await clock.list(NOBODY, POLL_S)
+    assert clock.holders.held(COLA) == frozenset()
+
+
+async def test_a_list_during_which_kubelet_was_replaced_confirms_nothing(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of either kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.0)
     for replaced in (True, False):
-        asking = asyncio.create_task(holders.refresh())
-        question = await asked.question()
-        asked.now += replaced
+        asking = asyncio.create_task(clock.holders.refresh())
+        question = await clock.asked._questions.get()
+        clock.asked.now += replaced
         question.set_result(NOBODY)
         await asking
-        assert holders.unheld(COLA, "a", shared=False, since=0.0) is not replaced
+        assert clock.unheld() is not replaced

@@ -15,18 +15,17 @@ import pytest
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.discovery.match import Readings
+from devhost.discovery.roots import Readings
+from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection, select
-from devhost.host import supervisor
-from devhost.host.resource.runner import Runner
-from devhost.host.supervisor import Host, Settings
+from devhost.host.host import Host, Settings
+from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import directory as plugin_directory
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
-from devhost.kubelet.encoding import list_response
-from devhost.kubelet.server import PluginServer
-from devhost.kubelet.servicer import AllocationBackend
+from devhost.kubelet.registration import PluginServer
+from devhost.kubelet.servicer import Answering, list_response
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
@@ -120,12 +119,12 @@ resources:
         await standin.wait("example.com/bad", 1, 1)
         await standin.wait("example.com/good", 2, 2)
         broken.set()
-        host.runners[0].trigger_scan()
+        host.resources[0].trigger_scan()
         await standin.wait("example.com/bad", 1, 0)
-        assert "ZeroDivisionError" in str(host.runners[0].snapshot.error)
+        assert "ZeroDivisionError" in str(host.resources[0].snapshot.error)
         assert (await standin.capacity())["example.com/good"] == (2, 2)
         broken.clear()
-        host.runners[0].trigger_scan()
+        host.resources[0].trigger_scan()
         await standin.wait("example.com/bad", 1, 1)
 
 
@@ -136,18 +135,18 @@ async def test_a_runner_that_crashes_is_started_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It says so, backs off, and comes back; another resource's stream does not notice."""
-    monkeypatch.setattr("devhost.host.supervisor._CRASH_PAUSE_S", 0.2)
+    monkeypatch.setattr("devhost.host.scanning.CRASH_PAUSE_S", 0.2)
     crashes = 2
-    publish = Runner._publish
+    publish = ServedResource._publish
 
-    def crashing(self: Runner, found: Snapshot) -> None:
+    def crashing(self: ServedResource, scanner: Scanner, found: Snapshot) -> None:
         nonlocal crashes
         if self.name.endswith("bad") and crashes:
             crashes -= 1
             raise ZeroDivisionError("oops")
-        publish(self, found)
+        publish(self, scanner, found)
 
-    monkeypatch.setattr(Runner, "_publish", crashing)
+    monkeypatch.setattr(ServedResource, "_publish", crashing)
     config = """
 version: v1
 resources:
@@ -186,7 +185,7 @@ resources:
     async with hosted(directory, config, Policy(enforced=True)) as host:
         await standin.wait("example.com/any", 4, 1)
         assert standin.devices("example.com/any")["good"] == "Healthy"
-        reasons = {key: one.reason for key, one in host.runners[0].snapshot.devices.items()}
+        reasons = {key: one.reason for key, one in host.resources[0].snapshot.devices.items()}
     assert all("needs --allow-" in str(reason) for key, reason in reasons.items() if key != "good")
 
 
@@ -217,11 +216,11 @@ async def test_a_plugin_directory_that_is_gone_ends_the_host(
 
 async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
-    backend = cast("AllocationBackend", SimpleNamespace(pre_start_required=False))
+    answers = cast("Answering", SimpleNamespace(pre_start_required=False))
     reasons = set()
     for endpoint in ("a.sock", "b.sock"):
-        with pytest.raises(OSError, match="cannot listen in ") as caught:
-            await PluginServer(backend, tmp_path / "none", endpoint).start()
+        with pytest.raises(OSError, match="cannot listen in") as caught:
+            await PluginServer(answers, DeviceList(), tmp_path / "none", endpoint).start()
         reasons.add(str(caught.value))
     assert len(reasons) == 1
 
@@ -266,7 +265,7 @@ def test_the_list_says_health_and_topology() -> None:
 async def test_a_plugin_directory_that_cannot_be_watched_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "REWATCH_S", 0.01)
+    monkeypatch.setattr("devhost.kubelet.directory._POLL_S", 0.01)
     (tmp_path / "plugins").mkdir()
 
     def fail(*_: object, **__: object) -> int:

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from devhost.errors import AllocationError
+from devhost.host import records as module
 from devhost.host.holders import Holders
-from devhost.host.ownership import record_store as module
-from devhost.host.ownership.owners import Owners
+from devhost.host.owners import Owners
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.podresources import HeldBy, PodResources
+from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
+from devhost.model.state import HeldBy
 
 A, B = "example.com/a", "example.com/b"
 
@@ -152,9 +153,9 @@ async def test_of_two_instances_that_allocate_one_thing_the_second_is_refused(
 async def test_an_allocate_writes_once(tmp_path: Path) -> None:
     who = owners(tmp_path)
     assert await allocated(who, resource(A), device("a"))
-    written = (tmp_path / "allocated.json").stat().st_ino
+    written = (tmp_path / "state.json").stat().st_ino
     assert await allocated(who, resource(A), device("a"))
-    assert (tmp_path / "allocated.json").stat().st_ino == written
+    assert (tmp_path / "state.json").stat().st_ino == written
 
 
 @pytest.mark.parametrize("former", ["allow", "deny"])
@@ -239,7 +240,7 @@ async def test_a_state_directory_that_cannot_be_used(
     who = owners(state)
     assert await allocated(who, resource(A), device("a"))
     assert published(who, resource(B), device("b")) != [None]
-    assert "allocated.json" in str(who.records.problem)
+    assert "state.json" in str(who.records.problem)
     assert "cannot save allocated devices" in caplog.text
     state.unlink()
     who.records.reload()
@@ -292,3 +293,68 @@ async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -
     who.drop_free()
     assert published(who, resource(B), other) == [None]
     assert "a" in device_list
+
+
+async def test_two_nodes_of_one_number_in_one_resource_are_two_devices() -> None:
+    """Both are there, so the file means that; under another resource they are that number."""
+    who, declared = owners(), resource(A)
+    twins = [device("a"), device("b", path="/dev/y")]
+    assert published(who, declared, *twins) == [None, None]
+    await who.allocated(declared, twins[:1])
+    assert published(who, declared, *twins) == [None, None]
+    await who.allocated(declared, twins[1:])
+    assert published(who, resource(B), device("c", path="/dev/z")) != [None]
+    alone = [replace(twins[0], missing_since=1.0, reason="gone"), twins[1]]
+    assert published(who, declared, *alone) != ["gone", None]
+
+
+async def test_what_another_instance_serves_is_not_free(tmp_path: Path) -> None:
+    """Its kubelet's list may have the former name, which this process does not know."""
+    who = owners(assume_free=True)
+    assert await allocated(who, resource(A), device("a"))
+    published(who, resource(A))
+    who._backend = PluginDirectory(tmp_path)
+    other = PluginDirectory(tmp_path).lock(A)
+    assert other.acquire()
+    who.drop_free()
+    why = f"withheld: another instance of devhost serves {A}, which had it as {A} a"
+    assert published(who, resource(B), device("b")) == [why]
+    other.release()
+    who.drop_free()
+    assert published(who, resource(B), device("b")) == [None]
+
+
+async def test_who_was_refused_is_scanned_again(tmp_path: Path) -> None:
+    one, two, looks = owners(tmp_path), owners(tmp_path), asyncio.Event()
+    two.serve(B, DeviceList(0.0), looks.set)
+    assert published(two, resource(B), device("b")) == [None]
+    assert await allocated(one, resource(A), device("a"))
+    with pytest.raises(AllocationError, match="another instance"):
+        await two.allocated(resource(B), [device("b")])
+    assert looks.is_set()
+
+
+async def test_after_a_boot_what_is_not_found_again_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod that had it may get what comes to be at its path."""
+    assert await allocated(owners(tmp_path), resource(A), device("a"))
+    monkeypatch.setattr(module, "boot_id", lambda: "another")
+    after = owners(tmp_path)
+    await after.load()
+    assert published(after, resource(A), device("a", number=77, path="/dev/y")) == [None]
+    assert published(after, resource(B), device("b", number=78)) != [None]
+
+
+async def test_what_runs_may_still_allocate_a_node_that_has_just_gone() -> None:
+    """It is free only after the time that a running Allocate has."""
+    who, declared = owners(assume_free=True), resource(A)
+    who._leave_after = 60.0
+    assert await allocated(who, declared, device("a"))
+    who.drop_free()
+    published(who, declared, device("a", number=65, path="/dev/y"))
+    who.drop_free()
+    assert published(who, resource(B), device("b")) != [None]
+    who._since = dict.fromkeys(who._since, 0.0)
+    who.drop_free()
+    assert published(who, resource(B), device("b")) == [None]

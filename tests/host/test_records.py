@@ -1,98 +1,286 @@
-"""The file of what was handed out: shared by instances, and whatever has become of it."""
+"""The file of what was allocated and prepared: shared by instances, whatever has become of it."""
 
-from dataclasses import replace
+import asyncio
+import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from devhost.host import state_files
-from devhost.host.ownership.record_store import RecordFile
-from devhost.host.ownership.records import Owner, Record, boot_id, keys_of, thing_of
+from devhost.host import records, state_files
+from devhost.host.records import FILE, Allocated, Mark, Owner, Records, boot_id, key_of, names_of
 from devhost.model.device import FileKind, FileState, Hardware, Node
 
 BOOT = boot_id()
+PLACE = "/sys/devices/pci0000:00/net/eth0"
 
 
-def record(device: str = "a", resource: str = "example.com/a", **more: object) -> Record:
-    one = Record(Owner(resource, device, shared=False), "char 4:64", "/dev/link", "/dev/x", BOOT)
-    return replace(one, **more)  # type: ignore[arg-type]
+def record(device: str = "a", number: int = 64, **more: Any) -> Allocated:
+    keys = {"key": f"char 4:{number}", "names": frozenset({f"/dev/{number}"}), "boot": BOOT}
+    owner = Owner("example.com/a", device, shared=False)._asdict()
+    return Allocated.model_validate({**owner, **keys, "overlap": False, **more})
 
 
-def node(kind: FileKind, number: tuple[int, int] | None = None, inode: int = 1) -> Node:
-    return Node("/dev/x", FileState("/dev/x", kind, number, (5, inode, 9), modified=7), 0, "x")
+def mark(one: str = "a", *, prepared: bool = False) -> Mark:
+    return Mark(resource="example.com/a", id=one, prepared=prepared)
 
 
-def test_what_one_instance_writes_another_reads(tmp_path: Path) -> None:
-    one, two = RecordFile(tmp_path), RecordFile(tmp_path)
-    other = record("b", thing="char 4:65", key="/dev/y", path="/dev/y")
-    assert one.update([record()], (), ()) == ([record()], [])
-    assert two.update([other], (), ()) == ([record(), other], [])
-    assert one.update([], {record().place}, ()) == ([other], [])
+def node(kind: FileKind = FileKind.CHAR, number: tuple[int, int] | None = (4, 64)) -> Node:
+    return Node("/dev/link", FileState("/dev/64", kind, number, (5, 1, 9)), 0, "x")
+
+
+class Refused:
+    """Counts how often it was called."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def opened(state: Path | None, refused: Refused | None = None) -> Records:
+    return Records(state, refused or Refused())
+
+
+async def put(who: Records, *entries: Allocated | Mark) -> None:
+    who.put(entries)
+    assert await who.sync(10)
+
+
+async def test_what_one_instance_writes_another_reads(tmp_path: Path) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    await put(one, record(), mark())
+    other = record("b", 65)
+    await put(two, other)
+    assert two.allocated == [other, record()]
+    assert two.mark("example.com/a", "a") == mark()
+    two.drop([record()])
+    assert await two.sync(10)
+    third = opened(tmp_path)
+    assert await third.sync(10)
+    assert third.allocated == [other]
+
+
+async def test_a_mark_is_what_the_file_says_and_a_node_what_this_process_knows(
+    tmp_path: Path,
+) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    await put(one, record(), mark())
+    await put(two, mark(prepared=True))
+    assert await one.sync(10)
+    assert one.mark("example.com/a", "a") == mark(prepared=True)
+    (tmp_path / FILE).unlink()
+    assert await one.sync(10)
+    assert one.allocated == [record()]
+    assert one.mark("example.com/a", "a") is None
 
 
 @pytest.mark.parametrize(
     "late",
     [
-        pytest.param(record(resource="example.com/b"), id="by number"),
-        pytest.param(record("b", path="/dev/other", key="/dev/other"), id="by another path"),
+        pytest.param(record(resource="example.com/b"), id="another resource"),
+        pytest.param(record("b"), id="another ID"),
+        pytest.param(record(shared=True), id="shares"),
+        pytest.param(record("b", key=PLACE, names=frozenset({"char 4:64"})), id="by a name"),
+        pytest.param(record("b", overlap=True), id="only one of them shares"),
     ],
 )
-def test_two_instances_do_not_both_hand_out_a_thing(tmp_path: Path, late: Record) -> None:
+async def test_two_instances_do_not_both_hand_out_a_node(tmp_path: Path, late: Allocated) -> None:
     """Who comes second sees the first one's record when it would write its own."""
-    one, two = RecordFile(tmp_path), RecordFile(tmp_path)
-    one.update([record()], (), ())
-    assert two.update([late], (), ()) == ([record()], [late])
-    assert one.update([late], (), {record().place}) == ([record(), late], [])  # it has judged
+    refused = Refused()
+    one, two = opened(tmp_path), opened(tmp_path, refused)
+    await put(one, record())
+    await put(two, late)
+    assert not two.has(late)
+    assert (two.allocated, refused.count) == ([record()], 1)
+    await put(two, late)  # it has judged
+    assert (two.allocated, refused.count) == ([record(), late], 1)
 
 
-def test_the_same_device_and_a_shared_node_are_not_refused(tmp_path: Path) -> None:
-    shared = record(overlap=True)
-    also = record(resource="example.com/b", overlap=True)
-    RecordFile(tmp_path).update([shared], (), ())
-    assert RecordFile(tmp_path).update([shared, also], (), ()) == ([shared, also], [])
+async def test_a_node_that_another_one_had_before_is_refused_though_it_is_learned_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """The file was being read when this was put: what was read was not judged."""
+    one, two = opened(tmp_path), opened(tmp_path)
+    await put(one, record())
+    two.reload()
+    await asyncio.sleep(0)
+    await put(two, record("b"))
+    assert (two.has(record("b")), two.allocated) == (False, [record()])
+
+
+async def test_what_is_dropped_while_it_is_written_does_not_stay_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on, update = threading.Event(), threading.Event(), records._update
+
+    def slow(*arguments: Any) -> Any:
+        entered.set()
+        assert go_on.wait(60)
+        return update(*arguments)
+
+    monkeypatch.setattr(records, "_update", slow)
+    one = opened(tmp_path)
+    one.put([record()])
+    assert await asyncio.to_thread(entered.wait, 60)
+    assert not one.saved(record())
+    one.drop([record()])
+    go_on.set()
+    await one.close()
+    two = opened(tmp_path)
+    assert await two.sync(10)
+    assert two.allocated == []
+
+
+async def test_the_same_device_and_a_shared_node_are_not_refused(tmp_path: Path) -> None:
+    shared, also = record(overlap=True), record(resource="example.com/b", overlap=True)
+    await put(opened(tmp_path), shared)
+    two = opened(tmp_path)
+    await put(two, record(overlap=True), also)
+    assert two.allocated == [shared, also]
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[", b"null", b"1", b'[{"thing": "x"}]', b"\xff", b"[" * 9999, b" " * 99]
+    "content", [b"", b"[", b"null", b"1", b'[{"key": "x"}]', b"\xff", b"[" * 9999, b" " * 999]
 )
-def test_a_damaged_file_is_moved_aside(
+async def test_a_damaged_file_is_moved_aside(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     content: bytes,
 ) -> None:
-    """Also one that is larger than any that devhost writes; what is recorded then is in a new one."""
-    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 98)
-    file = RecordFile(tmp_path)
-    file.path.write_bytes(content)
-    assert file.update([record()], (), ()) == ([record()], [])
-    aside = file.path.with_name("allocated.json.damaged")
-    assert f"moved to {aside}" in caplog.text
+    """Also one that is larger than any that devhost writes; it is said, and a new one is made."""
+    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 998)
+    path, who = tmp_path / FILE, opened(tmp_path)
+    path.write_bytes(content)
+    await put(who, record())
+    aside = path.with_name("state.json.damaged")
+    assert who.lost is not None
+    assert who.lost.endswith(f": moved to {aside}")
+    assert who.lost in caplog.messages
     assert aside.read_bytes() == content
-    monkeypatch.undo()
-    assert RecordFile(tmp_path).update([], (), ()) == ([record()], [])
+    again = opened(tmp_path)
+    assert await again.sync(10)
+    assert (again.allocated, again.lost) == ([record()], None)
 
 
-def test_without_a_record_there_is_no_file(tmp_path: Path) -> None:
-    assert RecordFile(tmp_path).update([], (), ()) == ([], [])
-    assert not list(tmp_path.iterdir())
+async def test_a_file_never_grows_beyond_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = opened(tmp_path)
+    await put(who, record())
+    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 400)
+    who.put([record(str(number), number) for number in range(9)])
+    assert await who.sync(10)  # it was read
+    assert "File too large" in str(who.problem)
+    assert len(json.loads((tmp_path / FILE).read_text())) == 1
 
 
-def test_a_thing_is_a_number_a_file_or_a_place_in_the_kernel() -> None:
+async def test_what_cannot_be_written_is_kept_and_what_was_withdrawn_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(state_files, "RETRY_S", 0.01)
+    who = opened(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(records, "write_atomically", fail)
+        await put(who, record(), mark())
+        assert not who.saved(record())
+        assert who.problem == f"{tmp_path / FILE}: No space left on device"
+        who.withdraw([mark()])
+    async with asyncio.timeout(10):
+        while not who.saved(record()):
+            await asyncio.sleep(0.01)
+    again = opened(tmp_path)
+    assert await again.sync(10)
+    assert (again.allocated, again.mark("example.com/a", "a")) == ([record()], None)
+
+
+async def test_a_write_that_takes_long_is_not_waited_for(tmp_path: Path) -> None:
+    who = opened(tmp_path)
+    who.put([record()])
+    assert not await who.sync(0)
+    assert not who.saved(record())
+    await who.close()
+    assert who.saved(record())
+
+
+async def test_without_a_record_there_is_no_file(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    who = opened(state)
+    who.drop([record()])
+    assert await who.sync(10)
+    assert not state.exists()
+
+
+async def test_without_a_state_directory_memory_knows() -> None:
+    who = opened(None)
+    await put(who, record(), mark())
+    assert who.allocated == [record()]
+    assert who.saved(record())
+    assert not who.durable
+    assert who.forget("example.com/a")
+    assert not who.forget("example.com/a")
+    assert who.mark("example.com/a", "a") is None
+
+
+async def test_a_name_that_is_not_utf_8_can_be_recorded(tmp_path: Path) -> None:
+    odd = Node("", FileState("/d/\udcff", FileKind.FILE, None, (5, 1, 9)), 0, "x")
+    one = record(key=key_of(odd), names=names_of(odd))
+    await put(opened(tmp_path), one)
+    who = opened(tmp_path)
+    assert await who.sync(10)
+    assert who.at(odd) == [one]
+
+
+def test_a_node_is_a_number_a_file_or_a_place_in_the_kernel() -> None:
     """A block device is another one than a character device of its number."""
-    char, block = node(FileKind.CHAR, (7, 0)), node(FileKind.BLOCK, (7, 0))
-    assert [thing_of(char), thing_of(block)] == ["char 7:0", "block 7:0"]
-    assert thing_of(node(FileKind.CHAR, (7, 0), inode=2)) == thing_of(char)
-    assert thing_of(node(FileKind.FILE)) == "file 5 1 7"
-    place = "/sys/devices/pci0000:00/net/eth0"
-    interface = Node("", None, 0, "eth0", hardware=Hardware(place, "eth0", place, None, "net", ""))
-    assert keys_of(interface) == {place, ""}
-    owner = Owner("example.com/a", "a", shared=False)
-    assert Record(owner, place, "", place, BOOT).keys("another boot") == {place}
+    assert [key_of(node(kind)) for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
+        "char 4:64",
+        "block 4:64",
+    ]
+    assert key_of(node(FileKind.FILE, None)) == "file 5 1 0"
+    interface = Node("", None, 0, "eth0", hardware=Hardware(PLACE, "eth0", PLACE, None, "net", ""))
+    assert (key_of(interface), names_of(interface)) == (PLACE, frozenset({PLACE}))
 
 
-def test_after_a_boot_the_path_tells() -> None:
-    """Numbers and inodes are others then, and the kubelet's answers name paths."""
-    assert record().keys(BOOT) == {"char 4:64"}
-    assert record().keys("another") == {"/dev/x", "/dev/link"}
-    assert record(thing="file 5 1 7").keys(BOOT) == {"file 5 1 7", "/dev/x"}
+async def test_after_a_boot_the_names_tell(tmp_path: Path) -> None:
+    """Numbers are others then, and the kubelet's answers name paths."""
+    who = opened(tmp_path)
+    for boot, others in ((BOOT, False), ("another", True)):
+        one = record(boot=boot)
+        who.put([one])
+        assert (one in who.at(node(number=(4, 99)))) is others
+        assert (
+            one
+            in who.at(Node("/dev/y", FileState("/dev/y", FileKind.CHAR, (4, 64), (0, 0, 0)), 0, ""))
+        ) is not others
+        who.drop([one])
+
+
+async def test_reads_that_are_asked_for_one_after_the_other_all_succeed(tmp_path: Path) -> None:
+    """An attempt begins in the moment in which those who waited for the one before are woken."""
+    who = opened(tmp_path)
+
+    async def after(turns: int) -> bool:
+        await asyncio.sleep(turns / 1000)
+        return await who.sync(10)
+
+    assert all(await asyncio.gather(*(after(turns) for turns in range(60))))
+
+
+async def test_a_file_is_known_by_what_it_holds_and_by_its_path(tmp_path: Path) -> None:
+    """Whether it was renamed, or another one has taken its place."""
+    who = opened(tmp_path)
+
+    def at(path: str, inode: int) -> Node:
+        return Node(path, FileState(path, FileKind.FILE, None, (5, inode, 9)), 0, "x")
+
+    one = record(key=key_of(at("/d/x", 1)), names=names_of(at("/d/x", 1)), boot=who.boot)
+    await put(who, one)
+    assert who.at(at("/d/y", 1)) == who.at(at("/d/x", 2)) == [one]
+    assert who.at(at("/d/y", 2)) == []

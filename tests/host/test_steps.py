@@ -14,12 +14,11 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.errors import PreStartError
-from devhost.host.prestart.steps import Start, refuse_in_use, run_step
+from devhost.host.preparation import Start, run_steps
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
 from devhost.model.device import FileKind, FileState, HostDevice, Node
-from devhost.threads import BlockingCalls
+from devhost.watch.threads import BlockingCalls
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
@@ -35,30 +34,32 @@ def node(path: str, files: HostFiles | None = None) -> Node:
     return Node(path, (files or HostFiles()).stat(path), 0, path.rpartition("/")[2])
 
 
-def start_of(*nodes: Node, policy: Policy = ALL, root: str = "/", **more: Any) -> Start:
+def start_of(
+    *nodes: Node, policy: Policy = ALL, root: str = "/", calls: BlockingCalls | None = None
+) -> Start:
     return Start(
         resource="example.com/disk",
         device=HostDevice("X", nodes or (Node("", None, 0, "X"),)),
         constants=CONSTANTS,
         files=HostFiles(root),
         policy=policy,
+        calls=calls or BlockingCalls("preStart"),
         deadline=asyncio.get_running_loop().time() + 60,
-        **more,
     )
 
 
 def step(**options: Any) -> Step:
-    return Step.model_validate({"timeout": "50s", **options})
+    return Step.model_validate({"timeout": "28s", **options})
 
 
 async def run(start: Start, **options: Any) -> None:
-    await run_step(0, step(**options), start)
+    assert await run_steps([(0, step(**options))], start) is None
 
 
 async def failure(start: Start, **options: Any) -> str:
-    with pytest.raises(PreStartError) as caught:
-        await run(start, **options)
-    return str(caught.value)
+    text = await run_steps([(0, step(**options))], start)
+    assert text is not None
+    return text
 
 
 def shell(script: str, *arguments: str) -> list[str]:
@@ -84,11 +85,9 @@ def alive(pid: int) -> bool:
 async def test_a_command_has_its_arguments_and_environment(tmp_path: Path) -> None:
     out, disk = tmp_path / "out", tmp_path / "disk"
     disk.touch()
-    script = (
-        f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$DEVHOST_POD" "$PWD" > {out}'
-    )
+    script = f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$PWD" > {out}'
     texts = ["${path}", "${id} ${index}/${count}", "${resource}", "${nodeName}"]
-    await run(start_of(node(str(disk)), pod="ns/pod-0"), run=shell(script, *texts))
+    await run(start_of(node(str(disk))), run=shell(script, *texts))
     assert out.read_text().split("|")[:-1] == [
         str(disk),
         "X 0/1",
@@ -96,7 +95,6 @@ async def test_a_command_has_its_arguments_and_environment(tmp_path: Path) -> No
         "node-1",
         "example.com/disk",
         "X",
-        "ns/pod-0",
         "/",
     ]
 
@@ -112,7 +110,7 @@ async def test_a_command_has_nothing_of_our_environment_but_the_path(
     await run(start_of(), run=[sys.executable, "-IBSc", program])
     names, stdin, leads = eval((tmp_path / "out").read_text())
     assert {"DEVHOST_DEVICE", "DEVHOST_RESOURCE", "PATH"} <= set(names)
-    assert not {"DEVHOST_POD", "DEVHOST_SECRET", "HOME"} & set(names)
+    assert not {"DEVHOST_SECRET", "HOME"} & set(names)
     assert (stdin, leads) == ("", True)
 
 
@@ -172,7 +170,9 @@ async def test_the_deadline_of_the_start_counts_too() -> None:
     deadline = asyncio.get_running_loop().time() + 0.2
     text = await failure(replace(start_of(), deadline=deadline), run=["sleep", "1000"])
     assert re.search(r"did not end within 0(\.[12])?s", text)
-    text = await failure(replace(start_of(), deadline=deadline - 1), run=["sleep", "1000"])
+    text = await failure(
+        replace(start_of(), deadline=deadline - 1), run=["sleep", "1000"], every="start"
+    )
     assert "within 0s" in text
 
 
@@ -383,11 +383,7 @@ async def refused(start: Start, number: int) -> str | None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", fail)
-        try:
-            await refuse_in_use(start)
-        except PreStartError as error:
-            return str(error)
-    return None
+        return await run_steps([(0, step(run=["true"]))], start)
 
 
 async def test_only_block_nodes_can_be_in_use(terminal: str) -> None:
@@ -399,7 +395,7 @@ async def test_a_block_node_that_is_busy_is_refused(monkeypatch: pytest.MonkeyPa
     """Whatever else keeps it from being opened is for the command to say."""
     disk = FileState("/dev/sdx", FileKind.BLOCK, (8, 240), (0, 0, 0))
     monkeypatch.setattr(CachedFiles, "stat", lambda *_: disk)
-    start = start_of(Node("/dev/sdx", disk, 0, "x"), policy=Policy())
+    start = start_of(Node("/dev/sdx", disk, 0, "x"), policy=Policy(allow_exec=True))
     assert await refused(start, errno.EBUSY) == (
         "device X: /dev/sdx is in use (mounted, or opened exclusively): it is not prepared again"
     )

@@ -19,6 +19,8 @@ from devhost import __version__
 from tests.image.build import REQUIREMENTS, REVISION, Image, for_platform, unpacked_size
 from tests.image.machine import CACHE, ROOT, hash_of
 
+pytestmark = pytest.mark.slow
+
 LIMIT: Final = 90_000_000
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -95,7 +97,7 @@ def test_what_the_image_installs_is_what_is_tested() -> None:
     for path in REQUIREMENTS:
         text = path.read_text()
         pinned = pins(text)
-        assert pinned == {name: tested.get(name) for name in pinned}, "run make requirements"
+        assert pinned == {name: tested.get(name) for name in pinned}, "run make generate"
         assert "://" not in text  # whatever index they were looked up in
         for stanza in re.split(r"(?m)^(?=\S+==)", text)[1:]:
             assert re.search(r"--hash=sha256:[0-9a-f]{64}$", stanza.strip())
@@ -127,7 +129,7 @@ def test_the_bill_of_materials(image: Image, packages: Path) -> None:
 def test_all_modules_are_compiled_for_good(image: Image) -> None:
     """Unchecked hashes: whatever a builder or a runtime does to time stamps, they are used."""
     sources = list(image.rootfs.rglob("*.py"))
-    assert len(sources) > 1000
+    assert len(sources) > 900
     (python,) = image.rootfs.glob("usr/**/bin/python3.*")
     tag = "cpython-" + python.name.removeprefix("python").replace(".", "")
     for source in sources:
@@ -142,7 +144,7 @@ def test_all_modules_are_compiled_for_good(image: Image) -> None:
 def test_docstrings_that_nobody_prints_are_left_out(image: Image, packages: Path) -> None:
     (library,) = image.rootfs.glob("usr/**/python3.*/json")
     for package, module, text in (
-        (packages / "devhost" / "host", "supervisor", b"All resources of a process: start, keep "),
+        (packages / "devhost" / "host", "host", b"All resources of a process: start, keep "),
         (packages / "click", "__init__", b"Click is a simple Python module"),
         (library, "__init__", b"JSON (JavaScript Object Notation)"),
     ):
@@ -216,7 +218,7 @@ def test_each_architecture_has_every_wheel(machine: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     names = {_normal(each["metadata"]["name"]) for each in json.loads(done.stdout)["install"]}
-    assert names >= {"grpcio", "protobuf", "pydantic-core", "google-re2", "watchdog"}
+    assert names >= {"grpcio", "protobuf", "pydantic-core", "google-re2"}
     CACHE.mkdir(parents=True, exist_ok=True)
     there.touch()
 

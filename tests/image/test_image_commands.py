@@ -11,9 +11,11 @@ from devhost.cli import main
 from tests.image.container import Containers
 from tests.support.screen import terminal
 
+pytestmark = pytest.mark.slow
+
 FILE: Final = "/etc/devhost/config.yaml"
 NAME: Final = "example.com/slot"
-SMARTER: Final = "- devicematch: ^null$\n  nummaxdevices: 2\n"
+GENERIC: Final = "devices: [{name: 'null', groups: [{paths: [{path: /dev/null}]}]}]\n"
 COMMANDS: Final = {
     ("plan", FILE): NAME,
     ("plan", FILE, "-o", "yaml"): NAME,
@@ -21,7 +23,7 @@ COMMANDS: Final = {
     ("plan", FILE, "--against", FILE): NAME,
     ("devices", "--root=/"): "",
     ("init", "--yes", "null"): "version: v1",
-    ("convert", "/etc/devhost/smarter.yaml", "--dev=null"): "version: v1",
+    ("convert", "/etc/devhost/generic.yaml"): "version: v1",
     ("try", FILE, "--once"): NAME,
 }
 IMPORTS: Final = """
@@ -52,7 +54,7 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / "config.yaml").write_text(
         f"version: v1\nresources:\n  - {{name: {NAME}, sources: [static: 3]}}\n"
     )
-    (tmp_path / "smarter.yaml").write_text(SMARTER)
+    (tmp_path / "generic.yaml").write_text(GENERIC)
     (tmp_path / "tmp").mkdir()
     return tmp_path
 

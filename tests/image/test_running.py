@@ -8,9 +8,13 @@ from asyncio.subprocess import Process
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.image.container import PATIENCE, Containers
 from tests.image.machine import ROOT
 from tests.support.hosting import Kubelet
+
+pytestmark = pytest.mark.slow
 
 LIBRARY: Final = ROOT / "docs" / "library.md"
 EXAMPLES: Final = ROOT / "config" / "examples"
@@ -93,7 +97,7 @@ async def test_devices_reach_a_kubelet_and_sigterm_ends_it(
     fresh.write_text(CONFIG + "  - {name: example.com/slot, sources: [static: 3]}\n")
     fresh.replace(config / "config.yaml")
     await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
-    assert (directory / "state" / "allocated.json").is_file()
+    assert (directory / "state" / "state.json").is_file()
     shown = await asyncio.to_thread(containers.execute, "status")
     assert COLA in shown.stdout, shown.stderr
 
@@ -163,7 +167,7 @@ def test_no_module_is_compiled_at_the_start(containers: Containers, directory: P
         "import importlib._bootstrap_external as b\n"
         "def compiles(self, data, path, **_): raise SystemExit(f'{path} is compiled')\n"
         "b.SourceLoader.source_to_code = compiles\n"
-        "import importlib, pkgutil, devhost.cli, devhost.host.supervisor\n"
+        "import importlib, pkgutil, devhost.cli, devhost.host.host\n"
         "for each in pkgutil.iter_modules(devhost.cli.__path__, 'devhost.cli.'):\n"
         "    importlib.import_module(each.name)\n"
     )

@@ -14,14 +14,11 @@ import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
-from devhost.api.v1beta1 import deviceplugin_pb2 as plugin_pb
 from devhost.errors import KubeletError
 from devhost.kubelet import podresources
 from devhost.kubelet.podresources import PodResources
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.kubelet_standin.test_simulator import COLA, TEA, Node, a_node, healthy, unhealthy
-
-Topology = list[int] | None
 
 
 @pytest.fixture
@@ -46,23 +43,11 @@ async def stub(path: Path) -> AsyncIterator["pb_grpc.PodResourcesListerAsyncStub
         yield pb_grpc.PodResourcesListerStub(channel)
 
 
-def at(device: str, *nodes: int) -> plugin_pb.Device:
-    topology = plugin_pb.TopologyInfo(nodes=[plugin_pb.NUMANode(ID=node) for node in nodes])
-    return plugin_pb.Device(ID=device, health="Healthy", topology=topology)
+def entries(devices: Iterable[pb.ContainerDevices]) -> list[tuple[str, list[str]]]:
+    return sorted((each.resource_name, list(each.device_ids)) for each in devices)
 
 
-def entries(devices: Iterable[pb.ContainerDevices]) -> list[tuple[str, list[str], Topology]]:
-    return sorted(
-        (
-            each.resource_name,
-            list(each.device_ids),
-            [node.ID for node in each.topology.nodes] if each.HasField("topology") else None,
-        )
-        for each in devices
-    )
-
-
-async def listed(path: Path) -> dict[str, dict[str, list[tuple[str, list[str], Topology]]]]:
+async def listed(path: Path) -> dict[str, dict[str, list[tuple[str, list[str]]]]]:
     async with stub(path) as lister:
         reply = await lister.List(pb.ListPodResourcesRequest())
     assert {pod.namespace for pod in reply.pod_resources} <= {"default"}
@@ -75,38 +60,14 @@ async def listed(path: Path) -> dict[str, dict[str, list[tuple[str, list[str], T
 # What the kubelet shows
 
 
-async def test_each_device_is_an_entry_and_so_is_each_of_its_numa_nodes(
-    node: Node, path: Path
-) -> None:
-    devices = [at("a", 0, 1), at("b", 1), at("c", -1), at("d"), *healthy("e")]
-    plugin = await node.registered(*devices)
-    await node.kubelet.admit("pod", {"main": {COLA: 5}, "idle": {}})
-    held = {
-        "main": [
-            (COLA, ["a"], [0]),
-            (COLA, ["a"], [1]),
-            (COLA, ["b"], [1]),
-            (COLA, ["c"], None),
-            (COLA, ["d"], None),
-            (COLA, ["e"], None),
-        ],
-        "idle": [],
-    }
+async def test_each_device_is_an_entry(node: Node, path: Path) -> None:
+    plugin = await node.registered(*healthy("a", "b"))
+    await node.kubelet.admit("pod", {"main": {COLA: 2}, "idle": {}})
+    held = {"main": [(COLA, ["a"]), (COLA, ["b"])], "idle": []}
     assert await listed(path) == {"pod": held}
-    plugin.list(at("a", 7))  # what is allocated keeps the nodes of its time
+    plugin.list(*healthy("a"))  # what is allocated stays
     await node.kubelet.wait(COLA, 1, 1)
     assert await listed(path) == {"pod": held}
-
-
-async def test_ordinary_init_containers_are_not_shown_but_sidecars_are(
-    node: Node, path: Path, client: PodResources
-) -> None:
-    await node.registered(*healthy("a"))
-    await node.registered(*healthy("t"), resource=TEA)
-    pod = {"first": {COLA: 1}, "side": {TEA: 1}, "main": {}}
-    await node.kubelet.admit("pod", pod, init=["first"], sidecars=["side"])
-    assert await listed(path) == {"pod": {"side": [(TEA, ["t"], None)], "main": []}}
-    assert await client.holders() == {TEA: {"t": {"default/pod"}}}
 
 
 async def test_a_pod_is_shown_while_it_is_admitted_and_not_when_it_was_refused(
@@ -119,43 +80,24 @@ async def test_a_pod_is_shown_while_it_is_admitted_and_not_when_it_was_refused(
         seen.append(await listed(path))
 
     plugin.before_allocate = look
-    pod = {"first": {COLA: 1}, "main": {COLA: 1}, "last": {COLA: 1}}
     with pytest.raises(AdmissionError, match="Available: 0"):
-        await node.kubelet.admit("pod", pod, init=["first"])
-    assert seen == [{"pod": {"main": [], "last": []}}] * 2
+        await node.kubelet.admit("pod", {"main": {COLA: 1}, "last": {COLA: 1}})
+    assert seen == [{"pod": {"main": [], "last": []}}]
     assert await listed(path) == {}
 
 
 async def test_only_the_healthy_devices_are_allocatable_whoever_holds_them(
     node: Node, path: Path
 ) -> None:
-    plugin = await node.registered(at("a", 0, 1), *healthy("b"), *unhealthy("c"))
+    plugin = await node.registered(*healthy("a", "b"), *unhealthy("c"))
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
     async with stub(path) as lister:
         reply = await lister.GetAllocatableResources(pb.AllocatableResourcesRequest())
-        assert entries(reply.devices) == [
-            (COLA, ["a"], [0]),
-            (COLA, ["a"], [1]),
-            (COLA, ["b"], None),
-        ]
+        assert entries(reply.devices) == [(COLA, ["a"]), (COLA, ["b"])]
         plugin.hang_up()
         await node.kubelet.wait(COLA, 3, 0)
         reply = await lister.GetAllocatableResources(pb.AllocatableResourcesRequest())
         assert list(reply.devices) == []
-
-
-async def test_one_pod_can_be_asked_for(node: Node, path: Path) -> None:
-    await node.registered(*healthy("a"))
-    await node.kubelet.admit("pod", {"main": {COLA: 1}})
-    async with stub(path) as lister:
-        request = pb.GetPodResourcesRequest(pod_name="pod", pod_namespace="default")
-        found = (await lister.Get(request)).pod_resources
-        assert (found.namespace, found.name) == ("default", "pod")
-        assert entries(found.containers[0].devices) == [(COLA, ["a"], None)]
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await lister.Get(pb.GetPodResourcesRequest(pod_name="pod", pod_namespace="kube"))
-    assert caught.value.code() is grpc.StatusCode.UNKNOWN
-    assert caught.value.details() == "pod pod in namespace kube not found"
 
 
 # What the client makes of it
@@ -167,7 +109,7 @@ async def test_nobody_holds_anything_at_first(node: Node, client: PodResources) 
 
 
 async def test_holders_are_known_by_resource_and_id(node: Node, client: PodResources) -> None:
-    await node.registered(at("a", 0, 1))
+    await node.registered(*healthy("a"))
     await node.registered(*healthy("a", "b"), resource=TEA)
     await node.kubelet.admit("one", {"main": {COLA: 1, TEA: 1}})
     await node.kubelet.admit("two", {"main": {TEA: 1}, "idle": {}})
@@ -337,7 +279,7 @@ def in_the_way(path: Path) -> Path:
 async def test_a_killed_kubelet_leaves_a_dead_socket_and_its_successor_knows_the_pods(
     node: Node, path: Path, client: PodResources
 ) -> None:
-    await node.registered(at("a", 1))
+    await node.registered(*healthy("a"))
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
     before, held = identity(path), await listed(path)
     await node.kubelet.kill()
@@ -345,7 +287,7 @@ async def test_a_killed_kubelet_leaves_a_dead_socket_and_its_successor_knows_the
     assert await refused(client) == "connection refused"
     await node.kubelet.start()
     assert await client.holders() == {COLA: {"a": {"default/pod"}}}  # and no back-off
-    assert await listed(path) == held == {"pod": {"main": [(COLA, ["a"], [1])]}}
+    assert await listed(path) == held == {"pod": {"main": [(COLA, ["a"])]}}
 
 
 async def test_a_stopped_kubelet_leaves_nothing(

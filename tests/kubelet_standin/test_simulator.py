@@ -275,7 +275,7 @@ async def test_a_missing_socket_is_retried_until_the_callers_deadline(node: Node
 async def test_a_socket_that_never_comes_fails_the_dial(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("devhost.standin.sockets._DIAL_S", 0.1)
+    monkeypatch.setattr("devhost.standin.connections._DIAL_S", 0.1)
     code, text = await refused(node.kubelet, "none.sock")
     assert code is grpc.StatusCode.UNKNOWN
     assert text.startswith("failed to dial device plugin:")
@@ -335,20 +335,6 @@ async def test_the_same_socket_cannot_register_twice(node: Node) -> None:
     assert text == f"device plugin already connected: {plugin.socket}"
     plugin.list(*healthy("a", "b"))
     await node.kubelet.wait(COLA, 2, 2)
-
-
-async def test_a_refused_second_registration_hides_the_end_of_the_first(node: Node) -> None:
-    plugin = await node.registered(*healthy("a"))
-    await refused(node.kubelet, plugin.socket.name)
-    plugin.hang_up()
-    await plugin.stream_ended.wait()
-    await plugin.close()
-    with pytest.raises(AdmissionError, match="code = Unavailable"):
-        await node.kubelet.admit("pod", {"main": {COLA: 1}})
-    assert await node.kubelet.capacity() == {COLA: (1, 1)}
-    await plugin.serve()
-    assert "already connected" in (await refused(node.kubelet, plugin.socket.name))[1]
-    await node.registered(*healthy("b"))
 
 
 # Lists
@@ -662,99 +648,6 @@ async def test_a_preference_is_asked_for_even_without_a_choice(node: Node) -> No
     assert [list(asked.available_deviceIDs) for asked in plugin.preferred] == [["a"]]
 
 
-# Init containers
-
-
-async def test_the_devices_of_an_init_container_are_reused_each_time_with_an_allocate(
-    node: Node,
-) -> None:
-    plugin = await node.registered(*healthy("a", "b"))
-    pod = {"main": {COLA: 1}, "first": {COLA: 1}, "second": {COLA: 1}, "other": {COLA: 1}}
-    answers = await node.kubelet.admit("pod", pod, init=["first", "second"])
-    ids = {name: answer["deviceIds"][COLA] for name, answer in answers.items()}
-    assert list(ids) == ["first", "second", "main", "other"]
-    assert ids["first"] == ids["second"] == ids["main"] != ids["other"]
-    assert plugin.allocated == list(ids.values())
-    assert await node.kubelet.admit("pod", pod, init=["first", "second"]) == answers
-    assert len(plugin.allocated) == 4
-
-
-async def test_sidecars_keep_their_devices(node: Node) -> None:
-    plugin = await node.registered(*healthy("a", "b"))
-    pod = {"side": {COLA: 1}, "first": {COLA: 1}, "main": {COLA: 1}}
-    answers = await node.kubelet.admit("pod", pod, init=["first"], sidecars=["side"])
-    ids = {name: answer["deviceIds"][COLA] for name, answer in answers.items()}
-    assert ids["side"] != ids["first"] == ids["main"]
-    assert len(plugin.allocated) == 3
-    with pytest.raises(AdmissionError, match="Requested: 1, Available: 0"):
-        await node.kubelet.admit("next", {"main": {COLA: 1}})
-
-
-async def test_a_sidecar_takes_over_what_an_init_container_held(node: Node) -> None:
-    await node.registered(*healthy("a", "b"))
-    pod = {"first": {COLA: 1}, "side": {COLA: 1}, "main": {COLA: 1}}
-    answers = await node.kubelet.admit("pod", pod, init=["first"], sidecars=["side"])
-    ids = {name: answer["deviceIds"][COLA] for name, answer in answers.items()}
-    assert ids["first"] == ids["side"] != ids["main"]
-
-
-async def test_what_is_reused_must_be_in_the_preference(node: Node) -> None:
-    plugin = await node.registered(*healthy("a", "b", "c", "d"), options=PREFERRING)
-    plugin.prefer = lambda ids, size: {1: ["c"], 3: ["a", "b", "d"]}[size]
-    pod = {"first": {COLA: 1}, "main": {COLA: 3}}
-    answers = await node.kubelet.admit("pod", pod, init=["first"])
-    asked = plugin.preferred[-1]
-    assert list(asked.must_include_deviceIDs) == ["c"]
-    assert sorted(asked.available_deviceIDs) == ["a", "b", "c", "d"]
-    assert asked.allocation_size == 3
-    ids = set(answers["main"]["deviceIds"][COLA])
-    assert (len(ids), "c" in ids) == (3, True)
-    assert ids < {"a", "b", "c", "d"}
-
-
-async def test_no_preference_is_asked_for_where_the_reused_devices_are_enough(node: Node) -> None:
-    plugin = await node.registered(*healthy("a", "b", "c"), options=PREFERRING)
-    pod = {"first": {COLA: 2}, "main": {COLA: 1}, "other": {COLA: 1}}
-    answers = await node.kubelet.admit("pod", pod, init=["first"])
-    assert [asked.allocation_size for asked in plugin.preferred] == [2]
-    later = answers["main"]["deviceIds"][COLA] + answers["other"]["deviceIds"][COLA]
-    assert sorted(later) == answers["first"]["deviceIds"][COLA] == ["a", "b"]
-
-
-async def test_a_device_is_reused_even_if_it_became_unhealthy(node: Node) -> None:
-    plugin = await node.registered(*healthy("a"))
-
-    async def sicken() -> None:
-        plugin.list(*unhealthy("a"), *healthy("b"))
-        await node.kubelet.wait(COLA, 2, 1)
-
-    plugin.before_allocate = sicken
-    await node.kubelet.admit("pod", {"first": {COLA: 1}, "main": {COLA: 1}}, init=["first"])
-    assert plugin.allocated == [["a"], ["a"]]
-
-
-async def test_the_missing_ones_are_counted_without_the_reused(node: Node) -> None:
-    await node.registered(*healthy("a", "b"))
-    pod = {"first": {COLA: 1}, "main": {COLA: 3}}
-    with pytest.raises(AdmissionError, match="Requested: 2, Available: 1"):
-        await node.kubelet.admit("pod", pod, init=["first"])
-    await node.kubelet.admit("other", {"main": {COLA: 2}})
-
-
-async def test_the_devices_of_an_init_container_are_of_its_own_pod_only(node: Node) -> None:
-    await node.registered(*healthy("a", "b"))
-    one = await node.kubelet.admit("one", {"first": {COLA: 1}}, init=["first"])
-    two = await node.kubelet.admit("two", {"main": {COLA: 1}})
-    assert one["first"]["deviceIds"] != two["main"]["deviceIds"]
-
-
-async def test_a_pods_status_shows_app_containers_only(node: Node) -> None:
-    await node.registered(*healthy("a", "b"))
-    pod = {"side": {COLA: 1}, "first": {COLA: 1}, "main": {}}
-    await node.kubelet.admit("pod", pod, init=["first"], sidecars=["side"])
-    assert await node.kubelet.health("pod") == {"main": {}}
-
-
 # Starting containers
 
 
@@ -773,19 +666,11 @@ async def test_prestart_is_called_at_every_start(node: Node) -> None:
 
 async def test_a_pod_can_be_admitted_without_a_start(node: Node) -> None:
     plugin = await node.registered(*healthy("a"), options=PRE_STARTING)
-    pod = {"main": {COLA: 1}, "first": {COLA: 1}}
-    assert await node.kubelet.admit("pod", pod, init=["first"], start=False) == {}
-    assert (plugin.allocated, plugin.started) == ([["a"], ["a"]], [])
-    for started, name in enumerate(["first", "main"], start=1):
-        answer = await node.kubelet.start_container("pod", name)
-        assert answer["deviceIds"] == {COLA: ["a"]}
-        assert plugin.started == [["a"]] * started
-
-
-async def test_prestart_is_not_called_unless_asked_for(node: Node) -> None:
-    plugin = await node.registered(*healthy("a"))
-    await node.kubelet.admit("pod", {"main": {COLA: 1}})
-    assert plugin.started == []
+    assert await node.kubelet.admit("pod", {"main": {COLA: 1}}, start=False) == {}
+    assert (plugin.allocated, plugin.started) == ([["a"]], [])
+    answer = await node.kubelet.start_container("pod", "main")
+    assert answer["deviceIds"] == {COLA: ["a"]}
+    assert plugin.started == [["a"]]
 
 
 async def test_a_failed_prestart_refuses_the_start_only(node: Node) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.standin.sockets import serve
+from devhost.standin.connections import serve
 
 
 @pytest.mark.parametrize("turns", range(4))

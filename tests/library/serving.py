@@ -6,9 +6,9 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.host.config.source import ConfigSource
-from devhost.host.resource.runner import Runner
-from devhost.host.supervisor import Host, Settings
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
+from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
 from devhost.library.served import served
 from devhost.loading.loader import loads
@@ -59,9 +59,9 @@ class Serving:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    def runner(self, name: str) -> Runner:
+    def runner(self, name: str) -> ServedResource:
         assert self._host is not None
-        return next(runner for runner in self._host.runners if runner.name == name)
+        return next(runner for runner in self._host.resources if runner.name == name)
 
     def snapshot(self, name: str) -> Snapshot:
         return self.runner(name).snapshot

@@ -1,34 +1,34 @@
-"""Calls of an author's methods: how many may be under way, and how many may hang."""
+"""Calls of an author's methods: any number may be under way."""
 
-import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from devhost.library.calls import UNRETURNED_MAX, CallError, Calls
+from devhost.library.methods import UNRETURNED_MAX, CallError, PluginMethods
+from tests.library.scripted import Scripted
 
 
-def test_any_number_may_be_under_way() -> None:
+def test_calls_at_the_same_time_are_all_made() -> None:
     """The kubelet starts the containers of many pods concurrently."""
-    calls, count = Calls("example.com/a"), 3 * UNRETURNED_MAX
+    plugin, count = Scripted([]), 3 * UNRETURNED_MAX
     together = threading.Barrier(count)
+    plugin.then["pre_start"] = lambda _devices: together.wait()
+    methods = PluginMethods(plugin)
     with ThreadPoolExecutor(count) as pool:
-        done = [pool.submit(calls.call, "pre_start", together.wait, 60.0) for _ in range(count)]
-        assert {one.result() for one in done} == {*range(count)}
+        for done in [pool.submit(methods.pre_start, (), 60.0) for _ in range(count)]:
+            done.result()
+    assert not together.broken
 
 
-def test_no_more_are_made_while_many_are_late() -> None:
-    """Each takes a thread; when they have returned it is called again."""
-    calls, release = Calls("example.com/a"), threading.Event()
+def test_calls_that_do_not_return_are_bounded() -> None:
+    """Each of them occupies a thread."""
+    plugin, over = Scripted([]), threading.Event()
+    plugin.then["pre_start"] = lambda _devices: over.wait(60)
+    methods = PluginMethods(plugin)
     for _ in range(UNRETURNED_MAX):
-        with pytest.raises(CallError, match="did not return within 0 s"):
-            calls.call("allocate", release.wait, 0.0)
-    with pytest.raises(CallError, match="earlier calls have not returned"):
-        calls.call("allocate", release.wait, 60.0)
-    assert calls.call("preferred", lambda: 1, 20.0) == 1
-    release.set()
-    late = True
-    while late:
-        with contextlib.suppress(CallError):
-            late = not calls.call("allocate", release.wait, 60.0)
+        with pytest.raises(CallError, match="did not return within"):
+            methods.pre_start((), 0.0)
+    with pytest.raises(CallError, match=f"{UNRETURNED_MAX} earlier calls have not returned"):
+        methods.pre_start((), 0.0)
+    over.set()

@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 
 import devhost
-from devhost.library.options import Options
+from devhost.library.plugin import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC = (ROOT / "docs" / "library.md").read_text()

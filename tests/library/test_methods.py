@@ -20,9 +20,11 @@ OTHER = "example.com/other"
 
 async def test_what_devices_returns_is_advertised(started: Kubelet, serving: Serving) -> None:
     """Texts are healthy tokens; a reason makes a device unhealthy."""
-    serving.start(Plain(["a", Device("b"), Device("c", reason="worn out"), Device("d", reason="")]))
+    serving.start(
+        Plain(["a", Device("b"), Device("c", reason="worn\tout"), Device("d", reason="")])
+    )
     await started.wait(NAME, 4, 3)
-    assert serving.snapshot(NAME).devices["c"].reason == "worn out"
+    assert serving.snapshot(NAME).devices["c"].reason == "worn\tout"
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
     assert answer["deviceIds"][NAME] == ["a", "b", "d"]
     assert answer["devices"] == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from devhost import Allocation, Device, DevicePlugin, DeviceSpec, MountSpec, serve
+from devhost import Allocation, Device, DevicePlugin, DeviceSpec, serve
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing, fields
 from tests.library.serving import Serving
@@ -23,9 +23,9 @@ class ExitError(BaseException):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hangs is given up soon."""
     monkeypatch.setattr("devhost.host.inventory.ANSWER_S", 1.0)
-    monkeypatch.setattr("devhost.library.plugin_methods.ANSWER_S", 1.0)
-    monkeypatch.setattr("devhost.library.plugin_methods.DESTROY_S", 1.0)
-    monkeypatch.setattr("devhost.host.resource.allocation_backend.WITHIN_S", 1.0)
+    monkeypatch.setattr("devhost.library.methods.ANSWER_S", 1.0)
+    monkeypatch.setattr("devhost.library.methods.DESTROY_S", 1.0)
+    monkeypatch.setattr("devhost.host.answers.WITHIN_S", 1.0)
 
 
 @pytest.fixture
@@ -96,7 +96,6 @@ async def test_devices_ends_with_no_exception(
     [
         (None, "devices() returned None, not a list of Devices or IDs"),
         ("abc", "devices() returned str 'abc', not a list of Devices or IDs"),
-        (7, "devices() returned int 7, not a list of Devices or IDs"),
         ([str(n) for n in range(20_001)], "devices() returned more than 20000 devices"),
     ],
 )
@@ -134,21 +133,21 @@ async def test_devices_that_cannot_be_offered(standin: SimulatedKubelet, serving
     skipped = {one.candidate: one.reason for one in serving.snapshot(NAME).skipped}
     expected = {
         "good": "duplicate ID",
-        "x" * 64: "its ID has 64 characters; at most 63 are allowed",
-        "a::0": "a device ID must not contain '::', which is reserved for shares",
-        r"new\nline": "a device ID must not contain '\\n', which cannot be seen",
+        "x" * 64: "id: it has 64 characters; at most 63 are allowed",
+        "a::0": "id: a device ID must not contain '::', which is reserved for shares",
+        r"new\nline": "id: a device ID must not contain '\\n', which cannot be seen",
         "int 7": "not a Device or an ID (a str)",
         "None": "not a Device or an ID (a str)",
-        "path": "'dev/x' is not an absolute path (beginning with '/')",
-        "paths": "int 3 in its paths is not a str",
-        "numa": "int -1 in its numa_nodes is not the number of a NUMA node",
-        "reason": "its reason is bool True, not a str",
+        "path": "paths: 'dev/x' is not an absolute path (beginning with '/')",
+        "paths": "paths: int 3 is not a str",
+        "numa": "numa_nodes: int -1 is not the number of a NUMA node",
+        "reason": "reason: bool True is not a str",
         "third": "node /dev/null also belongs to device first",
     }
     assert {key: skipped[key] for key in expected} == expected
     assert len(skipped) == len(expected) + 3
-    assert "a device ID must not be empty" in skipped.values()
-    assert "its ID is int 8, not a str" in skipped.values()
+    assert "id: a device ID must not be empty" in skipped.values()
+    assert "id: int 8 is not a str" in skipped.values()
     assert "contains '..'" in skipped["second"]
 
 
@@ -181,14 +180,13 @@ async def test_devices_hangs(
         (failing, "allocate() raised ValueError: boom"),
         (
             lambda _: {"A": "b"},
-            "allocate(): it returned dict {'A': 'b'}, not an Allocation or None",
+            "allocate() returned dict {'A': 'b'}, not an Allocation or None",
         ),
         (
             lambda _: Allocation(envs={"A B": "c"}),
             "envs: 'A B' is not a valid name of an environment",
         ),
-        (lambda _: Allocation(envs={"A": 1}), "envs: str 'A': int 1 are not both str"),  # type: ignore[dict-item]
-        (lambda _: Allocation(envs=3), "envs is int 3, not a dict"),  # type: ignore[arg-type]
+        (lambda _: Allocation(envs={"A": 1}), "envs: int 1 is not a str"),  # type: ignore[dict-item]
         (
             lambda _: Allocation(devices=(DeviceSpec("/dev/null", "dev/x", "rw"),)),
             "devices: 'dev/x' is not an absolute path",
@@ -207,18 +205,12 @@ async def test_devices_hangs(
         ),
         (
             lambda _: Allocation(devices=["/dev/null"]),  # type: ignore[arg-type]
-            "devices: str '/dev/null' is not a DeviceSpec",
+            "returned devices with str '/dev/null', not a DeviceSpec",
         ),
         (lambda _: Allocation(mounts=None), "allocate() raised TypeError"),  # type: ignore[arg-type]
         (
-            lambda _: Allocation(
-                devices=(DeviceSpec("/dev/null", "/x", "rw"),), mounts=(MountSpec("/", "/x", True),)
-            ),
-            "mounts: container path /x is set twice",
-        ),
-        (
             lambda _: Allocation(annotations={"cdi.k8s.io/x": "y"}),
-            "'cdi.k8s.io/' annotations control the runtime",
+            "such annotations control the runtime",
         ),
         (lambda _: Allocation(cdi_devices=("x",)), "'x' is not a fully qualified CDI name"),
     ],
@@ -274,10 +266,10 @@ def running(method: str) -> list[str]:
     ("chosen", "text"),
     [
         (failing, "preferred() raised ValueError: boom"),
-        (lambda *_: 7, "preferred(): it returned int 7, not a list of IDs or None"),
-        (lambda *_: ["a"], "preferred(): it returned list ['a'], not 2 different IDs"),
+        (lambda *_: 7, "preferred() returned int 7, not a list of IDs or None"),
+        (lambda *_: ["a"], "preferred() returned list ['a'], not 2 different IDs"),
         (lambda *_: ["a", "a"], "not 2 different IDs"),
-        (lambda *_: ["a", "x"], "preferred(): str 'x' is not available"),
+        (lambda *_: ["a", "x"], "preferred() returned str 'x', which is not available"),
     ],
 )
 async def test_preferred_fails(
@@ -295,20 +287,6 @@ async def test_preferred_fails(
     answer = (await standin.admit("pod", {"app": {NAME: 2}}))["app"]
     assert len(answer["deviceIds"][NAME]) == 2
     assert text in fields(caplog.records, FAILED)[0]["reason"]
-
-
-async def test_preferred_leaves_out_what_must_be_included(
-    standin: SimulatedKubelet, serving: Serving, caplog: pytest.LogCaptureFixture
-) -> None:
-    plugin = Scripted(["a", "b", "c"])
-    plugin.then["preferred"] = lambda available, must, size: sorted(set(available) - set(must))[
-        :size
-    ]
-    serving.start(plugin)
-    await standin.wait(NAME, 3, 3)
-    containers = {"first": {NAME: 1}, "app": {NAME: 2}}
-    await standin.admit("pod", containers, init=["first"])
-    assert "must be included" in fields(caplog.records, FAILED)[0]["reason"]
 
 
 async def test_preferred_hangs(
@@ -395,16 +373,10 @@ async def test_refresh_and_destroy_hang(
 
 
 def test_serve_says_what_it_takes() -> None:
-    class Forgetful(Plain):
-        def __init__(self) -> None:
-            """Does not call what is above."""
-
     with pytest.raises(TypeError, match="get_devices must be a function"):
         serve(NAME, ["a"], argv=[])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="is not an instance of a subclass of DevicePlugin"):
         serve(Plain, argv=[])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"Forgetful.__init__ must call super\(\).__init__"):
-        serve(Forgetful(), argv=[])
 
     class Empty(DevicePlugin):
         """Finds nothing."""

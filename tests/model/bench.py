@@ -7,23 +7,24 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.host.config.last_good import LastGood
-from devhost.host.config.source import ConfigSource
-from devhost.host.resource.runner import Runner
-from devhost.host.supervisor import Host, Settings
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
+from devhost.host.resource import ServedResource
+from devhost.host.state_files import LastGood
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.loading.loader import loads
 from devhost.model.state import State
+from devhost.standin.connections import PluginEndpoint
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.standin.state import PluginEndpoint
 from tests.model.declared import NODE, is_token, node_of
 from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
@@ -142,7 +143,7 @@ class HeardKubelet(SimulatedKubelet):
 
     def streams(self) -> list[str]:
         """The resources of all open streams."""
-        return sorted(one.resource for one in self._endpoints.watched)
+        return sorted(one.resource for one in self._connected.values())
 
 
 class Errors(logging.Handler):
@@ -153,7 +154,7 @@ class Errors(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.endswith("config.source"):
+        if not record.name.endswith("config_source"):
             self.texts.append(self.format(record))
 
 
@@ -189,8 +190,8 @@ class Bench:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(DeviceList, "begin_send", heard)
         for poll in (
-            "devhost.host.rescan.RESCAN_S",
-            "devhost.host.config.source.POLL_S",
+            "devhost.host.scanning.RESCAN_S",
+            "devhost.host.config_source.POLL_S",
             "devhost.kubelet.directory._POLL_S",
         ):
             self._patch.setattr(poll, 10 * REST_S)  # so that they hide nothing
@@ -258,8 +259,8 @@ class Bench:
     # ── what is seen ──
 
     @property
-    def runners(self) -> dict[str, Runner]:
-        return {one.name: one for one in self.host.runners} if self.host else {}
+    def runners(self) -> dict[str, ServedResource]:
+        return {one.name: one for one in self.host.resources} if self.host else {}
 
     def violations(self) -> list[str]:
         """What has happened that never must."""
@@ -268,7 +269,8 @@ class Bench:
 
     def entries(self, resource: str) -> dict[str, bool]:
         """Return what devhost lists."""
-        return {one: it.healthy for one, it in self.runners[resource].device_list.entries.items()}
+        published = cast("PublishedResource", self.runners[resource].published)
+        return {one: it.healthy for one, it in published.device_list.entries.items()}
 
     def configured(self, text: str) -> None:
         """Check that a configuration is in force, and the file has been read."""
@@ -294,7 +296,7 @@ class Bench:
             status = self.runners[name].status
             if status.state is not State.REGISTERED:
                 raise Problem(f"{name}: {status}")
-            if self.runners[name].device_list.stream_count != 1:
+            if self.runners[name].published.state.streams != 1:
                 raise Problem(f"{name}: not one stream")
         if len(self.sockets()) != len(names):
             raise Problem(f"sockets: {self.sockets()}")

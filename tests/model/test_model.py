@@ -31,7 +31,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from devhost.host.resource import runner
+from devhost.kubelet import backend
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S, Bench
 from tests.model.declared import (
@@ -189,6 +189,10 @@ class Machine(RuleBasedStateMachine):
         for one in self.here:
             if one.name not in self.bench.runners:
                 raise Problem(f"{one.name} is not served")
+            if not self.bench.runners[
+                one.name
+            ].scan.idle:  # the scan after an edit may change nothing
+                raise Problem(f"{one.name} is being scanned")
             entries = self.bench.entries(one.name)
             try:
                 past, behind = self.past[one.name], self.behind(one)
@@ -621,7 +625,7 @@ def _sorted(answer: Answer) -> dict[str, Any]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, binary: Path | None, examples: int, steps: int) -> None:
-    monkeypatch.setattr(runner, "_STEP_S", 0.02)  # the machine's patience, not the product's
+    monkeypatch.setattr(backend, "_STEP_S", 0.02)  # the machine's patience, not the product's
     monkeypatch.setattr(Machine, "binary", binary)
     chosen = settings(
         max_examples=EXAMPLES or examples,

@@ -12,8 +12,8 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.host.metrics import Metrics
 from devhost.kubelet.servicer import RESULTS
-from devhost.observe.metrics import Metrics
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens

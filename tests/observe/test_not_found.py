@@ -8,13 +8,14 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.report import report
-from devhost.testing import HostTree, can_make_nodes
+from devhost.testing import can_make_nodes
 from tests.observe.asking import status, status_port_of
 from tests.observe.test_status_command import asked
 from tests.support.daemon import PATIENCE, Daemon
+from tests.support.hardware import HostTree
 from tests.support.hosting import Kubelet
 
 HARDWARE: Final = """

@@ -6,8 +6,7 @@ import re
 import socket
 from html.parser import HTMLParser
 
-from devhost.observe import page
-from devhost.observe.http import Response, serving
+from devhost.observe.http import Response, page, serving
 from tests.observe.asking import get
 
 
@@ -41,7 +40,7 @@ def policy(response: Response) -> dict[str, list[str]]:
 
 
 def test_only_its_own_code_may_run() -> None:
-    response = page.load()
+    response = page()
     parsed = Parsed(response.body.decode())
     assert parsed.code.keys() == {"style", "script"}
     hashes = {
@@ -63,7 +62,7 @@ def test_only_its_own_code_may_run() -> None:
 
 
 def test_nothing_is_from_elsewhere() -> None:
-    html = page.load().body.decode()
+    html = page().body.decode()
     assert "//" not in re.sub(r"^\s*//.*|  // .*", "", html, flags=re.MULTILINE)
     assert "@import" not in html
     assert "url(" not in html
@@ -73,7 +72,7 @@ def test_nothing_is_from_elsewhere() -> None:
 
 
 def test_nothing_that_is_said_becomes_markup() -> None:
-    code = Parsed(page.load().body.decode()).code["script"]
+    code = Parsed(page().body.decode()).code["script"]
     for dangerous in (
         "innerHTML",
         "outerHTML",
@@ -87,7 +86,7 @@ def test_nothing_that_is_said_becomes_markup() -> None:
 
 def test_light_and_dark() -> None:
     """Each colour has a value for both."""
-    style = Parsed(page.load().body.decode()).code["style"]
+    style = Parsed(page().body.decode()).code["style"]
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     assert "prefers-color-scheme: dark" in style
     assert set(re.findall(r"--[\w-]+(?=:)", light)) == set(re.findall(r"--[\w-]+(?=:)", dark))
@@ -95,7 +94,7 @@ def test_light_and_dark() -> None:
 
 
 async def test_a_program_can_have_it() -> None:
-    look, bound = page.load(), socket.create_server(("127.0.0.1", 0))
+    look, bound = page(), socket.create_server(("127.0.0.1", 0))
     async with serving(bound, {"/": lambda: look}):
         found = await get(bound.getsockname()[1], "/")
     assert found.headers["Content-Type"] == "text/html; charset=utf-8"

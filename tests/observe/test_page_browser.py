@@ -1,6 +1,6 @@
 """The status page in a real browser: what it shows, that it fits, and that it stays still.
 
-``make screenshots`` fetches the browser, and keeps the pictures to look at.
+``python -m tests.support.browser`` fetches the browser.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from devhost.observe import page
-from devhost.observe.http import Response, serving
+from devhost.observe.http import Response, page, serving
 from tests.observe.asking import status_port_of
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
 from tests.support import browser
@@ -28,7 +27,7 @@ PROGRAM = browser.find()
 PICTURES = os.environ.get("DEVHOST_TEST_PICTURES")
 EVERY_MS = 2000  # how often the page asks
 
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="no browser: `make screenshots` fetches one")
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="no browser: see CONTRIBUTING.md")
 
 # The least contrast of any text with what is behind it, and the text.
 CONTRAST = """() => {
@@ -68,7 +67,7 @@ class Served:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        look, bound = page.load(), socket.create_server(("127.0.0.1", 0))
+        look, bound = page(), socket.create_server(("127.0.0.1", 0))
         routes = {"/": lambda: look, "/status": lambda: Response(json.dumps(self.status).encode())}
         self._serving = serving(bound, routes)
         await self._serving.__aenter__()
@@ -117,7 +116,7 @@ class Viewer:
 
 @pytest.fixture
 async def viewer() -> AsyncIterator[Viewer]:
-    api = pytest.importorskip("playwright.async_api", reason="no playwright: `make screenshots`")
+    api = pytest.importorskip("playwright.async_api", reason="no playwright: see CONTRIBUTING.md")
     async with api.async_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-background-networking"]
         chromium = await playwright.chromium.launch(executable_path=PROGRAM, args=arguments)

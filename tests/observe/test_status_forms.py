@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import yaml
 
-from devhost.cli import status_output
+from devhost.cli import output
 from devhost.observe.http import Response, serving
 from tests.observe.page_examples import Json, many, wrong
 from tests.support.daemon import PATIENCE
@@ -57,7 +57,7 @@ async def test_some_resources(answering: Answering) -> None:
     }
     code, out, err = await answering.run("example.com/none")
     assert (code, out) == (1, "")
-    assert err == ("devhost: no resource example.com/none; `devhost status` lists what there is\n")
+    assert err == "devhost: no resource example.com/none\n"
     _, _, err = await answering.run(WITHHELD.partition("/")[2])
     assert err.endswith(f"; did you mean '{WITHHELD}'?\n")
     code, out, err = await answering.run("127.0.0.1:9112")
@@ -76,10 +76,10 @@ async def test_in_other_forms(answering: Answering) -> None:
     assert yaml.safe_load(as_yaml) == json.loads(as_json)
     _, wide, _ = await answering.run("example.com/serial-0", "-o", "wide")
     assert [line.split() for line in wide.splitlines() if line.startswith("DEVICE")] == [
-        ["DEVICE", "HEALTH", "HELD", "BY", "PATHS", "NUMA", "CHECKED", "REASON"]
+        ["DEVICE", "HEALTH", "HELD", "BY", "NUMA", "PATHS", "CHECKED", "REASON"]
     ]
 
 
 def test_which_pods_have_a_device_or_its_shares() -> None:
     holders = {"a::0": ["x/one", "x/two"], "a::1": ["x/one"], "b": ["y/b"]}
-    assert status_output.pods(holders) == {"a": "x/one, x/two", "b": "y/b"}
+    assert output.pods(holders) == {"a": "x/one, x/two", "b": "y/b"}

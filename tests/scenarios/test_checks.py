@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -130,21 +129,6 @@ async def test_a_command_fails_with_its_last_line(started: Kubelet, bench: Bench
     assert (await started.admit("pod", {"app": {DISK: 1}}))["app"]["deviceIds"] == {DISK: ["b"]}
     with pytest.raises(AdmissionError, match="Requested: 1, Available: 0"):
         await started.admit("other", {"app": {DISK: 1}})
-
-
-async def test_a_socket_is_readable_when_somebody_listens(started: Kubelet, bench: Bench) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(bench.directory / "colas" / "s"))
-        config = bench.config("{checks: [readable], interval: 100ms}")
-        config = config.replace(
-            f"[directory: {bench.directory}/colas]",
-            f"[directory: {{path: {bench.directory}/colas, types: [socket]}}]",
-        )
-        bench.hosting.start(config)
-        await started.wait(DISK, 1, 0)
-        assert "Connection refused" in bench.reason("s")
-        server.listen()
-        await started.wait(DISK, 1, 1)
 
 
 async def test_a_command_that_hangs_is_its_device_s_alone(started: Kubelet, bench: Bench) -> None:

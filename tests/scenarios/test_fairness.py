@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from devhost.host.ownership import decisions
-from devhost.host.resource.scans import Scans
+from devhost.host.scanning import Scan, Scanning
 from devhost.model.device import Snapshot
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Hosting
@@ -31,44 +30,40 @@ async def test_many_resources_begin_to_scan_one_after_the_other(
 ) -> None:
     """A round of the event loop for each, between which calls of the kubelet come."""
     loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
-    scan = Scans.scan
+    begin = Scanning._begin
 
     def next_round() -> None:
         nonlocal rounds
         rounds += 1
         loop.call_soon(next_round)
 
-    async def counted(
-        self: Scans, previous: Snapshot, since: float, *, thorough: bool
-    ) -> Snapshot | None:
+    def counted(self: Scanning, scan: Scan) -> None:
         begun[rounds] += 1
-        return await scan(self, previous, since, thorough=thorough)
+        begin(self, scan)
 
     hosting.start(config(1))
     await all_have(standin, 1)
-    monkeypatch.setattr(Scans, "scan", counted)
+    monkeypatch.setattr(Scanning, "_begin", counted)
     loop.call_soon(next_round)
-    for runner in hosting.hosts[-1].runners:
-        runner.trigger_scan()
+    for served in hosting.hosts[-1].resources:
+        served.trigger_scan()
     async with asyncio.timeout(60):
         while begun.total() < COUNT:
             await asyncio.sleep(0.01)
-    assert max(begun.values()) <= decisions._CROWD
+    assert max(begun.values()) == 1
 
 
 async def test_one_that_waits_for_the_host_lets_others_be_scanned(
     standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many wait."""
-    scan, sick = Scans.scan, {f"example.com/r{number}" for number in range(COUNT - 1)}
+    find, sick = Scanning._found, {f"example.com/r{number}" for number in range(COUNT - 1)}
 
-    async def hanging(
-        self: Scans, previous: Snapshot, since: float, *, thorough: bool
-    ) -> Snapshot | None:
-        if self.scanner.resource.name in sick:
+    async def hanging(self: Scanning, scan: Scan, *, thorough: bool) -> Snapshot:
+        if scan.name in sick:
             await asyncio.Event().wait()
-        return await scan(self, previous, since, thorough=thorough)
+        return await find(self, scan, thorough=thorough)
 
-    monkeypatch.setattr(Scans, "scan", hanging)
+    monkeypatch.setattr(Scanning, "_found", hanging)
     hosting.start(config(1))
     await standin.wait(f"example.com/r{COUNT - 1}", 1, 1)

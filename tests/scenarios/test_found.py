@@ -4,22 +4,21 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.match import Readings
+from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection, select
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.server import PluginServer
-from devhost.model.allocation import Allocation
+from devhost.kubelet.registration import PluginServer
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from tests.scenarios.test_reload import A, B, reloading
+from tests.support.answers import Nobody
 from tests.support.hosting import ONE_KUBELET, Hosting, Kubelet, kubelet_of
 
 
@@ -50,7 +49,7 @@ resources:
         await running.until(reloads=1)
         (directory / "colas" / "a").touch()
         await started.wait(A, 1, 1)
-        assert list(running.runner(A).device_list.entries) == ["t"]
+        assert running.runner(A).published.may_hand_out() == {"t"}
 
 
 async def test_who_waits_learns_that_the_other_shares_now(
@@ -106,35 +105,15 @@ resources:
         go_on.set()
         looked.clear()
         await asyncio.to_thread(looked.wait, 60)  # it looks again
-        assert running.runner(B).device_list.entries == {}
+        assert running.runner(B).published.may_hand_out() == set()
 
 
 async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> None:
     """It leaves no socket, no task and no complaint of gRPC."""
-
-    class Nobody:
-        name = A
-        device_list = DeviceList()
-        pre_start_required = False
-
-        async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
-            raise NotImplementedError
-
-        def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
-            raise NotImplementedError
-
-        async def preferred(
-            self, available: Sequence[str], must_include: Sequence[str], size: int
-        ) -> Sequence[str]:
-            raise NotImplementedError
-
-        async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
-            raise NotImplementedError
-
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     before = asyncio.all_tasks()
-    server = PluginServer(Nobody(), directory / "plugins", "a.sock")
+    server = PluginServer(Nobody(), DeviceList(), directory / "plugins", "a.sock")
     starting = asyncio.create_task(server.start())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -206,7 +185,7 @@ resources:
         may_leave.set()
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
-        assert list(running.runner(A).device_list.entries) == ["new-x"]
+        assert running.runner(A).published.may_hand_out() == {"new-x"}
 
 
 async def test_a_file_under_another_name_is_not_in_two_hands(
@@ -253,5 +232,5 @@ async def test_another_node_in_a_devices_place_is_no_blip(
             assert hosting.reason(A, "tty0") is not None
             await asyncio.sleep(0.01)
     monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
-    host.runners[0].trigger_scan()
+    host.resources[0].trigger_scan()
     await started.wait(A, 1, 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.resource.runner import Runner
+from devhost.host.resource import ServedResource
 from devhost.model.state import State
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet
@@ -48,8 +48,8 @@ async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
         raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None
 
 
-def runner(hosting: Hosting) -> Runner | None:
-    return next((one for one in hosting.hosts[-1].runners if one.name == SLOT), None)
+def runner(hosting: Hosting) -> ServedResource | None:
+    return next((one for one in hosting.hosts[-1].resources if one.name == SLOT), None)
 
 
 def state(hosting: Hosting) -> tuple[State, str] | None:
@@ -59,7 +59,7 @@ def state(hosting: Hosting) -> tuple[State, str] | None:
 
 async def known(hosting: Hosting, *ids: str) -> None:
     """Wait until devhost knows that these are held, and no others."""
-    holders = hosting.hosts[-1]._shared.holders
+    holders = hosting.hosts[-1].shared.holders
     await until(lambda: holders.held(SLOT) == set(ids), "what pods hold is known")
 
 
@@ -148,7 +148,7 @@ async def test_pod_resources_that_do_not_answer_take_nothing_off(
     await still_listed(started, hosting, 1)
     socket = hosting.pod_resources
     away = socket.rename(socket.with_name("away.sock"))
-    holders = hosting.hosts[-1]._shared.holders
+    holders = hosting.hosts[-1].shared.holders
     await until(lambda: not holders.known, "it does not answer any more")
     await started.free("pod")
     await still_listed(started, hosting, 1)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ import pytest
 
 from devhost.allocation import cdi
 from devhost.allocation.policy import Policy
-from devhost.host.cdi.files import CdiFiles
-from devhost.host.cdi.injection import CdiInjection
-from devhost.host.resource.runner import Runner
+from devhost.host.cdi import CdiFiles, CdiInjection
+from devhost.host.resource import ServedResource
 from devhost.model.state import State
 from tests.support import cdiverify
 from tests.support.daemon import until
@@ -220,25 +220,6 @@ async def test_what_the_last_spec_has_stays_healthy(
         await hosting.stop()
 
 
-async def test_a_spec_that_is_there_serves_after_a_restart(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
-    """Although it cannot be written, because a device came meanwhile."""
-    for minor, name in enumerate("ab", 1):
-        bench.plug(name, minor)
-    with tmpfs(hosting.cdi, "size=64k"):
-        bench.start()
-        await started.wait(PORT, 2, 2)
-        await hosting.stop()
-        bench.plug("c", 3)
-        with unwritable(hosting.cdi, "read-only"):
-            bench.start()
-            await started.wait(PORT, 3, 2)
-            assert hosting.reason(PORT, "c")
-        await started.wait(PORT, 3, 3)
-        await hosting.stop()
-
-
 async def test_the_spec_ends_with_its_resource(started: Kubelet, bench: Bench) -> None:
     """And that stays while a pod holds a device, whose container may start again."""
     bench.plug("a", 1)
@@ -271,11 +252,11 @@ async def test_a_resource_that_is_added_again_while_its_files_are_removed_keeps_
         ended.set()
 
     monkeypatch.setattr(CdiInjection, "remove", slow_remove)
-    former = hosting.hosts[-1].runners
+    former = hosting.hosts[-1].resources
     hosting.reload("version: v1\nresources: []\n")
     await ending.wait()
     hosting.reload(bench.config())
-    assert hosting.hosts[-1].runners == former, "another one uses the same files"
+    assert hosting.hosts[-1].resources == former, "another one uses the same files"
     added.set()
     await ended.wait()
     await started.wait(PORT, 1, 1)
@@ -300,23 +281,19 @@ async def test_the_spec_stays_when_devhost_stops(started: Kubelet, bench: Bench)
 async def test_specs_of_an_earlier_configuration_are_removed(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
-    """Those of others stay, and what only has such a name."""
+    """Those of others stay."""
     bench.plug("a", 1)
-    files = {cdi.file_name(one): one for one in ("example.com/gone", "example.com/other")}
-    stale, foreign = files
-    for name, resource in files.items():
-        content = cdi.spec(resource, [cdi.CdiDevice("x", envs={"X": "1"})])
-        assert content
-        if name == foreign:
-            content["kind"] = "vendor.com/class"
-        hosting.cdi.mkdir(exist_ok=True)
-        (hosting.cdi / name).write_text(json.dumps(content))
+    stale = cdi.file_name("example.com/gone")
+    content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", envs={"X": "1"})])
+    assert content
+    hosting.cdi.mkdir(exist_ok=True)
+    (hosting.cdi / stale).write_bytes(content)
     (hosting.cdi / "vendor.json").write_text("{}")
     bench.start()
     await started.wait(PORT, 1, 1)
     await until(lambda: not (hosting.cdi / stale).exists(), "the end of the stale one")
     left = {path.name for path in hosting.cdi.iterdir()}
-    assert left == {foreign, "vendor.json", bench.file.name}
+    assert left == {"vendor.json", bench.file.name}
 
 
 @pytest.mark.parametrize("left", ["[]", "[{name: example.com/other, sources: [static: 1]}]"])
@@ -339,24 +316,6 @@ async def test_a_spec_that_a_pod_needs_is_not_stale(
     bench.inject(*named("a"))
 
 
-async def test_a_name_that_a_pod_holds_stays_in_the_spec_over_a_restart(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
-    """Whatever the device is called by now, its container was made with the former name."""
-    bench.plug("a", 1)
-    bench.plug("b", 2)
-    bench.start()
-    await started.wait(PORT, 2, 2)
-    answer = (await started.admit("pod", {"app": {PORT: 1}}))["app"]
-    (device,) = answer["deviceIds"][PORT]
-    assert answer["cdiDevices"] == named(device)
-    await hosting.stop()
-    bench.start('inject: cdi, id: "new-${name}"')
-    await until(lambda: "new-b" in bench.numbers(), "the new names")
-    assert bench.numbers().keys() == {device, "new-a", "new-b"}
-    bench.inject(*named(device, "new-a", "new-b"))
-
-
 async def test_an_instance_that_waits_leaves_the_spec_to_the_one_that_serves(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
@@ -365,8 +324,8 @@ async def test_an_instance_that_waits_leaves_the_spec_to_the_one_that_serves(
     bench.start()
     await started.wait(PORT, 1, 1)
     bench.start('inject: cdi, id: "new-${name}"')
-    await until(lambda: [*map(_state, hosting.hosts[1].runners)] == [State.WAITING], "the second")
-    (second,) = hosting.hosts[1].runners
+    await until(lambda: [*map(_state, hosting.hosts[1].resources)] == [State.WAITING], "the second")
+    (second,) = hosting.hosts[1].resources
     bench.plug("b", 2)
     await until(lambda: {"new-a", "new-b"} <= second.snapshot.devices.keys(), "its look")
     await until(lambda: bench.numbers().keys() == {"a", "b"}, "a look of the first one")
@@ -375,7 +334,7 @@ async def test_an_instance_that_waits_leaves_the_spec_to_the_one_that_serves(
     await started.wait(PORT, 2, 2)
 
 
-def _state(runner: Runner) -> State:
+def _state(runner: ServedResource) -> State:
     return runner.status.state
 
 
@@ -391,7 +350,7 @@ async def test_a_link_to_an_odd_name_takes_no_other_device_away(
     hosting.start(bench.config(more), policy=policy)
     await started.wait(PORT, 1, 1)
     (bench.nodes / "odd").symlink_to(os.fsdecode(odd))
-    runner = hosting.hosts[-1].runners[0]
+    runner = hosting.hosts[-1].resources[0]
     await until(lambda: runner.snapshot.skipped, "a look")
     assert [one.candidate for one in runner.snapshot.skipped] == [str(bench.nodes / "odd")]
     assert await started.capacity() == {PORT: (1, 1)}
@@ -420,9 +379,9 @@ async def test_another_number_is_in_the_spec_before_the_device_is_healthy(
     await started.wait(PORT, 1, 1)
     write = CdiFiles.write
 
-    async def slow(self: CdiFiles, name: str, content: bytes | None) -> bool:
-        await asyncio.sleep(0.3)
-        return await write(self, name, content)
+    def slow(self: CdiFiles, name: str, content: bytes | None) -> None:
+        time.sleep(0.3)
+        write(self, name, content)
 
     monkeypatch.setattr(CdiFiles, "write", slow)
     monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)

@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.host.supervisor import Host
-from devhost.immutable import immutable
+from devhost.host.host import Host
 from devhost.loading.loader import loads
 from devhost.model.config import Config
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
-from devhost.standin.podresources import PodResourcesLister
+from devhost.model.immutable import immutable
+from devhost.standin.kubelet import AdmissionError, PodResourcesLister, SimulatedKubelet
 from tests.support.hosting import Hosting
+
+pytestmark = pytest.mark.slow
 
 NAMES: Final = ("example.com/a", "example.com/b")
 NODES: Final = ("x", "y")
@@ -150,7 +151,7 @@ class World:
             await self.kubelet.admit(name, {"app": {resource: 1}})
         except AdmissionError:
             return
-        held = self.kubelet._ledger.pods[name].containers["app"][resource]
+        held = self.kubelet._ledger.pods[name]["app"][resource]
         nodes = frozenset(held.response.envs["NODES"].split(","))
         pod = Pod(name, self.processes, resource, held.ids, nodes, self.shares(resource))
         for other in self.pods:
@@ -180,7 +181,7 @@ class World:
                 await asyncio.sleep(0.02)
 
     def withheld(self, name: str) -> bool:
-        found = [one for one in self.host.runners if one.name == name]
+        found = [one for one in self.host.resources if one.name == name]
         return not found or any(not one.healthy for one in found[0].snapshot.devices.values())
 
 
@@ -225,12 +226,12 @@ async def live(chosen: list[Round], *, asked: bool, durable: bool) -> None:
 
 def _partial_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the stand-in list no pods in its first moments."""
-    serve, answer = PodResourcesLister.server, PodResourcesLister.List
+    create, answer = PodResourcesLister.__init__, PodResourcesLister.List
     latest: list[float] = [0.0]
 
-    def starting(ledger: Any) -> Any:
+    def starting(self: PodResourcesLister, ledger: Any) -> None:
         latest[0] = asyncio.get_running_loop().time()
-        return serve(ledger)
+        create(self, ledger)
 
     async def partly(self: PodResourcesLister, request: Any, context: Any) -> Any:
         found = await answer(self, request, context)
@@ -238,5 +239,5 @@ def _partial_lists(monkeypatch: pytest.MonkeyPatch) -> None:
             del found.pod_resources[:]
         return found
 
-    monkeypatch.setattr(PodResourcesLister, "server", starting)
+    monkeypatch.setattr(PodResourcesLister, "__init__", starting)
     monkeypatch.setattr(PodResourcesLister, "List", partly)

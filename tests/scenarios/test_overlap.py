@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from devhost.host.host import Host
 from devhost.host.status import readiness
-from devhost.host.supervisor import Host
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import Daemon, until
@@ -215,7 +215,7 @@ async def test_a_rename_between_two_instances_gives_no_node_to_two_pods(
 
 
 def _states(hosting: Hosting) -> list[State]:
-    return [one.status.state for one in hosting.hosts[-1].runners]
+    return [one.status.state for one in hosting.hosts[-1].resources]
 
 
 async def test_a_node_that_no_pod_has_is_whose_pod_is_first(

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.source import ConfigSource
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
 from devhost.host.status import status
-from devhost.host.supervisor import Host, Settings
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
-from devhost.testing import HostTree
 from tests.support.daemon import until
+from tests.support.hardware import HostTree
 from tests.support.hosting import Hosting, Kubelet, on_one_kubelet
 
 A, B = "example.com/a", "example.com/b"
@@ -60,7 +60,7 @@ async def withheld(kubelet: Kubelet, hosting: Hosting, resource: str, reason: st
 
 
 def _devices(hosting: Hosting, resource: str) -> list[HostDevice]:
-    for runner in hosting.hosts[-1].runners:
+    for runner in hosting.hosts[-1].resources:
         if runner.name == resource:
             return [one for one in runner.snapshot.devices.values() if not one.replaced]
     return []
@@ -148,7 +148,7 @@ async def test_removed_in_one_edit_and_added_in_another(
     await started.wait(A, 1, 1)
     await started.admit("first", {"app": {A: 1}})
     hosting.reload("version: v1\nresources: []\n")
-    await until(lambda: not hosting.hosts[-1].runners, "its end")
+    await until(lambda: not hosting.hosts[-1].resources, "its end")
     hosting.reload(config(directory, B))
     await withheld(started, hosting, B, f"it was handed out as {A} cola")
 
@@ -248,7 +248,7 @@ async def test_without_pod_resources_the_whole_edit_is_refused(
             f"{file}:3:{column}: error: resources[0].{key}: a change of `{key}` gives the nodes"
         )
         assert "start it with --assume-free" in problem.message
-        assert [one.name for one in host.runners] == [A]
+        assert [one.name for one in host.resources] == [A]
         file.write_text(text.replace("}\n", ", maxDevices: 5}\n"))
         source.reload_soon()
         await until(lambda: not source.status.problems, "an edit that moves nothing")
@@ -332,6 +332,25 @@ async def test_without_pod_resources_the_file_changes_while_devhost_is_down(
     await started.free("first")
     hosting.start(config(directory, B), state_dir=state, assume_free=True)
     await offered(started, B)
+
+
+@pytest.fixture
+def damaged(state: Path) -> None:
+    """A file that nobody can read."""
+    state.mkdir()
+    (state / "state.json").write_text("{")
+
+
+@on_one_kubelet
+@pytest.mark.usefixtures("damaged")
+async def test_a_damaged_state_file_is_a_trouble(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
+) -> None:
+    hosting.start(config(directory, A), state_dir=state)
+    await started.wait(A, 1, 1)
+    (trouble,) = (one for one in status(hosting.hosts[-1])["troubles"] if "state.json" in one)
+    assert trouble.startswith(f"{state}/state.json was damaged (")
+    assert trouble.endswith(f": moved to {state}/state.json.damaged")
 
 
 # ── when a pod has ended ──

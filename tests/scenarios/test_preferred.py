@@ -8,6 +8,7 @@ import pytest
 from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.support.hosting import Hosting, Kubelet
+from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 from tests.support.sysfs import as_root, numa_machine
 
 SLOT = "example.com/slot"
@@ -122,7 +123,8 @@ async def test_the_limit_is_of_a_container_not_of_a_pod(started: Kubelet, hostin
         await given(started, "other", 2)
 
 
-async def test_what_an_init_container_had_is_kept(started: Kubelet, hosting: Hosting) -> None:
+@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
+async def test_what_an_init_container_had_is_kept(started: RealKubelet, hosting: Hosting) -> None:
     """The kubelet settles on it; the rest is chosen to go with that."""
     hosting.start(config("[a, b]", "replicas: 2, prefer: spread"))
     await started.wait(SLOT, 4, 4)

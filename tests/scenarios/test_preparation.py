@@ -2,19 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.host.resource.allocation_backend import ResourceBackend
-from devhost.kubelet.channel import open_channel
-from devhost.kubelet.registration import Registration
-from devhost.model.allocation import Allocation
+from devhost.kubelet.servicer import Servicer
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
@@ -40,7 +35,7 @@ class Bench:
 id=$1; shift
 if test -e {directory}/fail-$id; then echo looking at $id; echo no medium in $id; exit 3; fi
 if test -e {directory}/hang-$id; then echo waiting for $id; : >{directory}/begun-$id; exec sleep 60; fi
-echo "$DEVHOST_POD $id${{*:+ $*}}" >>{self.log}
+echo "$id${{*:+ $*}}" >>{self.log}
 """
         )
 
@@ -67,18 +62,14 @@ resources:
     preStart: [{of_steps}]
 """
 
-    def start(self, *steps: str, pod_resources: bool = True, durable: bool = True) -> None:
+    def start(self, *steps: str) -> None:
         """Start devhost, by default with a step that runs the script."""
-        self.hosting.start(
-            self.config(*steps or (self.run,)),
-            state_dir=self.state if durable else None,
-            pod_resources=self.hosting.pod_resources if pod_resources else None,
-            policy=ALLOWED,
-        )
+        config = self.config(*steps or (self.run,))
+        self.hosting.start(config, state_dir=self.state, policy=ALLOWED)
 
     @property
     def runs(self) -> list[str]:
-        """What the script was run for, in order: the pod, the device, its arguments."""
+        """What the script was run for, in order: the device, its arguments."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
@@ -104,11 +95,12 @@ async def test_a_crash_looping_container_is_prepared_once(started: Kubelet, benc
     await started.admit("pod", ONE)
     for _ in range(5):
         await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
 
 
+@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
 async def test_an_init_container_and_the_app_after_it_are_one_holder(
-    started: Kubelet, bench: Bench
+    started: RealKubelet, bench: Bench
 ) -> None:
     """They have the same device; what the first has written is for the second."""
     bench.plug("a")
@@ -118,13 +110,14 @@ async def test_an_init_container_and_the_app_after_it_are_one_holder(
     await started.admit("pod", containers, init=("setup",), start=False)
     assert bench.runs == []
     await started.start_container("pod", "setup")
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
     await started.start_container("pod", "app")
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
 
 
-async def test_a_sidecar_holds_devices_of_its_own(started: Kubelet, bench: Bench) -> None:
+@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
+async def test_a_sidecar_holds_devices_of_its_own(started: RealKubelet, bench: Bench) -> None:
     bench.plug("a", "b")
     bench.start()
     await started.wait(DISK, 2, 2)
@@ -132,7 +125,7 @@ async def test_a_sidecar_holds_devices_of_its_own(started: Kubelet, bench: Bench
     await started.admit("pod", containers, sidecars=("proxy",))
     await started.start_container("pod", "proxy")
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a", "default/pod b"]
+    assert bench.runs == ["a", "b"]
 
 
 async def test_a_restart_of_the_kubelet_is_none_of_the_holder(
@@ -146,7 +139,7 @@ async def test_a_restart_of_the_kubelet_is_none_of_the_holder(
     await started.wait(DISK, 1, 1)
     await started.start_container("pod", "app")
     await started.admit("pod", ONE)  # as the kubelet does, one by one, with those it finds
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
 
 
 async def test_a_restart_of_devhost_is_none_of_the_holder(started: Kubelet, bench: Bench) -> None:
@@ -160,60 +153,22 @@ async def test_a_restart_of_devhost_is_none_of_the_holder(started: Kubelet, benc
     bench.start()
     await started.wait(DISK, 2, 2)
     await started.start_container("ready", "app")
-    assert bench.runs == ["default/ready a"]
+    assert bench.runs == ["a"]
     await started.start_container("waiting", "app")
     await started.start_container("waiting", "app")
-    assert bench.runs == ["default/ready a", "default/waiting b"]
+    assert bench.runs == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["other", "pod"])
-async def test_the_next_pod_gets_a_fresh_device(started: Kubelet, bench: Bench, name: str) -> None:
+async def test_the_next_pod_gets_a_fresh_device(started: Kubelet, bench: Bench) -> None:
     """Also one of the same name, as those of a StatefulSet are."""
     bench.plug("a")
     bench.start()
     await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE)
     await started.free("pod")
-    await started.admit(name, ONE)
-    await started.start_container(name, "app")
-    assert bench.runs == ["default/pod a", f"default/{name} a"]
-
-
-async def test_the_next_pod_gets_a_fresh_device_after_our_restart(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a")
-    bench.start()
-    await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE)
-    await bench.hosting.stop()
-    await started.free("pod")
-    await started.wait(DISK, 1, 0)
-    bench.start()
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE)
-    assert bench.runs == ["default/pod a"] * 2
-
-
-async def test_who_reaches_the_socket_does_not_have_a_device_wiped(
-    started: Kubelet, bench: Bench
-) -> None:
-    """An Allocate and a start that kubelet did not send, for a device that a pod uses."""
-    bench.plug("a")
-    bench.start()
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE)
-    (name,) = (path.name for path in (bench.directory / "plugins").glob("devhost-*.sock"))
-    entry = pb.ContainerAllocateRequest(devices_ids=["a"])
-    async with open_channel(bench.directory / "plugins" / name) as channel:
-        stub = pb_grpc.DevicePluginStub(channel)
-        await stub.Allocate(pb.AllocateRequest(container_requests=[entry]))
-        await stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=["a"]))
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
-    await started.free("pod")
-    await started.admit("pod", ONE)
-    assert bench.runs == ["default/pod a"] * 2
+    assert bench.runs == ["a", "a"]
 
 
 async def test_every_start_is_every_start(started: Kubelet, bench: Bench) -> None:
@@ -225,28 +180,7 @@ async def test_every_start_is_every_start(started: Kubelet, bench: Bench) -> Non
     await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE)
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a holder", "default/pod a start", "default/pod a start"]
-
-
-async def test_several_devices_of_a_container(started: Kubelet, bench: Bench) -> None:
-    bench.plug("c10", "c9")
-    bench.start(bench.run.replace("]", ', "${index}", "${count}"]'))
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", {"app": {DISK: 2}})
-    await started.start_container("pod", "app")
-    assert sorted(bench.runs) == ["default/pod c10 1 2", "default/pod c9 0 2"]
-
-
-async def test_the_containers_of_a_pod_have_devices_of_their_own(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", {"x": {DISK: 1}, "y": {DISK: 1}})
-    await started.start_container("pod", "x")
-    await started.start_container("pod", "y")
-    assert bench.runs == ["default/pod a", "default/pod b"]
+    assert bench.runs == ["a holder", "a start", "a start"]
 
 
 # ── what cannot be told is refused ──
@@ -266,130 +200,15 @@ async def test_a_state_directory_lost_while_devhost_was_away(
     bench.start()
     await started.wait(DISK, 2, 2)
     told = await refused(started, "pod")
-    assert "cannot tell whether default/pod has used device a before" in told
+    assert "cannot tell whether device a was prepared" in told
     assert "no record of its allocation" in told
     assert "delete the pod to get a fresh device" in told
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
     await started.admit("new", ONE)
-    assert bench.runs == ["default/pod a", "default/new b"]
+    assert bench.runs == ["a", "b"]
     await started.free("pod")
     await started.admit("pod", ONE)
-    assert bench.runs == ["default/pod a", "default/new b", "default/pod a"]
-
-
-async def test_a_state_directory_lost_while_devhost_runs(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a", "b")
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", ONE)
-    shutil.rmtree(bench.state)
-    await started.start_container("pod", "app")
-    await started.admit("new", ONE)
-    assert bench.runs == ["default/pod a", "default/new b"]
-    await bench.hosting.stop()
-    await started.wait(DISK, 2, 0)
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    await started.start_container("new", "app")
-    assert bench.runs == ["default/pod a", "default/new b"]
-
-
-async def test_without_a_state_directory_a_restart_is_the_end_of_knowledge(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a")
-    bench.start(durable=False)
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE)
-    await started.start_container("pod", "app")
-    await bench.hosting.stop()
-    await started.wait(DISK, 1, 0)
-    bench.start(durable=False)
-    await started.wait(DISK, 1, 1)
-    assert "--state-dir would have kept it" in await refused(started, "pod")
-    assert bench.runs == ["default/pod a"]
-
-
-async def test_a_pure_init_container_is_advised(started: Kubelet, bench: Bench) -> None:
-    """pod-resources does not show it; without a step for holders it does not matter."""
-    bench.plug("a")
-    bench.start()
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", {"setup": {DISK: 1}, "app": {}}, init=("setup",), start=False)
-    told = await refused(started, "pod", "setup")
-    assert "cannot tell which pod starts with device a" in told
-    assert "say `every: start` on the step" in told
-    bench.hosting.reload(bench.config(f"{bench.run}, every: start"))
-    await started.start_container("pod", "setup")
-    assert bench.runs == [" a"]
-
-
-async def test_without_pod_resources_the_flag_is_named(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a")
-    bench.start(pod_resources=False)
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    assert "needs --pod-resources" in await refused(started, "pod")
-    assert bench.runs == []
-
-
-async def test_pod_resources_that_do_not_answer(started: Kubelet, bench: Bench) -> None:
-    """The start is refused until they do; then it is as if nothing had been."""
-    bench.plug("a")
-    bench.start()
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    socket, away = bench.hosting.pod_resources, bench.directory / "away.sock"
-    socket.rename(away)
-    assert f"{socket}: no such socket" in await refused(started, "pod")
-    away.rename(socket)
-    await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
-
-
-async def in_two_hands(kubelet: RealKubelet, bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    """Have the device b given to the pod "new" while "stays" has it: the kubelet's own mistake.
-
-    A pod that ends while it allocates for another makes it forget what it is just giving away.
-    """
-    bench.plug("a", "b")
-    bench.start()
-    await kubelet.wait(DISK, 2, 2)
-    await kubelet.admit("ends", ONE)
-    allocate = ResourceBackend.allocate
-
-    async def hooked(self: ResourceBackend, ids: Sequence[str], *, pre_start: bool) -> Allocation:
-        await kubelet.free("ends")
-        return await allocate(self, ids, pre_start=pre_start)
-
-    with patch.context() as during:
-        during.setattr(ResourceBackend, "allocate", hooked)
-        await kubelet.admit("stays", ONE)
-    answer = await kubelet.admit("new", {"app": {DISK: 2}}, start=False)
-    assert answer == {}
-    assert (await kubelet.health("new"))["app"][DISK] == {"a": "Healthy", "b": "Healthy"}
-
-
-@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_a_device_in_two_hands_is_prepared_for_neither(
-    started: RealKubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await in_two_hands(started, bench, monkeypatch)
-    assert bench.runs == ["default/ends a", "default/stays b"]
-    for pod in ("new", "stays"):
-        assert "held by default/new, default/stays" in await refused(started, pod)
-    assert bench.runs == ["default/ends a", "default/stays b"]
-
-
-@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_a_device_that_was_in_two_hands_is_not_wiped(
-    started: RealKubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await in_two_hands(started, bench, monkeypatch)
-    await refused(started, "new")
-    await started.free("new")
-    await refused(started, "stays")
-    assert bench.runs == ["default/ends a", "default/stays b"]
+    assert bench.runs == ["a", "b", "a"]
 
 
 # ── steps that fail ──
@@ -411,23 +230,7 @@ async def test_a_step_that_fails_is_tried_again(started: Kubelet, bench: Bench) 
     await started.start_container("pod", "app")
     failure.touch()
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
-
-
-async def test_a_step_that_is_late_is_tried_again(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a")
-    bench.start(f"{bench.run}, timeout: 2s")
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    hang = bench.sign("hang-a")
-    hang.touch()
-    assert (
-        "preStart[0] (run sh) of device a: did not end within 2s: waiting for a"
-        in await refused(started, "pod")
-    )
-    hang.unlink()
-    await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
 
 
 async def test_a_step_that_devhost_s_stop_cuts_off_is_done_again(
@@ -449,34 +252,7 @@ async def test_a_step_that_devhost_s_stop_cuts_off_is_done_again(
     await started.wait(DISK, 1, 1)
     await started.start_container("pod", "app")
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
-
-
-async def test_after_a_failed_step_the_later_ones_do_not_run(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a")
-    bench.start("run: [sh, -c, exit 1]", bench.run)
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    assert "preStart[0] (run sh) of device a: exited with 1" in await refused(started, "pod")
-    assert bench.runs == []
-
-
-async def test_of_several_devices_only_those_that_failed_are_tried_again(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", {"app": {DISK: 2}}, start=False)
-    bench.sign("fail-b").touch()
-    told = await refused(started, "pod")
-    assert "device b: exited with 3" in told
-    assert "device a" not in told
-    bench.sign("fail-b").unlink()
-    await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a", "default/pod b"]
+    assert bench.runs == ["a"]
 
 
 async def test_a_device_that_is_gone_is_not_prepared(started: Kubelet, bench: Bench) -> None:
@@ -490,7 +266,7 @@ async def test_a_device_that_is_gone_is_not_prepared(started: Kubelet, bench: Be
     bench.plug("a")
     await started.wait(DISK, 2, 2)
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]
 
 
 # ── other steps ──
@@ -508,19 +284,7 @@ async def test_wait_for_holds_the_start_up(started: Kubelet, bench: Bench) -> No
     assert bench.runs == []
     ready.touch()
     await starting
-    assert bench.runs == ["default/pod a"]
-
-
-async def test_wait_for_names_what_did_not_appear(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a")
-    bench.start(f'waitFor: "{bench.directory}/ready-${{id}}", timeout: 200ms')
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    path = f"{bench.directory}/ready-a"
-    assert (
-        f"preStart[0] (waitFor {bench.directory}/ready-${{id}}) of device a: "
-        f"{path} did not appear within 0.2s" in await refused(started, "pod")
-    )
+    assert bench.runs == ["a"]
 
 
 @as_root
@@ -537,7 +301,6 @@ resources: [{{name: {DISK}, sources: [/dev/fake/*], preStart: [mode: "0660"]}}]
         text,
         root=root,
         state_dir=directory / "state",
-        pod_resources=hosting.pod_resources,
         policy=Policy(allow_exec=True, enforced=True, allow_devices=("/dev/fake/*",)),
     )
     await started.wait(DISK, 1, 1)
@@ -558,7 +321,7 @@ resources: [{{name: {DISK}, sources: [/dev/fake/*], preStart: [mode: "0660"]}}]
 
 async def registered_anew(kubelet: Kubelet, bench: Bench, config: str, count: int) -> None:
     """Reload, and wait until the resource is registered on another socket."""
-    runner = bench.hosting.hosts[-1].runners[0]
+    runner = bench.hosting.hosts[-1].resources[0]
     before = set(bench.hosting.plugins.glob("devhost-*.sock"))
     bench.hosting.reload(config)
 
@@ -575,22 +338,20 @@ async def test_added_steps_do_not_wipe_what_a_pod_has(started: Kubelet, bench: B
     """Whether the pod has used the device cannot be told: nobody kept a record."""
     bench.plug("a", "b")
     plain = bench.config()
-    bench.hosting.start(
-        plain, state_dir=bench.state, pod_resources=bench.hosting.pod_resources, policy=ALLOWED
-    )
+    bench.hosting.start(plain, state_dir=bench.state, policy=ALLOWED)
     await started.wait(DISK, 2, 2)
     await started.admit("old", ONE)
     await registered_anew(started, bench, bench.config(bench.run), 2)
     assert "delete the pod to get a fresh device" in await refused(started, "old")
     await started.admit("new", ONE)
-    assert bench.runs == ["default/new b"]
+    assert bench.runs == ["b"]
     await registered_anew(started, bench, plain, 2)
     await started.start_container("old", "app")
     await started.start_container("new", "app")
     await registered_anew(started, bench, bench.config(bench.run), 2)
     for pod in ("old", "new"):
         assert "delete the pod to get a fresh device" in await refused(started, pod)
-    assert bench.runs == ["default/new b"]
+    assert bench.runs == ["b"]
 
 
 async def test_a_pod_that_started_while_steps_were_added_is_not_wiped(
@@ -599,12 +360,10 @@ async def test_a_pod_that_started_while_steps_were_added_is_not_wiped(
     """Its device was handed out by the new declaration, and it started by the old options."""
     bench.plug("a")
     plain, prepared = bench.config(), bench.config(bench.run)
-    bench.hosting.start(
-        plain, state_dir=bench.state, pod_resources=bench.hosting.pod_resources, policy=ALLOWED
-    )
+    bench.hosting.start(plain, state_dir=bench.state, policy=ALLOWED)
     await started.wait(DISK, 1, 1)
     with monkeypatch.context() as late:
-        late.setattr(Registration, "check_options", lambda self: None)
+        late.setattr(Servicer, "options_changed", False)
         bench.hosting.reload(prepared)
         await started.admit("pod", ONE)
     assert bench.runs == []
@@ -621,7 +380,7 @@ async def test_other_steps_hold_for_the_next_holder(started: Kubelet, bench: Ben
     bench.hosting.reload(bench.config(bench.run.replace("]", ", other]")))
     await started.start_container("old", "app")
     await started.admit("new", ONE)
-    assert bench.runs == ["default/old a", "default/new b other"]
+    assert bench.runs == ["a", "b other"]
 
 
 # ── a real disk ──
@@ -646,12 +405,7 @@ resources:
     preStart:
       - run: [{program("mkfs.ext4")}, -q, "${{path}}"]
 """
-        self._hosting.start(
-            text,
-            state_dir=self._state,
-            pod_resources=self._hosting.pod_resources,
-            policy=ALLOWED,
-        )
+        self._hosting.start(text, state_dir=self._state, policy=ALLOWED)
 
 
 @pytest.fixture
@@ -671,7 +425,7 @@ async def test_a_disk_is_formatted_for_each_holder_and_for_nobody_else(
     answer = (await started.admit("pod", ONE))["app"]
     assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path.resolve())]
     with container(disk.device, disk.place, "echo precious >file"):
-        hosting.hosts[-1].runners[0].trigger_scan()
+        hosting.hosts[-1].resources[0].trigger_scan()
         await started.start_container("pod", "app")
     await started.start_container("pod", "app")
     with container(disk.device, disk.place, "cat file") as content:
@@ -718,11 +472,11 @@ async def test_a_disk_that_the_machine_sees_mounted_is_not_formatted(
     await started.admit("pod", ONE)
     with mounted(disk.device, disk.place) as place:
         (place / "file").write_text("precious")
-        hosting.hosts[-1].runners[0].trigger_scan()
+        hosting.hosts[-1].resources[0].trigger_scan()
         await started.wait(DISK, 1, 1 if in_use else 0)
         await started.start_container("pod", "app")
         assert (place / "file").read_text() == "precious"
-    hosting.hosts[-1].runners[0].trigger_scan()
+    hosting.hosts[-1].resources[0].trigger_scan()
     await started.wait(DISK, 1, 1)
     await started.start_container("pod", "app")
     with mounted(disk.device, disk.place) as place:
@@ -731,11 +485,7 @@ async def test_a_disk_that_the_machine_sees_mounted_is_not_formatted(
 
 async def test_another_profile_still_knows_who_was_prepared(started: Kubelet, bench: Bench) -> None:
     """The node goes to another DaemonSet and back: a container that crashed may start again."""
-    options: dict[str, Any] = {
-        "state_dir": bench.state,
-        "pod_resources": bench.hosting.pod_resources,
-        "policy": ALLOWED,
-    }
+    options: dict[str, Any] = {"state_dir": bench.state, "policy": ALLOWED}
     bench.plug("a")
     bench.hosting.start(bench.config(bench.run), **options)
     await started.wait(DISK, 1, 1)
@@ -748,4 +498,4 @@ async def test_another_profile_still_knows_who_was_prepared(started: Kubelet, be
     bench.hosting.start(bench.config(bench.run), **options)
     await started.wait(DISK, 1, 1)
     await started.start_container("pod", "app")
-    assert bench.runs == ["default/pod a"]
+    assert bench.runs == ["a"]

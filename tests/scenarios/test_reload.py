@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.config.last_good import LastGood
-from devhost.host.config.source import ConfigSource
-from devhost.host.resource.runner import Runner
-from devhost.host.resource.scans import Scans
-from devhost.host.supervisor import Host, Settings
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
+from devhost.host.resource import ServedResource
+from devhost.host.state_files import LastGood
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
-from devhost.loading.loader import loads
 from devhost.model.config import Resource
-from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.hosting import ONE_KUBELET, Kubelet, kubelet_of
@@ -49,8 +46,8 @@ class Reloading:
         )
         self.host = Host(used, settings, self.source)
 
-    def runner(self, name: str) -> Runner:
-        return next(one for one in self.host.runners if one.name == name)
+    def runner(self, name: str) -> ServedResource:
+        return next(one for one in self.host.resources if one.name == name)
 
     def sockets(self) -> dict[str, int]:
         found = (self.directory / "plugins").glob("devhost-*.sock")
@@ -65,7 +62,7 @@ class Reloading:
     async def ended(self, name: str) -> None:
         """Wait until a drained resource is gone."""
         async with asyncio.timeout(60):
-            while any(one.name == name for one in self.host.runners):
+            while any(one.name == name for one in self.host.resources):
                 await asyncio.sleep(0.005)
 
 
@@ -103,7 +100,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         try:
             await listen(self, request, context)  # type: ignore[arg-type]
         finally:
-            ended.append(self._backend.name)
+            ended.append(self._answers.name)
 
     monkeypatch.setattr(servicer.Servicer, "ListAndWatch", noting)
     return ended
@@ -328,14 +325,14 @@ async def test_a_state_directory_that_cannot_be_written(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said, nothing else suffers, and it heals by itself."""
-    monkeypatch.setattr("devhost.host.config.source.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.host.config_source.POLL_S", 0.05)
     (directory / "state").write_text("a file where the directory should be")
     async with reloading(directory, tokens(a=1)) as running:
         await started.wait(A, 1, 1)
-        while running.source.status.unsaved is None:
+        while running.source.unsaved is None:
             await asyncio.sleep(0.005)
         (directory / "state").unlink()
-        while running.source.status.unsaved is not None:
+        while running.source.unsaved is not None:
             await asyncio.sleep(0.005)
         assert running.last_good.read() == running.config.read_bytes()
 
@@ -384,7 +381,7 @@ async def admitted_at_last(kubelet: Kubelet, resource: str) -> None:
 
 def test_links_on_the_way_are_watched(tmp_path: Path) -> None:
     """Each directory in which the file, or a link that leads to it, may be exchanged."""
-    from devhost.host.config.source import _watch_targets
+    from devhost.host.config_source import _watch_targets
 
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "c.yaml").touch()
@@ -429,7 +426,7 @@ resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}
         running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
         await started.wait(A, 2, 0)
         may_leave.set()
-        while running.runner(A).device_list.leaving:
+        while running.runner(A).published.device_list.leaving:
             running.runner(A).trigger_scan()
             await asyncio.sleep(0.005)
         await started.wait(A, 1, 1)
@@ -446,41 +443,13 @@ resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}
 """
     async with reloading(directory, text) as running:
         async with asyncio.timeout(60):
-            while not running.host.runners or not running.runner(A).snapshot.devices:
+            while not running.host.resources or not running.runner(A).snapshot.devices:
                 await asyncio.sleep(0.005)
         running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
         await running.until(reloads=1)
         await kubelet.start()
         await kubelet.wait(A, 1, 1)
         await kubelet.stop()
-
-
-async def test_a_reload_at_the_moment_at_which_a_look_has_ended(
-    started: Kubelet,
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    may_leave: asyncio.Event,
-) -> None:
-    """What was found by the old sources is not taken for what the new ones found."""
-    scan = Scans.scan
-
-    async def overtaken(
-        self: Scans, previous: Snapshot, since: float, *, thorough: bool
-    ) -> Snapshot | None:
-        found = await scan(self, previous, since, thorough=thorough)
-        if found and set(found.devices) == {"old", "0"}:
-            config = loads(tokens(a=0).replace("static: 0", "static: [new]")).require()
-            asyncio.get_running_loop().call_soon(running.host.apply, config)
-        return found
-
-    monkeypatch.setattr(Scans, "scan", overtaken)
-    text = tokens(a=0).replace("static: 0", "static: [old]")
-    async with reloading(directory, text) as running:
-        await started.wait(A, 1, 1)
-        running.config.write_text(tokens(a=1))
-        await started.wait(A, 2, 1)
-        may_leave.set()
-        await started.wait(A, 1, 1)
 
 
 @pytest.mark.parametrize("edit", ['id: "new-${name}"', "replicas: 2"])

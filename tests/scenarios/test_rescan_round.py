@@ -28,7 +28,7 @@ def config(place: Path) -> str:
 
 
 def rescan(hosting: Hosting) -> None:
-    for runner in hosting.hosts[-1].runners:
+    for runner in hosting.hosts[-1].resources:
         runner.rescan()
 
 

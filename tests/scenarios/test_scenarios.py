@@ -205,7 +205,7 @@ async def test_a_kubelet_that_comes_late(
     """devhost waits for a kubelet as long as it takes."""
     (directory / "colas" / "a").touch()
     host = hosting.start(cola(directory))
-    while not host.runners or host.runners[0].status.state != "Waiting":
+    while not host.resources or host.resources[0].status.state != "Waiting":
         await asyncio.sleep(0)
     await kubelet.start()
     await kubelet.wait(COLA, 1, 1)
@@ -276,10 +276,10 @@ async def test_a_failing_source_keeps_what_was_known(
 
     with monkeypatch.context() as patch:
         patch.setattr("devhost.hostfs.files.os.scandir", sick)
-        host.runners[0].trigger_scan()
+        host.resources[0].trigger_scan()
         await started.wait(COLA, 1, 0)
-        assert host.runners[0].snapshot.error == "Input/output error (/etc/colas)"
-    host.runners[0].trigger_scan()
+        assert host.resources[0].snapshot.error == "Input/output error (/etc/colas)"
+    host.resources[0].trigger_scan()
     await started.wait(COLA, 1, 1)
 
 

@@ -23,7 +23,7 @@ from devhost.allocation.declaration import Declaration
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError
-from devhost.host.supervisor import Host
+from devhost.host.host import Host
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.servicer import Servicer
 from devhost.loading.loader import loads
@@ -31,6 +31,8 @@ from devhost.model.allocation import Allocation
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.realkubelet import KubeletDied
+
+pytestmark = pytest.mark.slow
 
 STORM_S = 4.0
 LEAVE_AFTER_S = 2.0  # a kubelet that hardly gets a processor may read a list that much later
@@ -130,7 +132,7 @@ resources:
         """Another client asks without a pause, for what is there and for what is not."""
         while self.on:
             await asyncio.sleep(0.05)
-            for path in self.host._shared.directory.path.glob("devhost-*.sock"):
+            for path in self.host._directory.path.glob("devhost-*.sock"):
                 async with plugin(path) as stub:
                     for _ in range(5):
                         await self._ask(stub)
@@ -202,7 +204,7 @@ def no_list_drops_directly(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             for device_id in healthy.keys() - fresh.keys():
                 since = healthy[device_id]
                 if since is None or clock() - since < LEAVE_AFTER_S - 0.01:
-                    found.append(f"{self._backend.name}: {device_id} left too soon")
+                    found.append(f"{self._answers.name}: {device_id} left too soon")
             healthy.clear()
             healthy.update(fresh)
             await write(message)

@@ -1,4 +1,4 @@
-"""A long storm of everything on the real process: ``make soak SECONDS=3600``.
+"""A long storm of everything on the real process: ``python -m tests.soak --seconds 3600``.
 
 It ends with status 1 when the kubelet once has anything else than what is declared and
 present, when devhost or the kubelet dies, when devhost logs a traceback, and when it

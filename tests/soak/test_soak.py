@@ -1,4 +1,4 @@
-"""A short run of the soak; `make soak` is the long one."""
+"""A short run of the soak; `python -m tests.soak` is the long one."""
 
 import argparse
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.soak.__main__ import kubelet_in, soak
+
+pytestmark = pytest.mark.slow
 
 SECONDS = 20
 

@@ -17,13 +17,13 @@ from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
 BY_EVENTS = """
-import devhost.host.config.source, devhost.host.rescan
-devhost.host.config.source.POLL_S = devhost.host.rescan.RESCAN_S = 3600.0
+import devhost.host.config_source, devhost.host.scanning
+devhost.host.config_source.POLL_S = devhost.host.scanning.RESCAN_S = 3600.0
 """
 # Tests change much in a short time.
 UNBOUND = """
-import devhost.limits
-devhost.limits.LISTS_BURST = devhost.limits.LOG_LINES_BURST = 1e9
+import devhost.model.limits
+devhost.model.limits.LISTS_BURST = devhost.model.limits.LOG_LINES_BURST = 1e9
 """
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
 LONGEST_LINE = 16 * 1024 * 1024

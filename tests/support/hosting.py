@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.supervisor import Host, Settings
+from devhost.host.host import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
@@ -98,7 +98,7 @@ class Hosting:
 
     def device(self, resource: str, device_id: str) -> HostDevice | None:
         """Return a device as the host that was started last advertises it."""
-        for runner in self.hosts[-1].runners:
+        for runner in self.hosts[-1].resources:
             if runner.name == resource:
                 return runner.snapshot.devices.get(device_id)
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devhost.allocation.policy import Policy
-from devhost.host.supervisor import Host, Settings
+from devhost.host.host import Host, Settings
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.state import State, Status
@@ -38,7 +38,7 @@ class Instance:
         self.task = asyncio.create_task(self.host.run())
 
     def status(self, resource: str) -> Status:
-        found = [one.status for one in self.host.runners if one.name == resource]
+        found = [one.status for one in self.host.resources if one.name == resource]
         return found[0] if found else Status()
 
     async def until(self, resource: str, state: State) -> Status:

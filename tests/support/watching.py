@@ -2,37 +2,29 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from devhost.watch.targets import WatchTarget
-from devhost.watch.watcher import Subscription, Watcher
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 
 class Listener:
-    """Collects what a watcher calls back with."""
+    """Notes when a watcher calls back."""
 
-    subscription: Subscription
-
-    def __init__(self, watcher: Watcher | None = None) -> None:
-        self._paths: asyncio.Queue[str | None] = asyncio.Queue()
-        self.callback: Callable[[str | None], None] = self._paths.put_nowait
-        if watcher is not None:
-            self.subscription = watcher.subscribe(self.callback)
+    def __init__(self, watcher: Watcher) -> None:
+        self.called = asyncio.Event()
+        self.subscription: Subscription = watcher.subscribe(self.called.set)
 
     async def watch(self, path: str | Path, **kind: Any) -> None:
         """Watch a directory instead of the former one."""
         await self.subscription.watch(target(path, **kind))
 
-    async def until(self, path: str | Path | None) -> list[str | None]:
-        """Wait for a path; return what came before it."""
-        before: list[str | None] = []
-        expected = None if path is None else str(path)
+    async def call(self) -> None:
+        """Wait for a call since the last one that was waited for."""
         async with asyncio.timeout(60):
-            while (came := await self._paths.get()) != expected:
-                before.append(came)
-        return before
+            await self.called.wait()
+        self.called.clear()
 
 
 def target(path: str | Path, **kind: Any) -> frozenset[WatchTarget]:
@@ -40,25 +32,35 @@ def target(path: str | Path, **kind: Any) -> frozenset[WatchTarget]:
     return frozenset({WatchTarget(str(path), **kind)})
 
 
-async def listen(watcher: Watcher, path: Path, **kind: Any) -> Listener:
+async def listen(watcher: Watcher, path: str | Path, **kind: Any) -> Listener:
     """Watch a directory."""
     listener = Listener(watcher)
     await listener.watch(path, **kind)
     return listener
 
 
-async def settled(watcher: Watcher, place: Path) -> None:
+async def settled(watcher: Watcher) -> None:
     """Wait until all events so far are delivered, and the watches are right again.
 
-    The event that is made last comes last. ``place`` is a directory that does not exist yet.
+    The event that is made last comes last.
     """
-    place.mkdir()  # noqa: ASYNC240
-    last = await listen(watcher, place)
-    (place / "x").touch()
-    await last.until(place / "x")
-    last.subscription.close()
-    while pending := [one._resolving for one in watcher.subscriptions if one._resolving]:
+    with tempfile.TemporaryDirectory() as place:
+        last = await listen(watcher, place)
+        last.called.clear()
+        Path(place, "x").touch()  # noqa: ASYNC240
+        await last.call()
+        last.subscription.close()
+    while pending := [one._arranging for one in watcher.subscriptions if one._arranging]:
         await asyncio.wait(pending)
+
+
+async def hears(watcher: Watcher, listener: Listener, path: str | Path) -> bool:
+    """Return whether a fresh file in a directory is an event, when all is settled."""
+    await settled(watcher)
+    listener.called.clear()
+    with tempfile.NamedTemporaryFile(dir=path):
+        await settled(watcher)
+        return listener.called.is_set()
 
 
 def descriptors() -> dict[str, str]:

@@ -15,9 +15,9 @@ from typing import Final
 import pytest
 
 from devhost import DevicePlugin
-from devhost.discovery import topology
+from devhost.discovery.scan import placed
 from devhost.errors import ConfigError, DevhostError
-from devhost.host.supervisor import Host
+from devhost.host.host import Host
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.resource_lock import path_length_problem
 from devhost.model.device import HostDevice, Node, Snapshot
@@ -75,17 +75,6 @@ def test_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None) -> 
     tree.file("/etc/colas/pepsi", "new")
     assert (pepsi.read_text(), mode_of(pepsi)) == ("new", 0o644)
     assert tree.at("/etc/colas/pepsi") == pepsi
-
-
-def test_directories_may_be_there_already(devhost_tree: HostTree) -> None:
-    devhost_tree.directory("/etc/colas")
-    devhost_tree.directory("/etc/colas")
-    assert devhost_tree.at("/etc/colas").is_dir()
-
-
-def test_a_tree_can_be_taken_up_again(tmp_path: Path) -> None:
-    HostTree(tmp_path / "a" / "host").file("/etc/colas/coke")
-    assert HostTree(tmp_path / "a" / "host").at("/etc/colas/coke").exists()
 
 
 def test_remove_takes_links_and_whole_directories(devhost_tree: HostTree) -> None:
@@ -187,8 +176,8 @@ def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
 
     def nodes(path: str) -> tuple[int, ...]:
         device = HostDevice("a", (Node(path, files.stat(path), 0, "a"),))
-        placed, _ = topology.placed("auto", {"a": device}, Snapshot(), files)
-        return placed["a"].numa_nodes
+        found, _ = placed("auto", {"a": device}, Snapshot(), files)
+        return found["a"].numa_nodes
 
     assert nodes("/dev/ttyUSB0") == nodes("/dev/sdz") == ()
     tree.numa(188, 0, 1)
@@ -201,20 +190,7 @@ def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
     assert tree.at("/sys/dev/char/188:0").readlink().parts[:2] == ("..", "..")
 
 
-def test_the_machines_own_sysfs_is_not_asked(devhost_tree: HostTree) -> None:
-    """Discovery falls back to it where there is none below the root."""
-    for kind in ("block", "char"):
-        assert (devhost_tree.root / "sys" / "dev" / kind).is_dir()
-
-
 # ── the fixtures, the directory ────────────────────────────────────────────────────────
-
-
-async def test_the_kubelet_runs_and_says_who_holds_what(devhost_kubelet: StandInKubelet) -> None:
-    assert path_length_problem(devhost_kubelet.plugin_dir) is None
-    assert (devhost_kubelet.plugin_dir / "kubelet.sock").is_socket()
-    assert devhost_kubelet.pod_resources is not None
-    assert devhost_kubelet.pod_resources.is_socket()
 
 
 async def test_the_directory_is_short_where_the_usual_one_is_not(
@@ -246,21 +222,6 @@ def test_pytest_is_not_needed() -> None:
 
 
 # ── serving ────────────────────────────────────────────────────────────────────────────
-
-
-async def test_a_text_is_served_below_the_root(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
-    kubelet, tree = devhost_kubelet, devhost_tree
-    async with serving(COLAS, kubelet=kubelet, root=tree.root, node_name="n1"):
-        await kubelet.wait(COLA, 0, 0)
-        tree.file("/etc/colas/coke")
-        await kubelet.wait(COLA, 1, 1)
-        answer = (await kubelet.admit("pod", {"app": {COLA: 1}}))["app"]
-        assert answer["envs"] == {"COLAS": "coke", "NODE": "n1"}
-    await kubelet.wait(COLA, 1, 0)
-    sockets = [path.name for path in kubelet.plugin_dir.iterdir() if path.is_socket()]
-    assert sockets == ["kubelet.sock"]
 
 
 async def test_a_file_is_served_and_the_kubelet_may_come_later(
@@ -431,6 +392,7 @@ def files_of(page: str) -> dict[str, str]:
     return files
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_it_is(tmp_path: Path) -> None:
     """In an empty directory, with nothing of ours but the package."""
     files = files_of(PAGE.read_text(encoding="utf-8"))

@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi_devices import cdi_devices
+from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet import encoding
+from devhost.kubelet import servicer
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
@@ -173,7 +173,7 @@ def allocated(
         except AllocationError as error:
             refusals.append(str(error))
         else:
-            encoding.container_response(answers[device_id]).SerializeToString()
+            servicer.container_response(answers[device_id]).SerializeToString()
     return tuple(refusals), answers
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
-from devhost.host.config.last_good import LastGood
-from devhost.host.config.source import ConfigSource
-from devhost.host.prestart.steps import Start, run_step
+from devhost.host.config_source import ConfigSource
+from devhost.host.state_files import LastGood
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
 from devhost.watch.watcher import Watcher
+from tests.support.steps import run_step, start_of
 from tests.trust.attack import NAME, Victim, config, made_in, policy
 
 HARMLESS = config({"sources": [{"static": 1}]})
@@ -94,7 +94,7 @@ async def test_a_step_does_not_run_even_where_nobody_has_checked(tmp_path: Path)
     """The step itself looks at the policy: it does not trust that the loader did."""
     resource = running(["touch", f"{tmp_path}/it-ran"], "preStart")
     (loaded,) = loads(config(resource), policy=policy(execs=True)).require().resources
-    start = Start(
+    start = start_of(
         resource=NAME,
         device=HostDevice("0", ()),
         constants=CONSTANTS,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.kubelet.encoding import list_response
+from devhost.kubelet.servicer import list_response
 from devhost.loading.loader import loads
 from tests.trust.attack import Victim, config, policy
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.allocation.device_classes import SAFE, SAFE_MISC, DeviceClass, DeviceClasses
-from devhost.allocation.policy import Policy
+from devhost.allocation.policy import SAFE, SAFE_MISC, DeviceClass, DeviceClasses, Policy
 from devhost.hostfs.files import HostFiles
 from tests.support.kernel import shows
 from tests.trust.attack import Victim, as_root
@@ -107,14 +106,14 @@ def test_another_class_needs_the_flag_that_the_message_names(
     found = DeviceClasses(bare.files).of(shown[0])
     for flags, refused in ((name,), False), (("/dev/nul?",), False), (("kvm", "/dev/nul"), True):
         policy = Policy(("*",), enforced=True, allow_devices=flags)
-        assert (policy.node_refusal("/dev/null", found) is not None) == refused
+        assert (policy.refused_node("/dev/null", found) is not None) == refused
 
 
 def test_a_number_that_sysfs_does_not_know_is_unknown(bare: Victim) -> None:
     """The word unknown allows nothing."""
     found = DeviceClasses(bare.files).of((240, 0))
     assert found == DeviceClass("unknown")
-    refusal = Policy(enforced=True, allow_devices=("unknown",)).node_refusal("/dev/kvm", found)
+    refusal = Policy(enforced=True, allow_devices=("unknown",)).refused_node("/dev/kvm", found)
     assert refusal == "/dev/kvm is of class unknown: it needs --allow-device '/dev/kvm'"
 
 
@@ -183,9 +182,9 @@ def test_a_raw_usb_node_is_allowed_by_vendor_and_product(
     )
     policy = Policy(enforced=True, allow_devices=(flag,))
     found = DeviceClasses(bare.files).of(number)
-    assert (policy.node_refusal(path, found) is None) == allowed
+    assert (policy.refused_node(path, found) is None) == allowed
     serial = DeviceClass("usbmisc")
-    assert (policy.node_refusal("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
+    assert (policy.refused_node("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
 
 
 def test_this_machines_devices_are_as_expected() -> None:

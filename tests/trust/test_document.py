@@ -3,8 +3,8 @@
 from typing import Final
 
 from deploy import bounds
-from devhost import limits
 from devhost.cli.validate_command import command
+from devhost.model import limits
 
 TEXT: Final = bounds.DOCUMENT.read_text(encoding="utf-8")
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from devhost.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX, WATCHES_MAX
+from devhost.model.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX, WATCHES_MAX
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+]
 
 BAD, WELL = "example.com/bad", "example.com/well"
 # As the chart's container: user 0 that may not read what others keep to themselves.
@@ -212,5 +215,5 @@ async def test_a_flood_of_changes_is_no_flood_of_lists(
     assert changes <= 2 * (10 + seconds + 10)
     await serves_on(standin, place)
     seconds = asyncio.get_running_loop().time() - began
-    assert len(daemon.found("", logger="devhost.host.resource.changes")) < 100 + 5 * seconds + 50
+    assert len(daemon.found("", logger="devhost.host.changes")) < 100 + 5 * seconds + 50
     assert await daemon.stop() == 0

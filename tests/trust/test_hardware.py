@@ -10,12 +10,12 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.errors import PreStartError
-from devhost.host.prestart.steps import Start, run_step
 from devhost.hostfs.files import HostFiles
-from devhost.limits import ENTRIES_MAX
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
-from devhost.testing import HostTree
+from devhost.model.limits import ENTRIES_MAX
+from tests.support.hardware import HostTree
+from tests.support.steps import run_step, start_of
 from tests.trust.attack import as_root
 
 pytestmark = as_root
@@ -133,6 +133,14 @@ def test_what_only_root_may_read_is_not_told(tree: HostTree, mode: int) -> None:
     assert scan(tree, f"{chosen}, attr: {{secret: 47*}}}}").devices
 
 
+def test_an_attribute_by_a_link_that_leaves_sys_is_not_told(tree: HostTree) -> None:
+    tree.file("/srv/told", "4711\n")
+    tree.link(f"{NAMED}/event1/out", "/srv/told")
+    env = ", allocate: {env: {TOLD: '${attr.out}'}}"
+    told = scan(tree, "sysfs: {subsystem: input, name: event1}", env)
+    assert [one.reason for one in told.devices.values()] == ["env TOLD: ${attr.out} has no value"]
+
+
 @pytest.mark.parametrize("text", ["a\x1b[2J", "a\x1b[2J\nb", "\x00\n", "a\n\x7fb"])
 def test_what_has_control_characters_is_no_value(tree: HostTree, text: str) -> None:
     tree.file(f"{SCANNER}/product", f"{text}\n")
@@ -148,7 +156,14 @@ async def test_a_command_is_given_what_a_link_led_to(tree: HostTree, variable: s
     (device,) = scan(tree, USB, more).devices.values()
     scanner = scanner_of(tree, USB, more)
     deadline = asyncio.get_running_loop().time() + 10
-    start = Start("example.com/a", device, scanner.constants, scanner.files, POLICY, deadline)
+    start = start_of(
+        resource="example.com/a",
+        device=device,
+        constants=scanner.constants,
+        files=scanner.files,
+        policy=POLICY,
+        deadline=deadline,
+    )
     with pytest.raises(PreStartError, match=f": {tree.root}/dev/input/event1$"):
         await run_step(0, scanner.resource.pre_start[0], start)
 

@@ -7,13 +7,13 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.library.options import declared
+from devhost.library.plugin import declared
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
-from devhost.report import report
 from tests.support.scanning import selected
 from tests.trust.attack import NAME, allocated, config, written
 

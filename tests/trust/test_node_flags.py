@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.allocation.policy import NodeRules, Policy
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
@@ -26,7 +27,7 @@ NARROW: Final = ["/dev/sd[b-z]", "/dev/sd*", "/dev/disk/*", "/dev/ttyUSB*", "/sr
 
 
 def refused(policy: Policy, path: str, kind: FileKind, number: tuple[int, int]) -> bool:
-    return NodeRules(HostFiles(), policy).refusal(path, kind, number) is not None
+    return HostPaths(HostFiles(), policy).refused_node(path, kind, number) is not None
 
 
 # ── outside of /dev ──

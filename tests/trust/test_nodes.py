@@ -3,15 +3,14 @@
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from devhost.host.cdi.files import CdiFiles
-from devhost.host.cdi.injection import CdiInjection
-from devhost.host.holders import Holders
+from devhost.host.cdi import CdiFiles, CdiInjection
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.walk import Walk
 from tests.trust.attack import (
     KMEM,
     MEM,
@@ -119,21 +118,20 @@ def test_a_disk_that_comes_into_a_directory_between_two_looks_is_not_handed_out(
         node.at("/dev/many/disk").unlink(missing_ok=True)
         scanner = node.scanner({**handed("/dev/many"), "inject": way})
         snapshot = node.scan(scanner)
-        walk = HostFiles.walk
 
-        def walk_then_plug(files: HostFiles, path: str, **options: Any) -> Iterator[str]:
-            found = list(walk(files, path, **options))  # noqa: B023
+        def walk_then_plug(files: HostFiles, base: str) -> Walk:
+            found = Walk(files, base)
             node.node("/dev/many/disk", DISK, BLOCK)
-            return iter(found)
+            return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(HostFiles, "walk", walk_then_plug)
+            patch.setattr("devhost.allocation.host_paths.Walk", walk_then_plug)
             _, answers = allocated(scanner, snapshot)
         for answer in answers.values():
             assert [one.host_path for one in answer.devices] in ([], ["/dev/many/a"])
         node.at("/dev/many/disk").unlink(missing_ok=True)
         with monkeypatch.context() as patch:
-            patch.setattr(HostFiles, "walk", walk_then_plug)
+            patch.setattr("devhost.allocation.host_paths.Walk", walk_then_plug)
             assert '"b"' not in written(scanner, snapshot)
 
 
@@ -287,9 +285,7 @@ async def test_a_spec_from_the_time_of_more_flags_does_not_stay(node: Victim) ->
     place = node.directory("/cdi")
     for allow, expected in ((["/dev/disk"], 1), ([], 0)):
         scanner = node.scanner(resource, *allow)
-        await CdiInjection(CdiFiles(place), Holders(None), lambda: None).write(
-            scanner, node.scan(scanner)
-        )
+        await CdiInjection(CdiFiles(place), lambda: None).write(scanner, node.scan(scanner))
         assert len(made_in(place)) == expected
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from devhost.cli import main
 from devhost.loading.loader import loads
 from devhost.model.names import id_problem
-from devhost.observe import page
+from devhost.observe.http import page
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import get
 from tests.support.daemon import Daemon, until
@@ -228,7 +228,7 @@ async def test_a_daemon(
 @pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's script")
 def test_the_page() -> None:
     """It shows what it gets by one function; /status is ASCII and says all."""
-    html = page.load().body.decode()
+    html = page().body.decode()
     assert "status = JSON.parse(text, visible)" in html
     (function,) = re.findall(r"^const escaped = .*?;$", html, re.DOTALL | re.MULTILINE)
     script = f"{function}\nprocess.stdout.write(escaped({json.dumps('é世' + HIDDEN)}))"

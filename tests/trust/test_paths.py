@@ -58,14 +58,17 @@ def test_a_link_in_the_middle_of_a_path_counts(node: Victim) -> None:
 
 @as_root
 @pytest.mark.parametrize("section", ["mounts", "devices"])
-def test_a_constant_path_counts_by_where_it_leads(node: Victim, section: str) -> None:
-    """As `/var/run`, a link to `/run`: what is allowed is what it leads to, and only that."""
-    node.link("/var/run", "/run")
-    node.node("/run/x")
-    for outcome in node.by_both_ways(asks("/var/run/x", section), "/run/*"):
+@pytest.mark.parametrize(("link", "target"), [("/var/run", "/run"), ("/var/lock", "/run/lock")])
+def test_a_constant_path_counts_by_where_it_leads(
+    node: Victim, section: str, link: str, target: str
+) -> None:
+    """What is allowed is what the link leads to, and only that."""
+    node.link(link, target)
+    node.node(f"{target}/x")
+    for outcome in node.by_both_ways(asks(f"{link}/x", section), "/run/*"):
         assert "0" in (outcome.answers or {}), outcome
-    for outcome in node.by_both_ways(asks("/var/run/x", section), "/var/run/*"):
-        outcome.nothing("/run/x'")
+    for outcome in node.by_both_ways(asks(f"{link}/x", section), f"{link}/*"):
+        outcome.nothing(f"{target}/x'")
 
 
 def test_a_link_of_links_counts_by_its_end(node: Victim) -> None:
@@ -260,6 +263,14 @@ def test_a_file_with_an_unusable_name_is_no_device(node: Victim, name: str) -> N
     ):
         assert not outcome.snapshot.devices
         outcome.nothing("unusable name")
+
+
+@pytest.mark.parametrize("name", ["a\nb", os.fsdecode(b"\xff\xfe")])
+def test_a_link_to_an_unusable_name_is_not_handed_out(node: Victim, name: str) -> None:
+    node.file(f"/in/{name}", mode=0o644)
+    node.link("/in/link", f"/in/{name}")
+    for outcome in node.by_both_ways(asks("/in/link", "mounts"), "/in/*"):
+        outcome.nothing("/in/link leads to a name that cannot be handed out")
 
 
 @pytest.mark.parametrize(
@@ -495,6 +506,19 @@ def test_a_device_that_is_exchanged_after_the_scan_is_refused_by_allocate(node: 
             refusals, answers = allocated(scanner, snapshot)
             assert refusals
             assert not answers
+
+
+@as_root
+def test_a_node_in_a_cdi_spec_with_another_number_is_refused_by_allocate(node: Victim) -> None:
+    """The spec has the former number; kubelet's answer would follow the path."""
+    for way, count in (("deviceSpecs", 1), ("cdi", 0)):
+        node.node("/dev/x", NULL)
+        scanner = node.scanner({"sources": ["/dev/x"], "inject": way})
+        snapshot = node.scan(scanner)
+        node.node("/dev/x", (1, 7))
+        refusals, answers = allocated(scanner, snapshot)
+        assert len(answers) == count
+        assert len([one for one in refusals if "another device" in one]) == 1 - count
 
 
 def test_what_is_optional_and_appears_later_is_judged_then(node: Victim) -> None:

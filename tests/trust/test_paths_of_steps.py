@@ -12,9 +12,9 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
-from devhost.host.prestart.steps import Start, refuse_in_use, run_step
 from devhost.loading.loader import loads
 from devhost.model.device import Checked, HostDevice, Snapshot
+from tests.support.steps import run_step, start_of
 from tests.trust.attack import NAME, NULL, Victim, as_root, config, policy
 
 pytestmark = as_root
@@ -40,7 +40,7 @@ def prepared(node: Victim, device: HostDevice, step: dict[str, Any], *allow: str
     allowed = policy(*allow, execs=True)
     resource = {"sources": ["/dev/*"], "preStart": [step]}
     (loaded,) = loads(config(resource), policy=allowed).require().resources
-    start = Start(
+    start = start_of(
         resource=NAME,
         device=device,
         constants={"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"},
@@ -104,6 +104,18 @@ async def test_a_command_does_not_run_for_a_link_that_was_bent(
     assert not noted(watched)
 
 
+async def test_a_step_does_not_touch_another_node_in_the_place_of_its_device(
+    watched: Victim,
+) -> None:
+    """Below /dev, where Allocate would follow the path: a step is for what the pod was given."""
+    (device,) = scanned(watched, "/dev/full").devices.values()
+    watched.node("/dev/full", NULL)
+    for step in (noting(watched, "${path}"), {"mode": "0666"}):
+        with pytest.raises(PreStartError, match="another device than at the last scan"):
+            await stepped(watched, device, step)
+    assert not noted(watched)
+
+
 async def test_a_command_does_not_run_on_a_disk_that_is_not_allowed(watched: Victim) -> None:
     """Bent to another disk, seen by a scan, and the container starts again."""
     watched.link("/watched/x", "/dev/scratch")
@@ -150,9 +162,9 @@ async def test_a_device_that_was_bent_is_not_looked_at_for_its_use(
     (device,) = scanned(watched, source, *allow).devices.values()
     watched.link("/watched/x", "/dev/sda")
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
-    _, start = prepared(watched, device, noting(watched), *allow)
+    declared, start = prepared(watched, device, noting(watched), *allow)
     with pytest.raises(PreStartError, match="another device"):
-        await refuse_in_use(start)
+        await run_step(0, declared, start)
 
 
 async def test_files_are_looked_at_where_a_command_is_given_them(watched: Victim) -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from devhost.discovery.explanation import explain
+from devhost.discovery.dry_run import explain
 from devhost.discovery.selection import read_all
-from devhost.hostfs.file_owners import FileOwners
 from devhost.model.device import Snapshot
 from tests.trust.attack import Victim
 
@@ -53,7 +52,7 @@ def test_a_source_tells_no_name_of_a_private_directory(home: Victim, source: obj
     assert "plain" not in f"{snapshot}"
     scanner = home.scanner({"sources": [source]})
     readings = read_all(scanner.roots, scanner.files)
-    why = explain(scanner.resource, readings, snapshot, FileOwners(home.files))
+    why = explain(scanner.resource, readings, snapshot, home.files)
     assert "plain" not in f"{[*why]}"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from devhost import limits
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.model import limits
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 

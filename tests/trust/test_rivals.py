@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.server import PluginServer
+from devhost.kubelet.registration import PluginServer
 from devhost.model.allocation import Allocation
 from devhost.model.state import State, Status
 from tests.support.daemon import until
@@ -30,16 +30,12 @@ class Vendor:
     """What answers for another device plugin."""
 
     name: str = GPU
-    device_list: DeviceList = field(default_factory=DeviceList)
     pre_start_required: bool = False
-
-    def __post_init__(self) -> None:
-        self.device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
 
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         return Allocation(device_ids=tuple(advertised_ids), envs={"WHO": "vendor"})
 
-    def allocated(self, ids: Sequence[str], result: str, seconds: float) -> None:
+    def allocated(self, result: str, seconds: float) -> None:
         pass
 
     async def preferred(
@@ -47,14 +43,16 @@ class Vendor:
     ) -> Sequence[str]:
         return ()
 
-    async def pre_start(self, advertised_ids: Sequence[str]) -> str | None:
+    async def prepare(self, advertised_ids: Sequence[str]) -> None:
         return None
 
 
 @contextlib.asynccontextmanager
 async def vendor(directory: Path) -> AsyncIterator[None]:
     """Serve the resource by another plugin than devhost, with two devices."""
-    server = PluginServer(Vendor(), directory / "plugins", "vendor.sock")
+    device_list = DeviceList()
+    device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
+    server = PluginServer(Vendor(), device_list, directory / "plugins", "vendor.sock")
     plugins = PluginDirectory(directory / "plugins")
     await server.start()
     try:
@@ -72,7 +70,7 @@ def config(who: str, count: int) -> str:
 
 
 def status(hosting: Hosting) -> Status:
-    found = (one.status for one in hosting.hosts[-1].runners if one.name == GPU)
+    found = (one.status for one in hosting.hosts[-1].resources if one.name == GPU)
     return next(found, Status())
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from devhost import limits
+from devhost.model import limits
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
+
+pytestmark = pytest.mark.slow
 
 A, B, CALM = "example.com/a", "example.com/b", "example.com/calm"
 MOST = limits.DEVICE_IDS_MAX

@@ -11,10 +11,10 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
-from devhost.host.prestart import steps
-from devhost.host.prestart.steps import Start, run_step
+from devhost.host import preparation
 from devhost.loading.loader import loads
 from devhost.model.device import Checked, Snapshot
+from tests.support.steps import run_step, start_of
 from tests.trust.attack import MEM, NAME, NULL, Victim, as_root, config, policy
 
 SECRET = "root:$6$salt$hash:1:0:99999:7:::"
@@ -42,7 +42,7 @@ async def stepped(
     resource = {"sources": [{"static": 1}], "preStart": [step]}
     (loaded,) = loads(config(resource), policy=policy(execs=True)).require().resources
     (device,) = snapshot.devices.values()
-    start = Start(
+    start = start_of(
         resource=NAME,
         device=device,
         constants={"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"},
@@ -131,7 +131,7 @@ async def test_an_exchange_between_look_and_change_changes_nothing(
     twin = node.node("/opt/x", NULL)
     place = node.node("/dev/x", NULL)
     snapshot = node.scan(node.scanner({"sources": ["/dev/x"]}))
-    change = steps._change_mode_of
+    change = preparation._change_mode_of
 
     def exchange_then_change(*arguments: Any) -> None:
         place.unlink()
@@ -145,7 +145,7 @@ async def test_an_exchange_between_look_and_change_changes_nothing(
             node.node("/dev/x", MEM)
         change(*arguments)
 
-    monkeypatch.setattr(steps, "_change_mode_of", exchange_then_change)
+    monkeypatch.setattr(preparation, "_change_mode_of", exchange_then_change)
     with pytest.raises(PreStartError, match="another file"):
         await stepped(node, snapshot, {"mode": "0666"})
     assert [mode_of(one) for one in (shadow, twin, place)] == [0o600] * 3

@@ -36,7 +36,7 @@ async def left(hosting: Hosting, name: str = "x") -> None:
         reason = f"{HSM} offers it already"
         return any(
             one.candidate.endswith(name) and one.reason == reason
-            for runner in hosting.hosts[-1].runners
+            for runner in hosting.hosts[-1].resources
             for one in runner.snapshot.skipped
         )
 
@@ -58,7 +58,7 @@ async def test_a_link_does_not_take_a_device_away(
     (directory / "tenant" / "x").symlink_to(node)
     await left(hosting)
     hosting.reload(config(directory, tenant=", maxDevices: 7", hsm=", maxDevices: 8"))
-    for runner in hosting.hosts[-1].runners:
+    for runner in hosting.hosts[-1].resources:
         runner.rescan()
     (directory / "tenant" / "x").rename(directory / "tenant" / "y")
     await left(hosting, "y")
@@ -166,7 +166,7 @@ async def test_a_new_node_waits_for_the_links_of_an_earlier_resource(
     await standin.wait(HSM, 0, 0)
     await standin.wait(TENANT, 1, 1)  # at the start it has no link
     os.mknod(dev / "tty1", 0o020660, os.makedev(1, 5))
-    (runner,) = (one for one in hosting.hosts[-1].runners if one.name == TENANT)
+    (runner,) = (one for one in hosting.hosts[-1].resources if one.name == TENANT)
     await until(lambda: runner.snapshot.deferred, "the new node waits")
     assert list(runner.snapshot.devices) == ["tty0"]
     (links / "usb-x").symlink_to("../../tty1")

@@ -1,10 +1,17 @@
 """From what a scan found to what the kubelet gets."""
 
 from dataclasses import replace
+from pathlib import Path
 
-from devhost.host.resource import publisher
-from devhost.kubelet.device_list import AdvertisedDevice
+from devhost.host import resource
+from devhost.kubelet import backend
+from devhost.kubelet.backend import PublishedResource
+from devhost.kubelet.device_list import LIST_BYTES_MAX, AdvertisedDevice
+from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.servicer import list_response
+from devhost.loading.loader import loads
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
+from tests.support.answers import Nobody
 
 
 def device(name: str, inode: int = 1, **fields: object) -> HostDevice:
@@ -18,24 +25,51 @@ def snapshot(*devices: HostDevice) -> Snapshot:
 
 def test_withdrawn_devices_all_have_to_go() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
-    found = publisher.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
+    found = resource.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
     assert [one.reason for one in found.devices.values()] == ["removed", "removed"]
-    assert publisher.entries(found, 1) == {}
+    assert backend.entries(found, 1) == {}
 
 
-def test_a_replaced_device_is_kept_while_any_of_its_ids_is_leaving() -> None:
-    """Of shares, the last that leaves takes the device with it."""
+def test_a_replaced_device_is_forgotten_when_its_ids_have_left() -> None:
     found = snapshot(device("a", replaced=True), device("b", 2))
-    assert set(publisher.without_left(found, {"a::1"}).devices) == {"a", "b"}
-    assert set(publisher.without_left(found, set()).devices) == {"b"}
+    assert set(resource.without_left(found, {"a"}).devices) == {"a", "b"}
+    assert set(resource.without_left(found, set()).devices) == {"b"}
 
 
 def test_each_share_is_listed() -> None:
     """All shares of a device have its health and topology."""
     found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
-    assert publisher.entries(found, 2) == {
+    assert backend.entries(found, 2) == {
         "a::0": AdvertisedDevice(True, (1,)),
         "a::1": AdvertisedDevice(True, (1,)),
         "b::0": AdvertisedDevice(False),
         "b::1": AdvertisedDevice(False),
     }
+
+
+async def refresh() -> None:
+    """Ask nobody."""
+
+
+async def test_a_list_with_very_many_held_ids_is_cut_to_what_kubelet_takes() -> None:
+    """It would end the stream of a longer one, and the resource would no longer be served."""
+    text = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]"
+    (declared,) = loads(text).require().resources
+    held = frozenset(f"{number:063}" for number in range(100_000))
+    published = PublishedResource(
+        PluginDirectory(Path("/nowhere"), None, 1000.0),
+        Nobody(),
+        lambda *_: None,
+        held=lambda: held,
+        refresh=refresh,
+        left=lambda: None,
+        alone=False,
+    )
+    for _ in range(2):
+        published.publish(declared, snapshot(device("a")))
+    device_list = published.device_list
+    assert list_response(device_list.entries).ByteSize() <= LIST_BYTES_MAX
+    assert "a" in device_list.entries
+    assert "a" not in device_list.leaving
+    assert device_list.leaving == device_list.entries.keys() & held
+    assert 10_000 < len(device_list.leaving) < len(held)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
-from devhost.allocation.rendering import Taken, clash, combine
-from devhost.allocation.rules import Rules, rules_of
+from devhost.allocation.rules import Rules, Taken, clash, combine, rules_of
 from devhost.allocation.variables import constants, variables
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -36,7 +35,8 @@ def rules(**section: Any) -> Rules:
 
 def node(path: str, kind: FileKind = FileKind.CHAR, **groups: str) -> Node:
     name = path.removeprefix("/dev/")
-    return Node(path, FileState(f"/real{path}", kind, (1, 3), (1, 2, 3)), 0, name, groups)
+    number = (1, 3) if kind.is_node else None
+    return Node(path, FileState(f"/real{path}", kind, number, (1, 2, 3)), 0, name, groups)
 
 
 def token(name: str) -> Node:
@@ -181,7 +181,7 @@ def test_two_nodes_of_one_name_are_refused() -> None:
     """Two links that lead to one path, as they may at different moments."""
     of, state = default_rules(), FileState("/dev/x", FileKind.CHAR, (1, 3), (1, 2, 3))
     both = [device(name, Node(f"/dev/by-id/{name}", state, 0, name)) for name in "ab"]
-    assert clashes(of, *both) == {"b": "devices /dev/x is used by device a too"}
+    assert clashes(of, *both) == {"b": "container path /dev/x is used by device a too"}
     with pytest.raises(AllocationError, match="container path /dev/x is set twice"):
         allocate(of, both, ["a", "b"])
 

@@ -257,7 +257,6 @@ def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
             "sources: [{dev: a, as: x}, {dev: b}]\nallocate: {env: {A: '${x.path}'}}",
             "unknown variable ${x.path}",
         ),
-        (OPTIONAL, "set `optional: true` here as well"),
     ],
 )
 def test_what_makes_no_sense_is_found_at_load(text: str, says: str) -> None:
@@ -365,3 +364,18 @@ def test_a_directory_of_nodes_is_given_node_by_node(tmp_path: Path) -> None:
     ]
     host.remove("bus/001/001", "bus/002/010", "bus/link")
     assert host.states() == {"0": "/dev/bus is a directory without device nodes"}
+
+
+@pytest.mark.parametrize("more", ["", "\nreplicas: 2", "\noverlap: allow", "\nmaxDevices: 1"])
+def test_a_constant_node_of_another_device_is_given_only_where_nodes_are_shared(
+    tmp_path: Path, more: str
+) -> None:
+    """By whatever links: the loader compares names alone."""
+    text = "sources: [/dev/by-id/*]\nallocate: {devices: ['${path}', /dev/link]}"
+    host = Host(tmp_path, f"{text}{more}")
+    host.make("by-id/a", minor=3)
+    (tmp_path / "dev/link").symlink_to("by-id/a")
+    assert host.states() == {"a": None}
+    host.make("by-id/b", minor=5)
+    reason = "it would get /dev/link, a node of a: use `group`, or exclude it"
+    assert host.states().get("b") == (None if more else reason)

@@ -262,6 +262,18 @@ def test_a_vanished_device_is_not_replaced(tmp_path: Path) -> None:
     assert not host.scan().devices["a"].replaced
 
 
+def test_a_device_whose_link_dangles_is_missing_not_replaced(tmp_path: Path) -> None:
+    host = Host(tmp_path, X)
+    host.make("y/target")
+    host.link("x/a", "../y/target")
+    assert host.healthy() == ["a"]
+    host.remove("y/target")
+    device = host.scan().devices["a"]
+    assert host.reason("/x/a") == "dangling link"
+    assert not device.replaced
+    assert device.reason == "not found any more"
+
+
 def test_a_file_under_another_name_marks_the_old_one(tmp_path: Path) -> None:
     """A rename changes the change time of a file, and nothing else; so it goes on."""
     host = Host(tmp_path, X)

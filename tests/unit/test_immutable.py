@@ -4,7 +4,7 @@ from dataclasses import field, replace
 
 import pytest
 
-from devhost.immutable import immutable
+from devhost.model.immutable import immutable
 
 
 @immutable

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,9 @@ import pytest
 from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
 from devhost.host import inventory as host_inventory
 from devhost.host.inventory import Inventory
-from devhost.hostfs.files import HostFiles
-from devhost.hostfs.tally import Tally
+from devhost.hostfs.files import HostFiles, Tally
+from devhost.watch.threads import in_thread
 from devhost.watch.watcher import Watcher
-from tests.support.watching import Listener
 
 
 class Slow:
@@ -47,6 +47,23 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     one.release.set()
 
 
+class Listener:
+    """Collects what a resource learns."""
+
+    def __init__(self) -> None:
+        self._paths: asyncio.Queue[str | None] = asyncio.Queue()
+        self.callback = self._paths.put_nowait
+
+    async def until(self, path: str | Path | None) -> list[str | None]:
+        """Wait for a path; return what came before it."""
+        before: list[str | None] = []
+        expected = None if path is None else str(path)
+        async with asyncio.timeout(60):
+            while (came := await self._paths.get()) != expected:
+                before.append(came)
+        return before
+
+
 @asynccontextmanager
 async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Inventory, Listener]]:
     """What is on the host, and what a resource learns of it."""
@@ -62,25 +79,27 @@ async def use(inventory: Inventory, told: Listener, *directories: Path) -> Seque
     return await again(inventory)
 
 
-async def again(inventory: Inventory) -> Sequence[Reading]:
-    found = await inventory.read("user", asyncio.get_running_loop().time())
-    return list(found.values())
+async def again(inventory: Inventory, user: str = "user") -> Sequence[Reading]:
+    since, roots = asyncio.get_running_loop().time(), inventory.of(user)
+    for root in roots:
+        await root.watch()
+    return await in_thread("read", lambda: [root.read(since) for root in roots])
 
 
 async def test_a_directory_is_read_once_for_all(tmp_path: Path) -> None:
     """All whose reasons came before the reading began share it, and what is looked at in it."""
     (tmp_path / "a").touch()
     async with watching() as (inventory, _):
-        users = range(100)
-        for user in users:
+        for user in range(100):
             inventory.use(user, [DirectoryRoot(str(tmp_path))], lambda: None)
         since = asyncio.get_running_loop().time()
-        readings = await asyncio.gather(*(inventory.read(user, since) for user in users))
-        root = DirectoryRoot(str(tmp_path))
-        assert len({id(one[root]) for one in readings}) == 1
-        assert readings[0][root].state("a") is readings[1][root].state("a")
-        (later,) = (await inventory.read(0, asyncio.get_running_loop().time())).values()
-        assert later is not readings[0][root]
+        roots = [inventory.of(user)[0] for user in range(100)]
+        readings = await asyncio.gather(
+            *(in_thread("read", partial(one.read, since)) for one in roots)
+        )
+        assert len({id(one) for one in readings}) == 1
+        later = roots[0].read(asyncio.get_running_loop().time())
+        assert later is not readings[0]
 
 
 async def test_another_declaration_does_not_wait_for_the_former(tmp_path: Path, slow: Slow) -> None:
@@ -152,59 +171,30 @@ async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None
         assert await told.until("/sysroot") == []
 
 
-async def test_a_reading_has_its_time_also_after_another(
+async def test_a_root_that_hangs_fails_for_all_who_read_it_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow filesystem is being read for others; what has changed since takes a second reading."""
-    loop, passed = asyncio.get_running_loop(), [0.0]
-    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
-    clock = loop.time
-
-    def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
-        begun.release()
-        go_on.acquire(timeout=30)
-        return read(root, files, tally)
-
-    monkeypatch.setattr(loop, "time", lambda: clock() + passed[0])
-    monkeypatch.setattr(host_inventory, "read", slowly)
-    async with watching() as (inventory, told):
-        first = asyncio.create_task(use(inventory, told, tmp_path))
-        await asyncio.to_thread(begun.acquire, timeout=30)
-        second = asyncio.create_task(again(inventory))
-        await asyncio.sleep(0)
-        passed[0] += 0.8 * host_inventory.ANSWER_S
-        go_on.release()
-        await asyncio.to_thread(begun.acquire, timeout=30)
-        passed[0] += 0.8 * host_inventory.ANSWER_S
-        for _ in range(10):
-            await asyncio.sleep(0)
-        go_on.release()
-        assert [one.failure for one in (*await first, *await second)] == [None, None]
-
-
-async def test_a_root_that_hangs_fails_and_is_read_again_when_it_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no second reading meanwhile; what is slow and not dead is given more time."""
-    release, readings = threading.Event(), [0]
+    """There is no second reading meanwhile."""
+    begun, release, readings = threading.Event(), threading.Event(), [0]
     (tmp_path / "a").touch()
 
     def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
         readings[0] += 1
+        begun.set()
         release.wait(30)
         return read(root, files, tally)
 
     monkeypatch.setattr(host_inventory, "read", slowly)
-    monkeypatch.setattr(host_inventory, "ANSWER_S", 0.05)
     async with watching() as (inventory, told):
+        first = asyncio.create_task(use(inventory, told, tmp_path))
+        await asyncio.to_thread(begun.wait, 30)
+        monkeypatch.setattr(host_inventory, "ANSWER_S", 0.05)
         for _ in range(3):
-            (reading,) = await use(inventory, told, tmp_path)
+            (reading,) = await again(inventory)
             assert reading.failure == host_inventory.unanswered()
         assert readings == [1]
         release.set()
-        await told.until(tmp_path)
-        (reading,) = await again(inventory)
+        (reading,) = await first
         assert reading.names == ["a"]
-        assert readings == [2]
-        (one,) = inventory.of("user")
-        assert one._patience > 2 * 0.05
+        (reading,) = await again(inventory)
+        assert reading.failure is None

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from devhost.observe import log_queue
-from devhost.observe.log_queue import LogQueue
+from devhost.observe import logs
+from devhost.observe.logs import LogQueue
 from tests.support.pipes import fill
 
 Log = Callable[[str], None]
@@ -66,7 +66,7 @@ def test_lines_that_do_not_fit_are_dropped_and_counted(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first ones arrive in order, then how many are missing; then the log goes on."""
-    monkeypatch.setattr(log_queue, "LINES_MAX", 50)
+    monkeypatch.setattr(logs, "QUEUE_MAX", 50)
     writer = LogQueue(pipe[1])
     writer.setFormatter(Formatter())
     log, size = logging_to(writer), fill(pipe[1])
@@ -96,7 +96,7 @@ def test_who_logs_does_not_wait_and_the_end_waits_for_a_bounded_time(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a line nor a flush hangs while nobody reads; nothing is lost if one does later."""
-    monkeypatch.setattr(log_queue, "FLUSH_S", 0.01)
+    monkeypatch.setattr(logs, "FLUSH_S", 0.01)
     writer, size = LogQueue(pipe[1]), fill(pipe[1])
     logging_to(writer)("one")
     writer.flush()
@@ -107,7 +107,7 @@ def test_who_logs_does_not_wait_and_the_end_waits_for_a_bounded_time(
 def test_a_flush_waits_for_the_last_line(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_queue, "FLUSH_S", 60.0)
+    monkeypatch.setattr(logs, "FLUSH_S", 60.0)
     writer = LogQueue(pipe[1])
     log = logging_to(writer)
     for number in range(1000):
@@ -130,7 +130,7 @@ def test_a_descriptor_that_does_not_block(pipe: tuple[int, int]) -> None:
 
 def test_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk; the log goes on with the count when there is room."""
-    monkeypatch.setattr(log_queue, "FLUSH_S", 60.0)
+    monkeypatch.setattr(logs, "FLUSH_S", 60.0)
     full = os.open("/dev/full", os.O_WRONLY)
     ours, theirs = os.pipe()
     try:

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from devhost.discovery.candidates import DEFERRED
+from devhost.host.changes import log_changes
 from devhost.host.health import UNCHECKED
-from devhost.host.resource.changes import log_changes
 from devhost.model.device import HostDevice, Skipped, Snapshot
 
 

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation.cdi_devices import cdi_devices
-from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation, MountSpec
+from devhost.model.config import Config
 from devhost.model.device import Snapshot
 from tests.support.mounts import tmpfs
 from tests.support.scanning import selected
@@ -27,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def scan(root: Path, allocate: str) -> tuple[Scanner, Snapshot]:
+def config(allocate: str, policy: Policy) -> Config:
     text = f"""
 version: v1
 resources:
@@ -35,8 +36,20 @@ resources:
     sources: [static: [a]]
     allocate: {{{allocate}}}
 """
-    policy = Policy(("/opt/*",), enforced=True)
-    (resource,) = loads(text, policy=policy).require().resources
+    return loads(text, policy=policy).require()
+
+
+def warnings(root: Path, allocate: str, policy: Policy) -> tuple[str, ...]:
+    """Return what `devhost plan` warns of."""
+    (shown,) = report(config(allocate, policy), HostFiles(str(root)), policy, "node")
+    return shown.warnings
+
+
+POLICY = Policy(("/opt/*",), enforced=True)
+
+
+def scan(root: Path, allocate: str, policy: Policy = POLICY) -> tuple[Scanner, Snapshot]:
+    (resource,) = config(allocate, policy).resources
     scanner = Scanner.of(resource, HostFiles(str(root)), policy, "node", hold_s=0.0)
     return scanner, scanner.snapshot(selected(scanner), Snapshot(), lambda _key: None, 0.0)
 
@@ -65,13 +78,11 @@ def test_an_optional_mount_that_is_missing_is_left_out(root: Path) -> None:
     assert mounted(root, OPTIONAL) == ["/opt/driver"]
 
 
-def test_what_is_left_out_needs_no_permission(root: Path) -> None:
-    for optional, count in ((True, 0), (False, 1)):
-        spec = MountSpec("/srv/x", "/x", read_only=True, optional=optional)
-        assert (
-            len(HostPaths(HostFiles(str(root)), Policy()).needs(Allocation(mounts=(spec,))))
-            == count
-        )
+def test_an_optional_mount_that_is_missing_needs_no_flag(root: Path) -> None:
+    assert warnings(root, OPTIONAL, Policy()) == ()
+    (root / "opt/driver").mkdir()
+    needs = ("mounts of /opt/driver need --allow-path '/opt/driver'",)
+    assert warnings(root, OPTIONAL, Policy()) == needs
 
 
 def test_what_cannot_be_seen_is_not_approved(root: Path) -> None:
@@ -94,11 +105,8 @@ def test_what_cannot_be_seen_is_not_approved(root: Path) -> None:
 def test_what_cannot_be_seen_is_a_warning_where_nothing_is_enforced(root: Path) -> None:
     """What `devhost plan` prints without the flags of `devhost run`; code is trusted."""
     (root / "dev").mkdir()
-    spec = MountSpec("/opt/driver", "/x", read_only=True)
     with tmpfs(root / "dev"):
-        paths = HostPaths(HostFiles(str(root)), Policy(("/opt/*",)))
-        assert paths.present((spec,)) == (spec,)
-        (warning,) = paths.needs(Allocation(mounts=(spec,)))
+        (warning,) = warnings(root, REQUIRED, Policy(("/opt/*",)))
     assert "not visible" in warning
 
 
@@ -114,6 +122,13 @@ def test_optional_mounts_that_cannot_be_seen_are_left_out_with_one_note(root: Pa
         entries = ", ".join(f"{{hostPath: /opt/{one}, optional: true}}" for one in "abc")
         _, snapshot = scan(root, f"mounts: [{entries}]")
         assert snapshot.notes == (f"mount /opt/a and 2 more: {told}",)
+
+
+def test_an_optional_mount_that_cannot_be_seen_is_left_out_without_flags_too(root: Path) -> None:
+    (root / "dev").mkdir()
+    with tmpfs(root / "dev"):
+        scanner, snapshot = scan(root, OPTIONAL, Policy())
+        assert scanner.allocate(snapshot, ("a",)).mounts == ()
 
 
 def test_what_is_missing_below_a_mount_is_missing_on_the_host(root: Path) -> None:

@@ -1,7 +1,6 @@
 """Who offers a node when several resources find it."""
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,31 +8,37 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.ownership import Member
-from devhost.host.ownership import decisions
-from devhost.host.ownership.decisions import SerialOwnership
+from devhost.discovery.dry_run import report
+from devhost.discovery.ownership import Member, Ownership
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.report import report
 
 
 class Entered:
     """Three resources, and which of them were to be scanned again."""
 
-    def __init__(self) -> None:
-        self.ownership, self.again = SerialOwnership(), set[str]()
-        self.a, self.b, self.c = (self.enter(name) for name in "abc")
-        self.ownership.arrange("abc")
+    def __init__(self, before: Mapping[str, Collection[str]] | None = None) -> None:
+        self.ownership, self.again = Ownership(), set[str]()
+        self.ownership.expect(before or {})
+        self.a, self.b, self.c = (self.ownership.add(name) for name in "abc")
+        self.arrange("abc")
         self.again.clear()
 
-    def enter(self, name: str, *, shares: bool = False) -> Member:
-        member = self.ownership.add(name, lambda: self.again.add(name))
-        member.shares = shares
-        self.ownership.settled(member)
-        return member
+    def arrange(self, order: str) -> None:
+        self.again |= {one.name for one in self.ownership.arrange(order)}
 
-    def decide(self, member: Member, offered: Iterable[str], left: Iterable[str] = ()) -> None:
-        self.ownership.decide(member, offered, left)
+    def decide(
+        self,
+        member: Member,
+        offered: Iterable[str],
+        left: Iterable[str] = (),
+        expected: frozenset[str] = frozenset(),
+    ) -> None:
+        concerned = self.ownership.decide(member, frozenset(offered), left, expected)
+        self.again |= {one.name for one in concerned}
+
+    def remove(self, member: Member) -> None:
+        self.again |= {one.name for one in self.ownership.remove(member)}
 
     def owner(self, member: Member, key: str) -> str | None:
         return self.ownership.owner(member, key)
@@ -77,7 +82,7 @@ def test_one_that_is_put_before_takes_a_node_over(at: Entered) -> None:
     at.decide(at.a, ["n"])
     at.decide(at.b, [])
     at.decide(at.c, ["m"])
-    at.ownership.arrange("cba")
+    at.arrange("cba")
     at.told()
     assert at.owner(at.b, "n") is None
     assert at.owner(at.b, "m") == "c"
@@ -94,9 +99,9 @@ def test_a_new_one_takes_over_what_those_behind_it_offer(at: Entered) -> None:
     """Also if it decides before it has its place in the file, and another edit comes meanwhile."""
     for member, key in ((at.a, "n"), (at.b, "m")):
         at.decide(member, [key])
-    new = at.enter("n")
-    at.ownership.arrange("anbc")
-    at.ownership.arrange("anbc")
+    new = at.ownership.add("n")
+    at.arrange("anbc")
+    at.arrange("anbc")
     assert at.owner(new, "n") == "a"
     assert at.owner(new, "m") is None
     at.decide(new, [])
@@ -108,72 +113,46 @@ def test_an_edit_elsewhere_moves_nothing(at: Entered) -> None:
     for member in (at.a, at.b):
         at.decide(member, [])
     at.decide(at.c, ["n"])
-    at.ownership.arrange("bac")
+    at.arrange("bac")
     assert at.owner(at.a, "n") == at.owner(at.b, "n") == "c"
 
 
-def test_what_was_offered_before_the_start_is_expected(at: Entered) -> None:
+def test_what_was_offered_before_the_start_is_expected() -> None:
     """The others leave it alone until the resource has been scanned without it."""
-    at.ownership.expect({"c": ["n", "m"], "b": ["o"], "gone": ["p"]})
+    at = Entered({"c": ["n", "m"], "b": ["o"], "gone": ["p"]})
     assert at.owner(at.a, "n") == "c"
     assert at.owner(at.c, "n") is None
     assert at.owner(at.a, "o") == "b"
     assert at.owner(at.a, "p") is None
     at.decide(at.a, [], ["n", "m", "o"])
     assert at.told() == set()
-    at.ownership.decide(at.c, [], expected=at.c.expected)  # its source has failed
+    at.decide(at.c, [], expected=at.c.expected)  # its source has failed
     assert at.owner(at.a, "n") == "c"
     at.decide(at.c, ["n"])
     assert at.told() == {"a"}
     assert at.owner(at.a, "n") == "c"
     assert at.owner(at.a, "m") is None
-    at.ownership.remove(at.b)
+    at.remove(at.b)
     assert at.owner(at.a, "o") is None
-    at.ownership.expect({"c": ["x"]})
-    assert at.owner(at.a, "x") is None
 
 
-def test_of_two_that_expect_a_node_the_first_has_it(at: Entered) -> None:
-    at.ownership.expect({"b": ["n"], "c": ["n"]})
+def test_of_two_that_expect_a_node_the_first_has_it() -> None:
+    at = Entered({"b": ["n"], "c": ["n"]})
     assert at.owner(at.a, "n") == "b"
     assert at.owner(at.b, "n") is None
     at.decide(at.b, ["n"])
     assert at.owner(at.c, "n") == "b"
 
 
-def test_a_node_that_is_shared_meanwhile_stays_across_a_restart(at: Entered) -> None:
+def test_a_node_that_is_shared_meanwhile_stays_across_a_restart() -> None:
     """As without one: who shares an expected node, before its owner decides, takes nothing."""
+    at = Entered({"b": ["n"]})
     at.a.shares = True
-    at.ownership.expect({"b": ["n"]})
     at.decide(at.a, ["n", "m"])
     assert at.owner(at.b, "n") is None
     assert at.owner(at.b, "m") == "a"
     at.decide(at.b, ["n"], ["m"])
     assert at.owner(at.b, "n") is None
-
-
-def test_who_is_scanned_is_not_told(at: Entered) -> None:
-    """It has not decided yet, and will see what has changed."""
-    at.decide(at.a, ["n"])
-    at.decide(at.b, [], ["n"])
-    at.ownership.due(at.b)
-    at.decide(at.a, [])
-    assert at.told() == set()
-
-
-async def test_what_may_be_there_no_longer_is_not_taken_over(at: Entered) -> None:
-    """Another had it when it was looked for; why that has left it is not known yet."""
-    at.decide(at.a, ["n"])
-    at.decide(at.b, ["m"], ["n"])
-    at.ownership.due(at.b)
-    await at.ownership.begin(at.b)
-    assert not at.ownership.outdated(at.b, ["n"])
-    at.ownership.due(at.b)
-    at.decide(at.a, [])
-    assert at.ownership.outdated(at.b, ["n"])
-    assert not at.ownership.outdated(at.b, ["m"])
-    await at.ownership.begin(at.b)
-    assert not at.ownership.outdated(at.b, ["n"])
 
 
 def test_shared_nodes_wait_for_nobody(at: Entered) -> None:
@@ -200,26 +179,26 @@ def test_tokens_are_nobodys(at: Entered) -> None:
 def test_a_new_order_has_all_scanned(at: Entered) -> None:
     """Only when the order of those that are there changes; what the file lacks goes behind."""
     at.decide(at.a, ["n"])
-    at.ownership.arrange("abc")
+    at.arrange("abc")
     assert at.told() == set()
-    at.ownership.arrange("bc")
+    at.arrange("bc")
     assert at.told() == set()
     assert at.owner(at.b, "n") is None
-    at.ownership.arrange("cb")
+    at.arrange("cb")
     assert at.told() == {"a", "b", "c"}
 
 
 def test_who_shares_now_has_all_scanned(at: Entered) -> None:
     at.b.shares = True
-    at.ownership.arrange("abc")
+    at.arrange("abc")
     assert at.told() == {"a", "b", "c"}
 
 
 def test_a_resource_that_comes_between_disturbs_nobody(at: Entered) -> None:
     """The others are in the order in which they were; what it has decided is decided again."""
-    new = at.enter("n")
-    at.ownership.arrange("anbc")
-    assert at.told() == {"n"}
+    new = at.ownership.add("n")
+    at.arrange("anbc")
+    assert at.told() == set()
     at.decide(at.a, ["n"])
     assert at.owner(new, "n") == "a"
     at.decide(new, ["m"])
@@ -230,10 +209,10 @@ def test_what_was_left_to_one_that_the_file_lacks_is_free(at: Entered) -> None:
     """It goes behind the others before it gives its nodes up, or comes back there."""
     at.decide(at.a, ["n"])
     at.decide(at.b, [], ["n"])
-    at.ownership.arrange("bc")
+    at.arrange("bc")
     assert at.told() == {"b"}
     at.decide(at.b, ["n"])
-    at.ownership.arrange("bca")
+    at.arrange("bca")
     assert at.owner(at.a, "n") == "b"
 
 
@@ -241,106 +220,15 @@ def test_a_removed_resource_has_nothing(at: Entered) -> None:
     """Those that left its nodes to it are scanned."""
     at.decide(at.a, ["n"])
     at.decide(at.c, [], ["n"])
-    at.ownership.remove(at.a)
+    at.remove(at.a)
     assert at.told() == {"c"}
     assert at.owner(at.b, "n") is None
-
-
-async def test_nobody_waits_for_a_removed_resource(
-    at: Entered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Something of it may come late, such as what a filesystem that hung has to say."""
-    monkeypatch.setattr(decisions, "_PATIENCE_S", 3600.0)
-    at.ownership.due(at.a)
-    at.ownership.remove(at.a)
-    at.ownership.due(at.a)
-    at.ownership.due(at.b)
-    async with asyncio.timeout(60), at.ownership.deciding(at.b):
-        pass
 
 
 def test_who_ends_while_another_decides(at: Entered) -> None:
     """What was left to it is free: nobody tells the other later."""
     at.decide(at.b, [], ["n"])
     assert at.told() == {"b"}
-
-
-# ── whose turn it is ──
-
-
-async def decided(at: Entered, due: str, found: Iterable[str]) -> list[str]:
-    """Return in which order resources decide.
-
-    Args:
-        at: The resources.
-        due: Of which a scan is due.
-        found: The order in which they know what they have found.
-    """
-    members = {"a": at.a, "b": at.b, "c": at.c}
-    order: list[str] = []
-
-    async def decide(member: Member) -> None:
-        async with at.ownership.deciding(member):
-            order.append(member.name)
-            await asyncio.sleep(0)
-            at.ownership.decide(member, ())
-
-    for name in due:
-        at.ownership.due(members[name])
-        await at.ownership.begin(members[name])
-    deciding = []
-    for name in found:
-        deciding.append(asyncio.create_task(decide(members[name])))
-        await asyncio.sleep(0)
-    await asyncio.gather(*deciding)
-    return order
-
-
-@given(st.permutations("abc"))
-async def test_they_decide_in_the_order_of_the_file(found: list[str]) -> None:
-    at = Entered()
-    assert await decided(at, "abc", found) == ["a", "b", "c"]
-    assert not any(one.pending for one in (at.a, at.b, at.c))
-
-
-async def test_nobody_waits_for_one_before_of_which_no_scan_is_due(at: Entered) -> None:
-    assert await decided(at, "bc", "bc") == ["b", "c"]
-
-
-async def test_a_decision_for_a_former_reason_is_waited_for(at: Entered) -> None:
-    """A scan that is due again will find what came since; until then the others wait."""
-    at.ownership.due(at.a)
-    await at.ownership.begin(at.a)
-    at.ownership.due(at.a)
-    at.ownership.decide(at.a, ())
-    waiting = asyncio.create_task(decided(at, "c", "c"))
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    await at.ownership.begin(at.a)
-    at.ownership.decide(at.a, ())
-    at.ownership.settled(at.a)
-    assert await waiting == ["c"]
-
-
-async def test_one_that_hangs_is_not_waited_for_for_long(
-    at: Entered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decisions, "_PATIENCE_S", 0.05)
-    at.ownership.due(at.a)
-    assert await decided(at, "bc", "cb") == ["b", "c"]
-    assert at.a.pending
-
-
-async def test_one_that_gives_up_its_turn_holds_nobody_up(at: Entered) -> None:
-    """A reload ends its scan while it waits, or while it decides."""
-    at.ownership.due(at.a)
-    tasks = [asyncio.create_task(decided(at, name, name)) for name in "bc"]
-    await asyncio.sleep(0.01)
-    tasks[0].cancel()
-    await asyncio.wait({tasks[0]})
-    at.ownership.settled(at.a)
-    at.ownership.settled(at.b)
-    assert await tasks[1] == ["c"]
 
 
 found = st.sets(st.sampled_from("nmop"))
@@ -352,12 +240,11 @@ found = st.sets(st.sampled_from("nmop"))
 )
 @example([("b", {"n"}), ("a", {"n"})], {"a": {"n"}, "b": {"n"}})
 @example([("c", {"n"}), ("b", {"n"})], {"b": {"n"}, "c": {"n"}})
-async def test_no_scan_moves_a_node(
+def test_no_scan_moves_a_node(
     scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
 ) -> None:
     """Whatever finds it, and in which order: it stays as long as its resource finds it."""
-    at = Entered()
-    at.ownership.expect(before)
+    at = Entered(before)
     has: dict[str, str] = {}
     unknown = {name: set(keys) for name, keys in before.items()}
     for name, finds in scans:

@@ -1,8 +1,6 @@
 """Patterns: RE2, matched as a whole."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
@@ -69,24 +67,6 @@ def test_errors_name_the_right_fix(text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"\(?P<a>(?P<a>x)",
-        r"[(?P<a>](?P<a>x)",
-        r"[](?P<a>](?P<a>x)",
-        r"[^](?P<a>](?P<a>x)",
-        r"[[:alpha:](?P<a>](?P<a>x)",
-        r"[\](?P<a>](?P<a>x)",
-        r"\Q(?P<a>\E(?P<a>x)",
-        r"(?P<a>x)\Q(?P<a>",
-    ],
-)
-def test_what_only_looks_like_a_group_is_none(text: str) -> None:
-    """Escaped, quoted and in a class, the beginning of a group is a text."""
-    assert pattern.group_names(text) == ("a",)
-
-
 @pytest.mark.parametrize("text", ["*.txt", "*", "?x"])
 def test_the_glob_hint_is_a_pattern(text: str) -> None:
     """The expression that is proposed for a glob-like text is itself legal."""
@@ -98,16 +78,6 @@ def test_the_glob_hint_is_a_pattern(text: str) -> None:
 def test_no_pattern_takes_exponential_time() -> None:
     """Nested repetitions end: with a backtracking engine this would not in a lifetime."""
     assert pattern.fullmatch("(a*)*(a*)*b", "a" * 10_000) is None
-
-
-@given(st.text(), st.text())
-def test_any_text_is_a_pattern_or_a_pattern_error(text: str, subject: str) -> None:
-    """No text raises anything but PatternError, neither at the check nor at the match."""
-    try:
-        pattern.group_names(text)
-    except PatternError:
-        return
-    pattern.fullmatch(text, subject)
 
 
 @pytest.mark.parametrize("subject", ["\udcff", "a\udc80b"])

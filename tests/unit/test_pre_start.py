@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.allocation.pre_start import keeps_records, label, numbered, planned
+from devhost.allocation.pre_start import label, marks, numbered, planned
 from devhost.errors import PreStartError
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node
@@ -93,9 +93,9 @@ def test_what_cannot_be_rendered_is_named(step: dict[str, Any], reason: str) -> 
 
 def test_records_are_kept_for_steps_of_holders_only() -> None:
     start = {"mode": "0660", "every": "start"}
-    assert not keeps_records(resource())
-    assert not keeps_records(resource(start))
-    assert keeps_records(resource(start, {"mode": "0660"}))
+    assert not marks(resource())
+    assert not marks(resource(start))
+    assert marks(resource(start, {"mode": "0660"}))
 
 
 def test_steps_are_called_by_place_and_action() -> None:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from devhost.host.resource.resource_status import ResourceStatus
+from devhost.host.resource import ResourceStatus
 from devhost.model.state import State
 
 

@@ -16,7 +16,7 @@ from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model import config, names
-from devhost.model.allocate import Allocate
+from devhost.model.config import Allocate
 from devhost.model.device import Snapshot
 from tests.support.memory import IN_MEMORY
 from tests.support.scanning import survey
@@ -253,8 +253,7 @@ def test_a_thorough_scan_alone_asks_again_about_what_is_as_it_was(tmp_path: Path
     for thorough in (False, True):
         found = survey(scans.scanner.resource, scans.scanner.files)
         identified = scans.scanner.identify(found, scans.last, lambda _key: None, 1)
-        scans.scanner.render(identified, scans.last)
-        snapshot = scans.scanner.conclude(found, identified, scans.last, 1, thorough=thorough)
+        snapshot = scans.scanner.conclude(found, identified, thorough=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
 
@@ -294,6 +293,5 @@ def test_what_is_kept_of_unchanged_devices_makes_no_difference(
                     (place / name).write_text(content)
             found = survey(scans.scanner.resource, scans.scanner.files)
             identified = scans.scanner.identify(found, kept, lambda _key: None, now)
-            scans.scanner.render(identified, kept)
-            kept = scans.scanner.conclude(found, identified, kept, now, thorough=False)
+            kept = scans.scanner.conclude(found, identified, thorough=False)
             assert scans.at(now) == kept

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.threads import (
+from devhost.watch.threads import (
     ABANDONED_MAX,
     IDLE_MAX,
     BlockingCalls,
@@ -123,24 +123,19 @@ async def test_many_abandoned_calls_are_not_joined_by_more() -> None:
     assert await calls.run(int) == 0
 
 
-async def test_serial_calls_wait_for_one_that_was_abandoned() -> None:
-    """What it does is done before the next one begins."""
-    release = threading.Event()
-    done: list[str] = []
+async def test_serial_calls_run_one_after_the_other() -> None:
+    release, done = threading.Event(), list[str]()
 
     def first() -> None:
         release.wait()
         done.append("first")
 
-    calls = BlockingCalls("calls", patience_hanging=60, serial=True)
-    with pytest.raises(NoAnswerError):
-        await calls.run(first, patience=0.01)
-    second = asyncio.create_task(calls.run(lambda: done.append("second")))
-    third = asyncio.create_task(calls.run(lambda: done.append("third")))
-    await asyncio.sleep(0)
+    calls = BlockingCalls("calls", serial=True)
+    both = asyncio.gather(calls.run(first), calls.run(lambda: done.append("second")))
+    await asyncio.sleep(0.01)
     release.set()
-    await asyncio.gather(second, third)
-    assert done == ["first", "second", "third"]
+    await both
+    assert done == ["first", "second"]
 
 
 def raising(error: Exception) -> Callable[[], None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
+from devhost.discovery.scan import Scanner, placed
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
@@ -95,6 +95,20 @@ def test_all_devices_of_a_resource_have_a_numa_node_or_none(host: Host, odd: str
     assert host.scan("dev: card.")["card0"] == ()  # it is still listed
     host.last = Snapshot()
     assert host.scan("dev: card.") == {"card0": (0,), "card1": (1,)}
+
+
+def test_devices_are_placed_again_once_no_other_lacks_a_numa_node(host: Host) -> None:
+    """When the odd one has left, also by a scan that asks nothing again of devices as they were."""
+    host.node("card2", (240, 2))
+    host.scan("dev: card.")
+    files = HostFiles(str(host.root))
+    left = {one: host.last.devices[one] for one in ("card0", "card1")}
+    found, mixed = placed("auto", left, host.last, files, thorough=False)
+    assert not mixed
+    assert {one: device.numa_nodes for one, device in found.items()} == {
+        "card0": (0,),
+        "card1": (1,),
+    }
 
 
 def test_a_missing_device_stays_where_it_was(host: Host) -> None:

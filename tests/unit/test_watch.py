@@ -2,300 +2,249 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from devhost.watch.watcher import Subscription, Watcher
-from tests.support.watching import Listener, settled, target, watches
+from devhost.watch.watcher import Watcher
+from tests.support.watching import Listener, hears, listen, settled, target, watches
+
+# ── entries ──
 
 
-async def seen(event: asyncio.Event) -> None:
-    async with asyncio.timeout(60):
-        await event.wait()
-    event.clear()
-
-
-async def until_seen(event: asyncio.Event, place: Path) -> None:
-    """Make files in a directory until the watcher sees one: it may only just be set up."""
-    async with asyncio.timeout(60):
-        number = 0
-        while not event.is_set():
-            (place / f"probe{number}").touch()
-            number += 1
-            try:
-                await asyncio.wait_for(event.wait(), 0.2)
-            except TimeoutError:
-                continue
-    event.clear()
-
-
-async def subscribe(watcher: Watcher, path: Path, **kind: bool) -> asyncio.Event:
-    return (await subscribed(watcher, path, **kind))[0]
-
-
-async def subscribed(
-    watcher: Watcher, path: Path, **kind: bool
-) -> tuple[asyncio.Event, Subscription]:
-    event = asyncio.Event()
-    subscription = watcher.subscribe(lambda _: event.set())
-    await subscription.watch(target(path, **kind))
-    return event, subscription
-
-
-async def test_created_removed_and_renamed_files_are_seen(tmp_path: Path) -> None:
-    """A file that comes, goes or changes its name is an event."""
+async def test_an_entry_that_comes_goes_or_moves_is_an_event(tmp_path: Path) -> None:
+    changes: list[Callable[[], object]] = [
+        (tmp_path / "a").touch,
+        lambda: (tmp_path / "a").rename(tmp_path / "b"),
+        lambda: (tmp_path / "link").symlink_to("b"),
+        (tmp_path / "b").unlink,
+        (tmp_path / "sub").mkdir,
+        (tmp_path / "sub").rmdir,
+    ]
     async with Watcher() as watcher:
-        event = await subscribe(watcher, tmp_path)
-        (tmp_path / "a").touch()
-        await seen(event)
-        (tmp_path / "a").rename(tmp_path / "b")
-        await seen(event)
-        await settled(watcher, tmp_path / "sub")
-        event.clear()
-        (tmp_path / "b").unlink()
-        await seen(event)
+        one = await listen(watcher, tmp_path)
+        for change in changes:
+            change()
+            await one.call()
+            await settled(watcher)
+            one.called.clear()
 
 
-async def test_a_change_far_below_is_seen_where_all_below_counts(tmp_path: Path) -> None:
-    """A recursive target sees what happens in its sub-directories, also in new ones."""
+async def test_a_written_file_is_an_event_only_where_it_counts(tmp_path: Path) -> None:
+    """A later subscriber for which it does not count does not end that."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").touch()
+    async with Watcher() as watcher:
+        plain = await listen(watcher, tmp_path / "a")
+        writes = await listen(watcher, tmp_path / "b", writes=True)
+        await listen(watcher, tmp_path / "b")
+        for name in ("a", "b"):
+            (tmp_path / name / "f").write_text("x")
+        await writes.call()
+        await settled(watcher)
+        assert not plain.called.is_set()
+
+
+async def test_what_happens_beside_a_directory_is_no_event(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    async with Watcher() as watcher:
+        one = await listen(watcher, tmp_path / "d")
+        assert not await hears(watcher, one, tmp_path)
+
+
+# ── trees ──
+
+
+async def test_a_change_at_any_depth_is_an_event_where_all_below_counts(tmp_path: Path) -> None:
+    """Also in a directory that comes later, and in one that then has another name."""
     d = tmp_path / "d"
     (d / "x/y").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d, recursive=True)
-        (d / "x/y/f").touch()
-        await seen(event)
-        (d / "new").mkdir()
-        await seen(event)
-        await until_seen(event, d / "new")
+        one = await listen(watcher, d, recursive=True)
+        assert await hears(watcher, one, d / "x/y")
+        (d / "x/new/z").mkdir(parents=True)
+        assert await hears(watcher, one, d / "x/new/z")
+        (d / "x").rename(d / "w")
+        assert await hears(watcher, one, d / "w/y")
 
 
-async def test_what_is_watched_again_is_kept_once(tmp_path: Path) -> None:
-    """The subscription and the watcher have the same objects, not equal ones."""
-    d = tmp_path / "d"
-    (d / "x/y").mkdir(parents=True)
+async def test_files_of_a_new_tree_are_told_once_it_is_watched(tmp_path: Path) -> None:
+    """They came before the watch of their directory: there is one more call."""
     async with Watcher() as watcher:
-        _, subscription = await subscribed(watcher, d, recursive=True)
-        await subscription.refresh()
-        users = (used for entries in watcher._users.values() for used in entries.values())
-        kept = {id(use) for used in users for _, use in used}
-        assert {id(use) for use in subscription._uses} == kept
+        one = await listen(watcher, tmp_path, recursive=True)
+        (tmp_path / "x/y").mkdir(parents=True)
+        await one.call()
+        (tmp_path / "x/y/f").touch()
+        await one.call()
 
 
-async def test_a_missing_directory_is_seen_when_it_appears(tmp_path: Path) -> None:
-    """A directory that is made later is an event, and then it is watched."""
-    d = tmp_path / "d"
+async def test_a_directory_that_leaves_a_tree_is_no_longer_watched(tmp_path: Path) -> None:
+    (tmp_path / "d/x/y").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        d.mkdir()
-        await seen(event)
-        await until_seen(event, d)
+        one = await listen(watcher, tmp_path / "d", recursive=True)
+        assert watches() == 4
+        (tmp_path / "d/x").rename(tmp_path / "out")
+        await one.call()
+        assert not await hears(watcher, one, tmp_path / "out/y")
+        assert watches() == 2
 
 
-async def test_missing_ancestors_are_waited_for(tmp_path: Path) -> None:
-    """Directories that appear one in the other lead to the watched one in the end."""
-    d = tmp_path / "x/y/z"
+async def test_links_below_a_tree_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "d/sub").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        for part in (tmp_path / "x", tmp_path / "x/y", d):
-            part.mkdir()
-            await seen(event)
-        await until_seen(event, d)
+        one = await listen(watcher, tmp_path / "d", recursive=True)
+        (tmp_path / "d/sub/up").symlink_to("..")
+        await one.call()
+        await settled(watcher)
+        assert watches() == 3
 
 
-async def test_missing_ancestors_made_at_once_are_seen(tmp_path: Path) -> None:
-    """A whole tree that appears in one step is an event, and the deepest directory is watched."""
-    d = tmp_path / "x/y/z"
-    async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        d.mkdir(parents=True)
-        await seen(event)
-        await until_seen(event, d)
+# ── directories that come, go and are replaced ──
 
 
-@pytest.mark.parametrize("recursive", [False, True])
-async def test_a_directory_made_again_is_watched_again(tmp_path: Path, *, recursive: bool) -> None:
-    """A removed directory is an event; made again, it is watched again."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        event = await subscribe(watcher, d, recursive=recursive)
-        d.rmdir()
-        await seen(event)
-        d.mkdir()
-        await seen(event)
-        await until_seen(event, d)
-
-
-@pytest.mark.parametrize("recursive", [False, True])
-async def test_a_directory_replaced_in_one_go_is_watched_again(
-    tmp_path: Path, *, recursive: bool
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_missing_directory_is_watched_when_it_appears(
+    tmp_path: Path, *, at_once: bool
 ) -> None:
-    """Removed and made again before any event is handled, a directory is watched all the same."""
-    d = tmp_path / "d"
-    d.mkdir()
+    """However many of those above it are missing."""
+    d = tmp_path / "x/y/z"
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d, recursive=recursive)
-        d.rmdir()
-        d.mkdir()
-        await seen(event)
-        await settled(watcher, tmp_path / "other")
-        await until_seen(event, d)
+        one = await listen(watcher, d)
+        for part in () if at_once else (tmp_path / "x", tmp_path / "x/y"):
+            part.mkdir()
+            await one.call()
+        d.mkdir(parents=True)
+        await one.call()
+        assert await hears(watcher, one, d)
 
 
-async def test_an_ancestor_of_another_target_is_watched_again(tmp_path: Path) -> None:
-    """A directory that two targets need is watched again when it is replaced in one go."""
+def remove(d: Path) -> None:
+    shutil.rmtree(d)
+
+
+def rename(d: Path) -> None:
+    d.rename(d.with_name(f"{d.name}-old"))
+
+
+@pytest.mark.parametrize("change", [remove, rename])
+@pytest.mark.parametrize("recursive", [False, True])
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("which", ["d", "d/sub"])
+async def test_a_replaced_directory_is_watched_again(
+    tmp_path: Path, change: Callable[[Path], None], which: str, *, recursive: bool, wait: bool
+) -> None:
+    """Also if it is replaced before any event is read; and so is one in it."""
     d = tmp_path / "d"
     (d / "sub").mkdir(parents=True)
     async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        inner = await subscribe(watcher, d / "sub")
-        shutil.rmtree(d)
+        one = await listen(watcher, tmp_path / which, recursive=recursive)
+        change(d)
+        if wait:
+            await one.call()
+            await settled(watcher)
         (d / "sub").mkdir(parents=True)
-        await seen(event)
-        await settled(watcher, tmp_path / "other")
-        event.clear()
-        inner.clear()
-        await until_seen(event, d)
-        await until_seen(inner, d / "sub")
+        assert await hears(watcher, one, tmp_path / which)
+        if change is rename:
+            assert not await hears(watcher, one, tmp_path / which.replace("d", "d-old", 1))
 
 
-async def test_a_directory_renamed_away_is_an_event(tmp_path: Path) -> None:
-    """A directory renamed away is an event; what takes its place is watched."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        d.rename(tmp_path / "old")
-        await seen(event)
-        d.mkdir()
-        await seen(event)
-        await until_seen(event, d)
-
-
-async def test_a_directory_renamed_away_is_no_longer_watched(tmp_path: Path) -> None:
-    """What happens in a directory that was renamed away is no event any more."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        d.rename(tmp_path / "old")
-        await seen(event)
-        await settled(watcher, tmp_path / "other")
-        event.clear()
-        (tmp_path / "old/f").touch()
-        await settled(watcher, tmp_path / "another")
-        assert not event.is_set()
-
-
-async def test_a_grandparent_renamed_away_does_not_end_the_watch(tmp_path: Path) -> None:
-    """A directory whose grandparent is replaced is watched at its new place, when asked again."""
+async def test_what_is_far_above_is_seen_when_asked_again(tmp_path: Path) -> None:
+    """A grandparent that is replaced is no event; the next call of `watch` sees to it."""
     d = tmp_path / "x/y/z"
     d.mkdir(parents=True)
     async with Watcher() as watcher:
-        event, subscription = await subscribed(watcher, d)
+        one = await listen(watcher, d)
         (tmp_path / "x").rename(tmp_path / "old")
         d.mkdir(parents=True)
-        await subscription.watch(target(d))
-        await until_seen(event, d)
+        await one.watch(d)
+        assert await hears(watcher, one, d)
 
 
-async def test_two_subscribers_of_one_directory(tmp_path: Path) -> None:
-    """Each subscriber has the events of a directory, also after the other was closed."""
+async def test_a_link_to_a_directory_is_followed_also_when_it_is_replaced(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "targets" / name).mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to("targets/a")
+    async with Watcher() as watcher:
+        one = await listen(watcher, link)
+        assert await hears(watcher, one, tmp_path / "targets/a")
+        (tmp_path / "other").symlink_to("targets/b")
+        (tmp_path / "other").rename(link)
+        await one.call()
+        assert await hears(watcher, one, tmp_path / "targets/b")
+
+
+# ── several subscribers ──
+
+
+async def test_subscribers_of_one_directory_share_its_watch(tmp_path: Path) -> None:
+    """By whatever path, and with or without all below it; it is watched while there is one."""
+    d, link = tmp_path / "d", tmp_path / "link"
+    d.mkdir()
+    link.symlink_to(d)
+    async with Watcher() as watcher:
+        ones = [
+            await listen(watcher, d),
+            await listen(watcher, link),
+            await listen(watcher, d, recursive=True),
+        ]
+        while ones:
+            for one in ones:
+                assert await hears(watcher, one, d)
+            assert watches() == 2
+            closed = ones.pop()
+            closed.subscription.close()
+            closed.subscription.close()
+            assert not await hears(watcher, closed, d)
+        assert watches() == 0
+
+
+async def test_a_subscriber_that_is_closed_or_fails_in_its_call_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
     d = tmp_path / "d"
     d.mkdir()
+
+    def fails() -> None:
+        raise ValueError("mistake")
+
     async with Watcher() as watcher:
-        (one, first), two = await subscribed(watcher, d), await subscribe(watcher, d)
-        (d / "a").touch()
-        await seen(one)
-        await seen(two)
-        await settled(watcher, tmp_path / "other")
-        one.clear()
-        first.close()
-        (d / "b").touch()
-        await seen(two)
-        assert not one.is_set()
-
-
-async def test_a_recursive_and_a_plain_subscriber_both_hear(tmp_path: Path) -> None:
-    """A directory watched with and without all below it serves both."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        one = await subscribe(watcher, d)
-        two = await subscribe(watcher, d, recursive=True)
-        (d / "a").touch()
-        await seen(one)
-        await seen(two)
-
-
-async def test_a_closed_subscription_has_no_events(tmp_path: Path) -> None:
-    """Closed twice, it stays closed."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        event, subscription = await subscribed(watcher, d)
-        subscription.close()
-        subscription.close()
-        (d / "a").touch()
-        await settled(watcher, tmp_path / "other")
-        assert not event.is_set()
-
-
-async def test_siblings_of_the_directory_are_no_events(tmp_path: Path) -> None:
-    """What happens beside a watched directory has no event."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        (tmp_path / "beside").touch()
-        await settled(watcher, tmp_path / "other")
-        assert not event.is_set()
-
-
-async def test_leaving_the_watcher_ends_it(tmp_path: Path) -> None:
-    """A watcher that was left watches nothing; its subscriptions can be closed."""
-    async with Watcher() as watcher:
-        event, subscription = await subscribed(watcher, tmp_path)
-    (tmp_path / "a").touch()
-    subscription.close()
-    await asyncio.to_thread(lambda: None)
-    assert not event.is_set()
-
-
-async def test_closed_while_it_is_watched_again(tmp_path: Path) -> None:
-    """The others with the same event are watched again, and called back."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        event = await subscribe(watcher, d)
-        closing = watcher.subscribe(lambda _: closing.close())
+        closing = watcher.subscribe(lambda: closing.close())  # noqa: PLW0108 (not there yet)
+        failing = watcher.subscribe(fails)
         await closing.watch(target(d))
-        other = await subscribe(watcher, d)
+        await failing.watch(target(d))
+        other = await listen(watcher, d)
         d.rmdir()
         d.mkdir()
-        await seen(event)
-        await seen(other)
-        await settled(watcher, tmp_path / "other")
-        assert len(watcher.subscriptions) == 2
-        await until_seen(event, d)
-        await until_seen(other, d)
+        await other.call()
+        assert await hears(watcher, other, d)
+        assert watcher.subscriptions == {failing, other.subscription}
 
 
-async def test_other_targets_instead_of_the_former(tmp_path: Path) -> None:
+async def test_other_targets_replace_the_former_ones(tmp_path: Path) -> None:
     """What both have is watched all the time; what is left is not watched any longer."""
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
     a, b, c = (target(tmp_path / name) for name in ("a", "b", "c"))
     async with Watcher() as watcher:
-        listener = Listener(watcher)
-        await listener.subscription.watch(a | b)
-        watching = asyncio.create_task(listener.subscription.watch(b | c))
+        one = Listener(watcher)
+        await one.subscription.watch(a | b)
+        watching = asyncio.create_task(one.subscription.watch(b | c))
         await asyncio.sleep(0)
         (tmp_path / "b/f").touch()
-        await listener.until(tmp_path / "b/f")
+        await one.call()
         await watching
         assert watches() == 3
-        for name in ("a", "b", "c"):
-            (tmp_path / name / "g").touch()
-        assert await listener.until(tmp_path / "c/g") == [str(tmp_path / "b/g")]
+        assert [await hears(watcher, one, tmp_path / name) for name in "abc"] == [False, True, True]
+
+
+async def test_a_watcher_that_was_left_watches_nothing(tmp_path: Path) -> None:
+    async with Watcher() as watcher:
+        one = await listen(watcher, tmp_path)
+    (tmp_path / "a").touch()
+    one.subscription.close()
+    await one.watch(tmp_path)
+    await asyncio.sleep(0.01)
+    assert not one.called.is_set()

@@ -1,4 +1,4 @@
-"""What watching takes from the kernel: descriptors, watches, threads; and what it cannot give."""
+"""What watching takes from the kernel, what it cannot give, and filesystems that hang."""
 
 import asyncio
 import errno
@@ -7,19 +7,18 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import devhost.watch.watcher
-from devhost.budget import Share
 from devhost.watch.inotify import OVERFLOW, Event, Inotify, parsed
-from devhost.watch.targets import Resolved, WatchTarget, resolve
-from devhost.watch.watcher import Watcher
+from devhost.watch.watcher import Resolved, Watcher, WatchTarget
 from tests.support.watching import (
     Listener,
     descriptors,
+    hears,
     instances,
     listen,
     settled,
@@ -31,46 +30,25 @@ LIMIT = Path("/proc/sys/fs/inotify/max_queued_events")
 
 
 async def test_a_thousand_directories_take_one_instance_and_no_thread(tmp_path: Path) -> None:
-    """However many directories are watched, no thread waits for events, and one instance does."""
     paths = [tmp_path / str(number) for number in range(1000)]
     for path in paths:
         path.mkdir()
     async with Watcher() as watcher:
-        first = await listen(watcher, tmp_path)
         before = threading.active_count()
-        subscriptions = [watcher.subscribe(first.callback) for _ in paths]
-        await asyncio.gather(
-            *(one.watch(target(path)) for one, path in zip(subscriptions, paths, strict=True))
-        )
+        ones = [Listener(watcher) for _ in paths]
+        await asyncio.gather(*(one.watch(path) for one, path in zip(ones, paths, strict=True)))
         assert threading.active_count() <= before + 4  # those for short work, which stay
         assert instances() == 1
-        assert watches() == 1002  # with the two above
-        (tmp_path / "999/f").touch()
-        await first.until(tmp_path / "999/f")
-        for one in subscriptions:
-            one.close()
-        assert watches() == 2
+        assert watches() == 1001  # with the one above
+        assert await hears(watcher, ones[-1], paths[-1])
+        for one in ones:
+            one.subscription.close()
+        assert watches() == 0
     assert instances() == 0
 
 
-async def test_a_thousand_subscribers_of_a_directory_share_its_watch(tmp_path: Path) -> None:
-    """It is watched as long as there is one."""
-    d = tmp_path / "d"
-    d.mkdir()
-    async with Watcher() as watcher:
-        listeners = [Listener(watcher) for _ in range(1000)]
-        await asyncio.gather(*(one.watch(d) for one in listeners))
-        assert watches() == 2
-        for one in listeners[1:]:
-            one.subscription.close()
-        (d / "f").touch()
-        await listeners[0].until(d / "f")
-        listeners[0].subscription.close()
-        assert watches() == 0
-
-
-async def test_more_events_than_the_kernel_keeps(tmp_path: Path) -> None:
-    """Every subscriber is called back with None, and what came meanwhile is watched."""
+@pytest.mark.slow
+async def test_after_more_events_than_the_kernel_keeps_all_is_watched_again(tmp_path: Path) -> None:
     most = int(LIMIT.read_text())  # noqa: ASYNC240
     if most > 100_000:
         pytest.skip("takes too many events")
@@ -84,39 +62,18 @@ async def test_more_events_than_the_kernel_keeps(tmp_path: Path) -> None:
             os.unlink(d / "x/f")  # noqa: PTH108
         (d / "x/y").mkdir()
         missing.mkdir()
-        await other.until(None)
-        await one.until(None)
-        await settled(watcher, tmp_path / "settle1")
-        (d / "x/y/g").touch()
-        await one.until(d / "x/y/g")
-        (missing / "h").touch()
-        await other.until(missing / "h")
-
-
-async def test_a_subscriber_that_fails_holds_up_no_other(tmp_path: Path) -> None:
-    """The one's mistake is logged."""
-
-    def fails(_: str | None) -> None:
-        raise ValueError("mistake")
-
-    async with Watcher() as watcher:
-        await watcher.subscribe(fails).watch(target(tmp_path))
-        one = await listen(watcher, tmp_path)
-        (tmp_path / "f").touch()
-        await one.until(tmp_path / "f")
+        await one.call()
+        await other.call()
+        assert await hears(watcher, one, d / "x/y")
+        assert await hears(watcher, other, missing)
 
 
 @pytest.mark.parametrize("which", ["instance", "watch", "forbidden", "thread"])
-async def test_what_the_kernel_does_not_give(
+async def test_what_cannot_be_watched_is_said_once_and_watched_when_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
 ) -> None:
-    """One warning; it is watched when asked again, as soon as that is possible."""
-
     def refuse(*_: object, **__: object) -> int:
-        if which == "thread":
-            raise RuntimeError("no more")
-        number = errno.EACCES if which == "forbidden" else errno.ENOSPC
-        raise OSError(number, "no more")
+        raise OSError(errno.EACCES if which == "forbidden" else errno.ENOSPC, "no space")
 
     targets = target(tmp_path / "a") | target(tmp_path / "b")
     async with Watcher() as watcher:
@@ -135,102 +92,50 @@ async def test_what_the_kernel_does_not_give(
         await one.subscription.watch(targets)
         assert not one.subscription.degraded
         (tmp_path / "a").mkdir()
-        await one.until(None)
+        await one.call()
     assert [record.getMessage() for record in caplog.records] == [
         "inotify unavailable, polling instead"
     ]
 
 
-async def test_what_can_no_longer_be_watched_has_to_be_polled(
+async def test_who_can_no_longer_be_told_is_called_so_that_it_polls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The subscriber waits for events that do not come, unless it is called back for that."""
-    degraded = asyncio.Event()
+    add = Inotify.add
 
-    def callback(_: str | None) -> None:
-        if subscription.degraded:
-            degraded.set()
+    def refuse(self: Inotify, path: str, *, writes: bool) -> int:
+        if path.endswith("sub"):
+            raise OSError(errno.ENOSPC, "no space")
+        return add(self, path, writes=writes)
 
     async with Watcher() as watcher:
-        subscription = watcher.subscribe(callback)
-        await subscription.watch(target(tmp_path, recursive=True))
-
-        add = Inotify.add
-
-        def refuse(self: Inotify, path: str, *, writes: bool) -> int:
-            if path.endswith("sub"):
-                raise OSError(errno.ENOSPC, "no more")
-            return add(self, path, writes=writes)
-
+        one = await listen(watcher, tmp_path, recursive=True)
         monkeypatch.setattr(Inotify, "add", refuse)
         (tmp_path / "sub").mkdir()
         async with asyncio.timeout(60):
-            await degraded.wait()
+            while not one.subscription.degraded:
+                await one.call()
 
 
-async def test_a_filesystem_that_hangs_holds_up_only_its_subscription(
+async def test_the_watches_of_all_subscribers_are_bounded_and_each_has_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others are watched; who no longer waits for the one is called back when it is."""
-    release, hangs = threading.Event(), threading.Event()
-
-    def slow(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
-        if any(one.path.endswith("slow") for one in targets):
-            hangs.set()
-            release.wait(60)
-        return resolve(inotify, targets, watches)
-
-    monkeypatch.setattr(devhost.watch.watcher, "resolve", slow)
-    for name in ("slow", "a", "b"):
-        (tmp_path / name).mkdir()
+    monkeypatch.setattr(devhost.watch.watcher, "WATCHES_TOTAL_MAX", 10)
+    monkeypatch.setattr(devhost.watch.watcher, "WATCHES_FEW", 3)
+    for name in ("a", "b"):
+        for number in range(20):
+            (tmp_path / name / str(number)).mkdir(parents=True)
     async with Watcher() as watcher:
-        stuck = Listener(watcher)
-        task = asyncio.create_task(stuck.watch(tmp_path / "slow"))
-        await asyncio.to_thread(hangs.wait)
-        task.cancel()
-        await asyncio.wait([task])
-        for name in ("a", "b"):
-            one = await listen(watcher, tmp_path / name)
-            (tmp_path / name / "f").touch()
-            await one.until(tmp_path / name / "f")
-        release.set()
-        await stuck.until(None)
-        (tmp_path / "slow/f").touch()
-        await stuck.until(tmp_path / "slow/f")
-
-
-async def test_left_while_targets_are_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call of `watch` returns; the answer that comes late makes no watch, and nothing is left."""
-    release, hangs = threading.Event(), threading.Event()
-    answered = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def slow(inotify: Inotify, targets: Iterable[WatchTarget], watches: Share) -> Resolved:
-        hangs.set()
-        release.wait(60)
-        loop.call_soon_threadsafe(loop.call_soon, answered.set)
-        return resolve(inotify, targets, watches)
-
-    before = descriptors()
-    async with Watcher() as watcher:
-        await listen(watcher, tmp_path)
-        monkeypatch.setattr(devhost.watch.watcher, "resolve", slow)
-        late = Listener(watcher)
-        task = asyncio.create_task(late.watch(tmp_path / "d"))
-        await asyncio.to_thread(hangs.wait)
-    await task
-    release.set()
-    await answered.wait()
-    assert descriptors() == before
-    await late.watch(tmp_path / "e")
-    late.subscription.close()
-    assert descriptors() == before
+        one = await listen(watcher, tmp_path / "a", recursive=True)
+        assert one.subscription.degraded == "more than 10 watched directories"
+        assert watches() == 10
+        other = await listen(watcher, tmp_path / "b", recursive=True)
+        assert other.subscription.degraded
+        assert watches() == 10 + 2  # and the one above, which both have
+        assert await hears(watcher, other, tmp_path / "b")
 
 
 async def test_a_child_inherits_nothing(tmp_path: Path) -> None:
-    """A command does not have the descriptor."""
     script = "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')])"
     async with Watcher() as watcher:
         await listen(watcher, tmp_path)
@@ -250,3 +155,226 @@ def test_events_are_parsed() -> None:
     name = b"f\0\0\0"
     buffer = struct.pack("iIII", 1, 2, 0, 4) + name + struct.pack("iIII", -1, OVERFLOW, 0, 0)
     assert list(parsed(buffer)) == [Event(1, 2, "f"), Event(-1, OVERFLOW, "")]
+
+
+def test_a_target_has_its_tree_and_the_entry_that_leads_to_it_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latter in the nearest existing ancestor."""
+    (tmp_path / "d/x/y").mkdir(parents=True)
+    top, d = str(tmp_path), str(tmp_path / "d")
+    inotify, real, paths = Inotify(), Inotify.add, dict[int, str]()
+
+    def add(self: Inotify, path: str, *, writes: bool) -> int:
+        paths[found := real(self, path, writes=writes)] = path
+        return found
+
+    monkeypatch.setattr(Inotify, "add", add)
+
+    def directories(path: str, *, recursive: bool = False) -> set[tuple[str, str]]:
+        found = Resolved(inotify, [WatchTarget(path, recursive)])
+        assert found.error is None
+        return {(paths[use.watch], use.entry) for use in found.uses}
+
+    assert directories(d) == {(top, "d"), (d, "")}
+    tree = {(d, ""), (f"{d}/x", ""), (f"{d}/x/y", "")}
+    assert directories(d, recursive=True) == {(top, "d"), *tree}
+    assert directories(f"{top}/no/way//there") == {(top, "no")}
+    assert directories(f"{d}/") == {(top, "d"), (f"{d}/", "")}
+    assert directories("/") == {("/", "")}
+    assert directories("/no\0path/x") == {("/", "no\0path")}
+    inotify.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        inotify.add(top, writes=False)
+
+
+# ── threads that take long: what happens until the event loop uses their watches ──
+
+
+class Held:
+    """The first answer of a thread for a target, with its watches, comes only after `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.added, self.release = threading.Event(), threading.Event()
+        self._path = str(path)
+
+    def resolve(self, inotify: Inotify, targets: frozenset[WatchTarget]) -> Resolved:
+        found = Resolved(inotify, targets)
+        if self._path in {one.path for one in targets} and not self.added.is_set():
+            self.added.set()
+            self.release.wait(60)
+        return found
+
+    async def until_added(self) -> None:
+        await asyncio.to_thread(self.added.wait, 60)
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    one = Held(tmp_path / "top" / "d")
+    (tmp_path / "top" / "d").mkdir(parents=True)
+    monkeypatch.setattr(devhost.watch.watcher, "Resolved", one.resolve)
+    yield one
+    one.release.set()
+
+
+def rename(d: Path) -> None:
+    d.rename(d.with_name("away"))
+    d.mkdir()
+
+
+def replace(d: Path) -> None:
+    d.rmdir()
+    d.mkdir()
+
+
+def remove(d: Path) -> None:
+    d.rmdir()
+
+
+def move_out(d: Path) -> None:
+    d.rename(d.parent.parent / "away")
+
+
+def add_below(d: Path) -> None:
+    (d / "x").mkdir()
+
+
+async def all_read(watcher: Watcher, place: Path) -> None:
+    """Wait until the events so far are read. ``place`` is a directory that does not exist yet."""
+    place.mkdir()  # noqa: ASYNC240
+    listener = await listen(watcher, place)
+    (place / "x").touch()
+    await listener.call()
+    listener.subscription.close()
+
+
+@pytest.mark.parametrize("change", [rename, replace, remove, move_out, add_below])
+@pytest.mark.parametrize("recursive", [False, True])
+async def test_what_changes_before_its_watch_is_in_use_is_watched(
+    tmp_path: Path, held: Held, change: Callable[[Path], None], *, recursive: bool
+) -> None:
+    """The events of that came too early; the directories that exist in the end are watched."""
+    d = tmp_path / "top" / "d"
+    async with Watcher() as watcher:
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d, recursive=recursive))
+        await held.until_added()
+        change(d)
+        await all_read(watcher, tmp_path / "read")
+        held.release.set()
+        await watching
+        d.mkdir(exist_ok=True)
+        assert await hears(watcher, one, d)
+        if recursive and change is add_below:
+            assert await hears(watcher, one, d / "x")
+            assert watches() == 3
+        else:
+            assert watches() == 2
+
+
+async def test_a_missing_directory_that_comes_before_the_watch_above_it_is_in_use_is_watched(
+    tmp_path: Path, held: Held
+) -> None:
+    d = tmp_path / "top" / "d"
+    d.rmdir()
+    async with Watcher() as watcher:
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
+        await held.until_added()
+        d.mkdir()
+        await all_read(watcher, tmp_path / "read")
+        held.release.set()
+        await watching
+        assert await hears(watcher, one, d)
+
+
+async def test_a_watch_that_another_subscription_drops_meanwhile_is_added_again(
+    tmp_path: Path, held: Held
+) -> None:
+    """A directory has one watch by whatever path."""
+    d, link = tmp_path / "top" / "d", tmp_path / "link"
+    link.symlink_to(d)
+    async with Watcher() as watcher:
+        other = await listen(watcher, link)
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
+        await held.until_added()
+        other.subscription.close()
+        held.release.set()
+        await watching
+        assert await hears(watcher, one, d)
+        assert watches() == 2
+
+
+async def test_closed_meanwhile_leaves_no_watch(tmp_path: Path, held: Held) -> None:
+    """What was added for it is removed, but what another one has of it stays."""
+    d, top = tmp_path / "top" / "d", tmp_path / "top"
+    async with Watcher() as watcher:
+        other = await listen(watcher, top)
+        before = watches()
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
+        await held.until_added()
+        assert watches() == before + 1
+        one.subscription.close()
+        await watching
+        held.release.set()
+        async with asyncio.timeout(60):
+            while watches() != before:
+                await asyncio.sleep(0.001)
+        assert await hears(watcher, other, top)
+
+
+async def test_a_tree_that_always_changes_is_watched_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that comes each time it is resolved does not make it wait without end."""
+    rounds = [0]
+
+    def growing(inotify: Inotify, targets: frozenset[WatchTarget]) -> Resolved:
+        rounds[0] += 1
+        (tmp_path / f"d{rounds[0]}").mkdir()
+        return Resolved(inotify, targets)
+
+    monkeypatch.setattr(devhost.watch.watcher, "Resolved", growing)
+    monkeypatch.setattr(Watcher, "_read", lambda *_: None)
+    async with Watcher() as watcher:
+        await listen(watcher, tmp_path, recursive=True)
+
+
+async def test_a_filesystem_that_hangs_holds_up_only_its_own_targets(
+    tmp_path: Path, held: Held
+) -> None:
+    """Others are watched, and other targets of the same subscription; leaving is no wait either."""
+    d, top = tmp_path / "top" / "d", tmp_path / "top"
+    before = descriptors()
+    async with Watcher() as watcher:
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
+        await held.until_added()
+        other = await listen(watcher, tmp_path)
+        (tmp_path / "f").touch()
+        await other.call()
+        await one.watch(top)
+        await watching
+        (top / "f").touch()
+        await one.call()
+    assert descriptors() == before
+    held.release.set()
+    await asyncio.sleep(0.01)
+    assert descriptors() == before
+
+
+async def test_who_no_longer_waits_is_called_when_it_is_watched(tmp_path: Path, held: Held) -> None:
+    d = tmp_path / "top" / "d"
+    async with Watcher() as watcher:
+        one = Listener(watcher)
+        watching = asyncio.create_task(one.watch(d))
+        await held.until_added()
+        watching.cancel()
+        await asyncio.wait([watching])
+        held.release.set()
+        await one.call()
+        assert await hears(watcher, one, d)
+        await settled(watcher)

@@ -6,12 +6,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devhost.watch.targets import WatchTarget
-from devhost.watch.watcher import Watcher
-from tests.support.watching import Listener, listen, settled, watches
+from devhost.watch.watcher import Watcher, WatchTarget
+from tests.support.watching import Listener, hears, listen, settled, watches
+
+pytestmark = pytest.mark.slow
 
 DIRECTORIES = ["a", "b", "a/x", "b/x", "c", "c/x", "b/x/y"]
 FILES = ["a", "c/x", "a/f", "b/f", "b/x/f"]
@@ -47,26 +49,24 @@ def take(step: tuple[str, ...], top: Path) -> None:
         pass
 
 
-async def weathered(steps: list[tuple[str, ...]], top: Path, quiet: Path) -> None:
+async def weathered(steps: list[tuple[str, ...]], top: Path) -> None:
     async with Watcher() as watcher:
         listeners: dict[WatchTarget, Listener] = {}
         for name, recursive in TARGETS:
             one = WatchTarget(str(top / name), recursive)
             listeners[one] = await listen(watcher, top / name, recursive=recursive)
-        for number, step in enumerate(steps):
+        for step in steps:
             if step[0] == "breathe":
                 await asyncio.sleep(0)
             elif step[0] == "settle":
-                await settled(watcher, quiet / str(number))
+                await settled(watcher)
             else:
                 take(step, top)
-        await settled(watcher, quiet / "last")
+        await settled(watcher)
         needed = set()
         for one, listener in listeners.items():
             for path in inside(one):
-                fresh = tempfile.NamedTemporaryFile(dir=path, delete=False)  # noqa: SIM115
-                fresh.close()
-                await listener.until(fresh.name)
+                assert await hears(watcher, listener, path)
             needed |= {os.stat(path).st_ino for path in (nearest_ancestor(one), *inside(one))}
         assert watches() == len(needed)  # and nothing else any longer
 
@@ -86,7 +86,4 @@ def nearest_ancestor(one: WatchTarget) -> str:
 def test_after_a_storm_every_target_is_watched(steps: list[tuple[str, ...]]) -> None:
     """A fresh file in each directory that counts has an event, and no other directory is watched."""
     with tempfile.TemporaryDirectory() as place:
-        top, quiet = Path(place, "top"), Path(place, "quiet")
-        top.mkdir()
-        quiet.mkdir()
-        asyncio.run(weathered(steps, top, quiet))
+        asyncio.run(weathered(steps, Path(place)))

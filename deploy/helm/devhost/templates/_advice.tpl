@@ -32,9 +32,6 @@ The warnings in NOTES for one instance: what its configuration uses and the valu
 {{- with $step.waitFor }}
 {{- $globs = append $globs . }}
 {{- end }}
-{{- if ne (default "holder" $step.every) "start" }}
-{{- $_ := set $needs "holders" true }}
-{{- end }}
 {{- end }}
 {{- $checks := default list $resource.health }}
 {{- if and (kindIs "map" $checks) (not (or (hasKey $checks "exec") (hasKey $checks "file"))) }}
@@ -66,9 +63,6 @@ The warnings in NOTES for one instance: what its configuration uses and the valu
 {{- end }}
 {{- if and $needs.cdi (not $values.cdi.enabled) }}
 {{- $advice = append $advice (printf "The configuration of %s uses `inject: cdi`, which requires cdi.enabled." .name) }}
-{{- end }}
-{{- if and $needs.holders (not $values.podResources.enabled) }}
-{{- $advice = append $advice (printf "The configuration of %s has preStart steps that run once per pod, which require podResources.enabled." .name) }}
 {{- end }}
 {{- if and (not $values.podResources.enabled) $values.podResources.assumeFree }}
 {{- $advice = append $advice (printf "With podResources.assumeFree %s may give a device to a second pod after its resource is renamed: drain the nodes before such an edit, or set podResources.enabled." .name) }}

@@ -1,0 +1,321 @@
+"""The dry run: what this host would advertise, why, and what a container would receive."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field, replace
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from devhost.allocation.cdi import cdi_devices, named, spec
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy
+from devhost.allocation.pre_start import planned
+from devhost.discovery import wording
+from devhost.discovery.health import check
+from devhost.discovery.identity import keys_of
+from devhost.discovery.ownership import Ownership
+from devhost.discovery.roots import Reading, Readings, Root
+from devhost.discovery.scan import Scanner
+from devhost.discovery.selection import finder, read_all, select
+from devhost.errors import AllocationError, PreStartError
+from devhost.hostfs.files import HostFiles
+from devhost.model import names
+from devhost.model.allocation import Allocation
+from devhost.model.config import Config, Resource
+from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.immutable import immutable
+from devhost.model.names import distinct, share_ids
+
+_Json = dict[str, Any]
+
+_PARALLEL_CHECKS: Final = 8
+_SHOWN_MAX: Final = 100  # of what a source does not select
+_DIGITS_MAX: Final = 18  # enough for any count; Python refuses to parse more than 4300
+
+
+@immutable
+class ResourceReport:
+    """One resource: its snapshot, and what else is asked for.
+
+    Attributes:
+        warnings: Problems that are not errors, and what would need a flag.
+        listed: The numbers of IDs, and of healthy IDs, in kubelet's list; by default those of the
+            snapshot.
+        more: ``explain`` and ``allocation`` in JSON, where they are asked for.
+    """
+
+    resource: Resource
+    snapshot: Snapshot
+    warnings: tuple[str, ...] = ()
+    listed: tuple[int, int] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a source could not be read or the allocation is impossible."""
+        allocation = self.more.get("allocation", {"error": None})
+        return self.snapshot.error is not None or allocation["error"] is not None
+
+    def as_json(self) -> _Json:
+        """Return the shape of ``plan -o json``, which is stable."""
+        devices = self.snapshot.devices.values()
+        replicas, healthy = self.resource.replicas, sum(device.healthy for device in devices)
+        capacity, allocatable = self.listed or (len(devices) * replicas, healthy * replicas)
+        skipped = self.snapshot.skipped
+        if (more := self.snapshot.skipped_count - len(skipped)) > 0:
+            skipped += (Skipped(f"and {more:,} more", f"only {len(skipped)} are listed"),)
+        return {
+            "name": self.resource.name,
+            "capacity": capacity,
+            "allocatable": allocatable,
+            "error": self.snapshot.error,
+            "warnings": list(self.warnings),
+            "devices": [_device(device) for device in devices],
+            "skipped": [_json(one, "candidate", "reason") for one in skipped],
+            **self.more,
+        }
+
+
+def _json(value: object, *attributes: str) -> _Json:
+    """Return attributes with their names in JSON."""
+    return {to_camel(name): getattr(value, name) for name in attributes}
+
+
+def _device(device: HostDevice) -> _Json:
+    shown: _Json = {
+        "id": device.id,
+        "health": "Healthy" if device.healthy else "Unhealthy",
+        "reason": device.reason,
+        "numaNodes": list(device.numa_nodes),
+        "paths": [node.shown for node in device.nodes if node.shown],
+    }
+    if checked := device.checked:
+        at = checked.at.isoformat(timespec="seconds")
+        shown["checked"] = {"at": at, **_json(checked, "failure", "unknown")}
+    return shown
+
+
+def _answer(answer: Allocation) -> _Json:
+    """Return an allocation with the names of kubelet's API."""
+    mounts = [_json(one, "host_path", "container_path", "read_only") for one in answer.mounts]
+    nodes = [_json(one, "host_path", "container_path", "permissions") for one in answer.devices]
+    return {
+        "deviceIds": list(answer.device_ids),
+        "envs": dict(answer.envs),
+        "mounts": mounts,
+        "devices": nodes,
+        "annotations": dict(answer.annotations),
+        "cdiDevices": list(answer.cdi_devices),
+    }
+
+
+def report(
+    config: Config,
+    files: HostFiles,
+    policy: Policy,
+    node_name: str,
+    requests: Mapping[str, str] | None = None,
+    *,
+    explained: bool = False,
+) -> tuple[ResourceReport, ...]:
+    """Scan the host once and return what it would advertise. Blocks.
+
+    `requests` has what to allocate, by resource name: a number, or IDs separated by commas.
+    """
+    ownership = Ownership()
+    readings: dict[Root, Reading] = {}  # of all resources
+    reports = []
+    for resource in config.resources:
+        if not resource.applies_to(node_name):
+            continue
+        scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
+        member = ownership.add(resource.name)
+        member.shares = resource.overlap == "allow"
+        readings |= read_all((root for root in scanner.roots if root not in readings), files)
+        owner_of = functools.partial(ownership.owner, member)
+        snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), owner_of, now=0.0)
+        ownership.decide(member, keys_of(snapshot.devices.values()))
+        snapshot = _checked(scanner, snapshot)
+        if resource.inject == "cdi":
+            snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
+        warnings = (
+            *snapshot.notes,
+            *snapshot.why_none(),
+            *mistakes(resource, snapshot),
+            *_needed(scanner, snapshot),
+        )
+        more: _Json = {}
+        if explained:
+            more["explain"] = [*explain(resource, readings, snapshot, files)]
+        if request := (requests or {}).get(resource.name):
+            more["allocation"] = _allocation(scanner, snapshot, request)
+        reports.append(ResourceReport(resource, snapshot, warnings, more=more))
+    return tuple(reports)
+
+
+def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
+    """Run the health checks once, as the running host does first."""
+    checks = scanner.resource.health
+    if checks is None:
+        return snapshot
+
+    def judged(device: HostDevice) -> HostDevice:
+        if not device.healthy:
+            return device
+        found = check(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
+        reason = f"check failed: {found.failure}" if found.failure else None
+        return replace(device, reason=reason, checked=found)
+
+    with ThreadPoolExecutor(_PARALLEL_CHECKS) as pool:
+        devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
+    return replace(snapshot, devices=devices)
+
+
+def _allocation(scanner: Scanner, snapshot: Snapshot, request: str) -> _Json:
+    """Return what a container would receive, with the preStart steps and the CDI spec."""
+    resource, files = scanner.resource, scanner.files
+    try:
+        chosen = choose(scanner, snapshot, request)
+        devices = {device_id: snapshot.devices[device_id] for device_id in distinct(chosen)}
+        steps = planned(
+            resource,
+            list(devices.values()),
+            scanner.constants,
+            lambda path: files.to_local(files.resolve(path)),
+        )
+        answer = _answer(scanner.allocate(snapshot, chosen))
+        shown = {**answer, "preStart": steps, "error": None}
+        if resource.inject == "cdi":
+            injected = cdi_devices(scanner, Snapshot(devices), {})
+            shown["cdiSpec"] = spec(resource.name, list(injected.values()))
+    except (AllocationError, PreStartError) as error:
+        return {**_answer(Allocation()), "preStart": [], "error": str(error)}
+    return shown
+
+
+def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
+    """Return what would be refused if the policy were enforced."""
+    host_paths = HostPaths(scanner.files, replace(scanner.policy, enforced=True))
+    needed: dict[str, None] = {}
+    for device in snapshot.devices.values():
+        if device.healthy:
+            whole = scanner.alone(device, scanner.rules)
+            there = (
+                one
+                for one in whole.specs
+                if not one.optional or host_paths.lookup(one.host_path).state
+            )
+            problems = [*scanner.policy.refused_names(whole), *map(host_paths.problem, there)]
+            needed |= dict.fromkeys(filter(None, problems))
+    return list(needed)
+
+
+def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...]:
+    """Return the advertised IDs for a request: a number, or IDs separated by commas."""
+    name, replicas = scanner.resource.name, scanner.resource.replicas
+    known = {
+        share: device.healthy
+        for device in snapshot.devices.values()
+        for share in share_ids(device.id, replicas)
+    }
+    if request.isdecimal():  # always a number; write "3," for the device 3
+        healthy = [share for share in known if known[share]]
+        if len(request) > _DIGITS_MAX or int(request) > len(healthy):
+            wish = request if len(request) <= _DIGITS_MAX else f"{request[:_DIGITS_MAX]}…"
+            raise AllocationError(f"{name}: {wish} requested, {len(healthy)} available")
+        count = int(request)
+        return scanner.preferred(snapshot, healthy, (), count) or tuple(healthy[:count])
+    ids = {part for part in request.split(",") if part}
+    for device_id in ids - known.keys():
+        raise AllocationError(f"{name}: no device {device_id}")
+    return tuple(names.natural(ids))
+
+
+# ── why a source finds what it finds: what was looked at, taken and left ──
+
+
+def explain(
+    resource: Resource, readings: Readings, snapshot: Snapshot, files: HostFiles
+) -> Iterator[dict[str, Any]]:
+    """Say of each source what it has looked at, in the shape of ``plan --explain``. Blocks."""
+    offered = {
+        node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
+    }
+    skipped = {one.candidate: one.reason for one in snapshot.skipped}
+    for index, source in enumerate(resource.sources):
+        selection = select(resource.model_copy(update={"sources": (source,)}), readings)
+        by_label: dict[str, list[Node]] = {}
+        for node in selection.nodes:
+            label = node.hardware.label if node.hardware else node.path or node.name
+            by_label.setdefault(label, []).append(node)
+        found = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
+        for one, nodes in zip(found, by_label.values(), strict=True):
+            if one["taken"]:
+                one["reasons"] += _groups(nodes, files, cdi=resource.inject != "cdi")
+        found.sort(key=lambda one: not one["taken"])
+        found += [_left(one.candidate, [one.reason]) for one in selection.skipped]
+        failures = (*selection.failed.values(), *selection.notes)
+        missed = () if failures else finder(source.kind, resource).missed(readings)
+        left = [_left(one.name, wording.reasons(one)) for one in wording.in_order(missed)]
+        yield {
+            "source": index,
+            "summary": "; ".join((wording.summary(source.kind), *failures)),
+            "other": max(len(left) - _SHOWN_MAX, 0),
+            "candidates": [*found, *left[:_SHOWN_MAX]],
+        }
+
+
+def _left(candidate: str, reasons: Iterable[str]) -> dict[str, Any]:
+    shown = names.printable(candidate)
+    return {"candidate": shown, "taken": False, "reasons": list(reasons), "paths": []}
+
+
+def _judged(
+    label: str, nodes: Sequence[Node], offered: Mapping[str, str | None], skipped: Mapping[str, str]
+) -> dict[str, Any]:
+    paths = [node.shown for node in nodes if node.shown]
+    reason = next((skipped[name] for name in (label, *paths) if name in skipped), None)
+    problems = (
+        reason,
+        nodes[0].hardware.incomplete if nodes[0].hardware else None,
+        *(node.problem for node in nodes),
+        next((offered[node.key] for node in nodes if offered.get(node.key)), None),
+    )
+    taken = any(node.key in offered for node in nodes) and reason is None
+    reasons = dict.fromkeys(filter(None, problems))
+    return {**_left(label, reasons), "taken": taken, "paths": paths}
+
+
+def _groups(nodes: Sequence[Node], files: HostFiles, *, cdi: bool) -> list[str]:
+    """Say which groups a container needs that is not root."""
+    groups: dict[str, None] = {}
+    for node in nodes:
+        if node.state and node.state.number and node.state.mode & 0o066 == 0o060:
+            with contextlib.suppress(OSError):
+                group = os.lstat(files.to_local(node.state.realpath)).st_gid
+                groups |= {str(group): None} if group else {}
+    needs = f"a container that is not root needs supplementalGroups: [{', '.join(groups)}]"
+    return [f"{needs}{', or inject: cdi' if cdi else ''}"] if groups else []
+
+
+def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
+    """Say what is found that is surely not meant."""
+    unnamed = {
+        index
+        for index, source in enumerate(resource.sources)
+        if source.usb is not None and "node" not in source.usb.model_fields_set
+    }
+    nodes = [node for device in snapshot.devices.values() for node in device.nodes]
+    for node in nodes:
+        if node.source not in unnamed or node.hardware is None:
+            continue
+        ports = names.natural(one for one in node.hardware.claims if one.startswith("/dev/tty"))
+        if ports:
+            yield (
+                f"usb {node.variables['usb.device']} has tty nodes, but the USB node is handed "
+                f"out: node: tty gives {', '.join(ports)}"
+            )

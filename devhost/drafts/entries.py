@@ -1,0 +1,180 @@
+"""Entries of a configuration for devices of a host, as `devices -o yaml` and `init` write them.
+
+An entry has the options that tell its device from the others of the host, also after a replug and
+when the kernel counts in another order.
+"""
+
+import collections
+import fnmatch
+import glob
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from devhost.discovery.hardware import KernelNode, SysfsDevice, devices_above, member_differs
+from devhost.discovery.machine import Described, Machine, class_name
+from devhost.drafts.draft import DraftEntry
+from devhost.hostfs.sysfs import PLACES
+from devhost.model.hardware import USB_NODE, ParentSelector, Sysfs
+
+DOMAIN: Final = "example.com"
+_SERIAL_MIN: Final = 4
+_COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
+_COUNTER: Final = re.compile("[0-9]+")
+_ONE_OF_EQUALS: Final = ("serial", "port", "address")
+
+_Options = dict[str, Any]
+
+
+def entries(machine: Machine, found: Iterable[Described], domain: str = DOMAIN) -> list[DraftEntry]:
+    """Return resources that offer exactly these devices, under a name each. Blocks.
+
+    Devices that differ in their serial number or place alone are one resource.
+    """
+    equal: dict[str, DraftEntry] = {}
+    for one in found:
+        resource = _resource(machine, one)
+        (source,) = resource["sources"]
+        options = next(iter(source.values())) if isinstance(source, dict) else source
+        if isinstance(options, dict):
+            options = {key: options[key] for key in options if key not in _ONE_OF_EQUALS}
+        kind = repr({**resource, "sources": options})
+        comments: tuple[str, ...] = (one.title,)
+        if kind in equal:
+            before = equal[kind]
+            resource = {**resource, "sources": [*before.resource["sources"], source]}
+            comments = (*before.comments, *comments)
+        equal[kind] = DraftEntry(resource, comments)
+    seen: collections.Counter[str] = collections.Counter()
+    named = []
+    for entry in equal.values():
+        seen[name := f"{domain}/{entry.resource['name']}"] += 1
+        name = f"{name}-{seen[name]}" if seen[name] > 1 else name
+        named.append(replace(entry, resource={**entry.resource, "name": name}))
+    return named
+
+
+def _resource(machine: Machine, found: Described) -> _Options:
+    """Return a resource that offers exactly this device."""
+    owner, node = found.owner, found.node
+    more: _Options = {}
+    source: Any
+    if owner is not None and owner.prefix == "usb.":
+        name = owner.facts["product"] or owner.facts["device"]
+        options = _usb_options(machine, owner) | _usb_node(machine, found)
+        more = {"id": "${usb.serial}"} if "serial" in options else {}
+        source = {"usb": options}
+    elif owner is not None and (choice := _pci_node(found)) is not None:
+        name = class_name(owner.facts["class"])
+        source = {"pci": {**_pci_options(machine, owner), "node": choice}}
+    elif node is not None:
+        name, source = node.name, f"/dev/{node.file}"
+        if node.subsystem:  # else sysfs does not know it
+            more = {"id": "${place}"} if "place" in found.variables else {}
+            source = {"sysfs": _sysfs_options(machine, node)}
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
+    return {"name": slug, "sources": [source], **more}
+
+
+def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
+    number, serial = owner.facts["device"], owner.facts["serial"]
+    options = {"device": number, **({"class": "hub"} if owner.is_between else {})}
+    twins = [one for one in machine.usb_devices() if one.facts["device"] == number]
+    good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
+    if good and sum(one.facts["serial"] == serial for one in twins) == 1:
+        options["serial"] = glob.escape(serial)
+    elif len(twins) > 1 and owner.place:
+        options["port"] = glob.escape(owner.place)
+    return options
+
+
+def _usb_node(machine: Machine, found: Described) -> _Options:
+    """Return which node of a USB device is meant."""
+    node = found.node
+    if node is None or node.subsystem == USB_NODE:
+        return {"node": _subsystems(found.nodes)} if found.nodes else {}
+    options: _Options = {}
+    alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+    if len(alike) > 1 and "usb.interface" in found.variables:
+        options["interface"] = int(found.variables["usb.interface"])
+        at = machine.sysfs.interface(node.syspath)
+        alike = [one for one in alike if machine.sysfs.interface(one.syspath) == at]
+    choice: Any = node.subsystem
+    if len(alike) > 1:
+        name = _name_glob(node.name, [one.name for one in alike])
+        choice = f"{node.subsystem}/{name}"
+        index = machine.sysfs.text(f"{node.syspath}/index")
+        if index and name == node.name:
+            choice = {"subsystem": node.subsystem, "attr": {"index": index}}
+    return {**options, "node": choice}
+
+
+def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
+    number = owner.facts["device"]
+    options = {"device": number, **({"class": "bridge"} if owner.is_between else {})}
+    if sum(one.facts["device"] == number for one in machine.pci_functions()) > 1:
+        options["address"] = owner.name
+    return options
+
+
+def _pci_node(found: Described) -> str | list[str] | None:
+    """Return which node of a PCI function is meant; ``None`` where only its place tells it."""
+    if (node := found.node) is None:
+        return _subsystems(found.nodes) if found.nodes else "none"
+    alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+    if len(alike) <= 1:  # none: the head of a disk with several paths is below no function
+        return node.subsystem
+    name = _name_glob(node.name, [one.name for one in alike])
+    counted = name == node.name and _COUNTER.search(name)
+    return None if counted else f"{node.subsystem}/{name}"
+
+
+def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
+    """Return the fewest options that match one device of a subsystem, by what is above it.
+
+    Its own name is the last resort: it is often counted.
+    """
+    reading = machine.subsystem(node.subsystem)
+    if len(reading.members) == 1:
+        return node.subsystem
+    above: list[str] = []  # the nearest whose name says where it is, and what is below it
+    tried: list[list[str]] = []
+    for path in devices_above(node.syspath, reading.sysfs):
+        name = glob.escape(posixpath.basename(path))
+        if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
+            tried = [[name], *([_COUNTER.sub("*", one, count=1), name] for one in above)]
+            break
+        above.append(name)
+    for parents in tried:
+        selector = Sysfs(
+            subsystem=node.subsystem, parent=tuple(ParentSelector(name=(one,)) for one in parents)
+        )
+        if [
+            path
+            for path in reading.members.values()
+            if not member_differs(path, selector, reading.sysfs)
+        ] == [node.syspath]:
+            some = [{"name": one} for one in parents]
+            return {"subsystem": node.subsystem, "parent": some if len(some) > 1 else some[0]}
+    return {"subsystem": node.subsystem, "name": _name_glob(node.name, reading.members)}
+
+
+def _subsystems(nodes: Sequence[KernelNode]) -> str | list[str]:
+    """Return what a source names to have all nodes of a device, without what is a second way."""
+    found = list(dict.fromkeys(one.subsystem for one in nodes))
+    if "vfio" in found:
+        return "vfio"
+    plain = [one for one in found if one not in ("input", "usbmisc")] or found
+    return plain[0] if len(plain) == 1 else plain
+
+
+def _name_glob(name: str, names: Iterable[str]) -> str:
+    """Return a glob that matches only one of some names, if possible without what is counted."""
+    literal = glob.escape(name)
+    for count in (0, 1):  # all numbers in it, or the first
+        shorter = _COUNTER.sub("*", literal, count=count)
+        if [one for one in names if fnmatch.fnmatchcase(one, shorter)] == [name]:
+            return shorter
+    return literal

@@ -1,0 +1,85 @@
+"""What the node asks of a backend, which publishes devices to kubelet.
+
+It publishes what a scan has found, and says what it may still hand out of a resource, whether a
+resource is drained, which pods hold devices, and how a resource is doing. It asks the node for
+three things in turn: to allocate, to prefer and to prepare devices (`devhost.host.answers`).
+`devhost.kubelet` is the backend for device plugins; nothing else of it is known in the node, except
+where the process is put together (`devhost.host.host`).
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.model.state import HeldBy, Published
+
+
+class Backend(Protocol):
+    """The backend of a process."""
+
+    restarts: int
+    """How often kubelet was another one than before."""
+
+    def served_elsewhere(self, resource: str) -> bool:
+        """Whether another instance of devhost serves a resource."""
+        ...
+
+
+class Pods(Protocol):
+    """Tells which pods hold devices."""
+
+    async def kubelet(self) -> object:
+        """Return what is equal for as long as the same kubelet answers."""
+        ...
+
+    async def holders(self) -> Mapping[str, HeldBy]:
+        """Return, by resource, each held ID with its pods; raise `KubeletError`."""
+        ...
+
+
+class MayHandOut(Protocol):
+    """The IDs that pods may still get of a resource: what is offered, and what leaves."""
+
+    def __contains__(self, advertised_id: object, /) -> bool: ...
+
+    @property
+    def leaving(self) -> AbstractSet[str]:
+        """Those that are on their way out."""
+        ...
+
+    def may_leave(self, advertised_id: str, now: float) -> bool:
+        """Whether kubelet knows an ID as unhealthy, so that no pod gets it."""
+        ...
+
+
+class Publication(Protocol):
+    """One resource at a backend."""
+
+    @property
+    def device_list(self) -> MayHandOut:
+        """What it may hand out."""
+        ...
+
+    def may_hand_out(self) -> AbstractSet[str]:
+        """Return the devices of these IDs."""
+        ...
+
+    def publish(self, resource: Resource, snapshot: Snapshot) -> bool:
+        """Offer the devices of a snapshot; return whether some have left immediately."""
+        ...
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is offered any more, and kubelet knows."""
+        ...
+
+    @property
+    def state(self) -> Published:
+        """How it is doing."""
+        ...
+
+    async def run(self) -> None:
+        """Serve it until cancelled."""
+        ...

@@ -1,0 +1,294 @@
+"""The configuration file of a running host: read again when it may have changed.
+
+A ConfigMap's ``..data`` swap, an editor's rename, a plain write, a retargeted symlink and SIGHUP
+all lead to one function, which compares the content. An invalid configuration changes nothing.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from devhost.allocation.policy import Policy
+from devhost.errors import Problem
+from devhost.host.state_files import LastGood, StateWriter
+from devhost.loading.loader import Loaded, load_bytes, read, refuse, unusable
+from devhost.model.config import Config
+from devhost.model.immutable import immutable
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
+
+T = TypeVar("T")
+
+POLL_S: Final = 30.0  # in case an event is missed, as for sources
+RETRY_S: Final = 0.5  # while the file cannot be read; doubled up to
+RETRY_MAX_S: Final = 5.0
+_SETTLE_S: Final = 0.05  # a writer may be in the middle of it
+_SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
+_SETTLES_MAX: Final = 20
+_HASH_LENGTH: Final = 16
+_LINKS_MAX: Final = 40  # the kernel's limit
+_READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
+_LOG: Final = logging.getLogger(__name__)
+
+Apply = Callable[[Config], object]
+Content = tuple[bytes | None, str]  # ``None`` with the reason why it cannot be read
+
+
+@immutable
+class ConfigStatus:
+    """Which configuration is in force, and what is wrong with a newer one."""
+
+    file: str  # where it came from: the configuration file, or the last good copy of it
+    applied: datetime
+    problems: tuple[Problem, ...] = ()  # why the present content of the file was not applied
+    unreadable: str | None = None  # why the file cannot be read now; also one of the problems
+    reloads: int = 0  # how often a new configuration was applied
+    failures: int = 0  # how often one was rejected or could not be read
+    hash: str = ""  # the beginning of the SHA-256 of the content in force
+
+
+class ConfigSource:
+    """Reads a configuration file, at the start and whenever it changes while the host runs."""
+
+    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+        self.file, self._policy, self._last_good = file, policy, last_good
+        self._due, self._asked = asyncio.Event(), False
+        self._seen: Content = None, ""  # what was checked last
+        self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
+        """By resource, the key and the reason why a valid configuration is not applied."""
+        self._calls = BlockingCalls("config", serial=True)
+        self._good: bytes | None = None  # to be saved
+        self._writer: StateWriter | None = None
+        if last_good is not None:
+            what = "the last good configuration"
+            self._writer = StateWriter(what, last_good.path, self._write)
+        self.status = ConfigStatus(file, datetime.now(UTC))
+
+    @property
+    def unsaved(self) -> str | None:
+        """Why the last good copy could not be written."""
+        return self._writer.problem if self._writer else None
+
+    def first(self) -> tuple[Loaded, Loaded | None]:
+        """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
+        try:  # at standard input without a limit: a person may be typing it
+            raw, reason = self._read() if self.file == "-" else in_time(self._read, PATIENCE_S)
+        except OSError as error:  # late, or no thread
+            raw, reason = None, f"cannot be read: {error.strerror}"
+        loaded = self._load(raw, reason, self.file)
+        self._seen = raw, reason
+        if raw is not None and loaded.config is not None:
+            self.status = replace(self.status, hash=_hash(raw))
+            self._good = raw
+            return loaded, None
+        self._failed(loaded, reason)
+        if self._last_good is None:
+            return loaded, None
+        file = str(self._last_good.path)
+        try:
+            copy = in_time(self._last_good.read, PATIENCE_S)
+        except OSError as error:  # a TimeoutError, too
+            return loaded, unusable(file, f"cannot be read: {error.strerror}")
+        if copy is None:
+            return loaded, None
+        self.status = replace(self.status, file=file, hash=_hash(copy))
+        return loaded, self._load(copy, "", file)
+
+    def reload_soon(self) -> None:
+        """The file may have changed."""
+        self._due.set()
+
+    def reload_asked(self) -> None:
+        """Somebody wants it read again, and to see in the log that it was."""
+        self._asked = True
+        self._due.set()
+
+    async def run(self, watcher: Watcher, apply: Apply) -> None:
+        """Apply each new valid content, and save it, until cancelled."""
+        try:
+            self._save()
+            await self._follow(watcher, apply)
+        finally:
+            if self._writer is not None:
+                await self._writer.close()
+
+    async def _follow(self, watcher: Watcher, apply: Apply) -> None:
+        retry, subscription = RETRY_S, watcher.subscribe(self.reload_soon)
+        while True:
+            well = self.file == "-"  # standard input cannot be read twice
+            try:
+                if not well:
+                    watched = await self._watch(subscription)
+                    # Read each time after it is watched, so no change is missed in between.
+                    before, asked, self._asked = self._seen, self._asked, False
+                    await self._reload(apply)
+                    if asked and self._seen is before:
+                        still = ", still invalid" if self.status.problems else ""
+                        extra = {"fields": {"file": self.file}}
+                        _LOG.info("configuration file unchanged%s", still, extra=extra)
+                    well = watched and self._seen[0] is not None
+            except Exception:  # noqa: BLE001 (logged; the host goes on)
+                _LOG.exception("reading the configuration failed")
+            pause = POLL_S if well else min(retry, POLL_S)
+            retry = RETRY_S if well else min(retry * 2, RETRY_MAX_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
+                if self.file == "-":
+                    _LOG.warning(_READ_ONCE)
+            self._due.clear()
+
+    async def _watch(self, subscription: Subscription) -> bool:
+        """Watch the directories where the file may be replaced, if they can be determined."""
+        with contextlib.suppress(OSError):
+            targets = await self._call(lambda: _watch_targets(self.file))
+            async with asyncio.timeout(PATIENCE_S):
+                await subscription.watch(targets)
+            return not subscription.degraded
+        return False
+
+    async def _reload(self, apply: Apply) -> None:
+        found = await self._content()
+        if found == self._seen:
+            return
+        found = await self._settled(found)
+        if found == self._seen:
+            return
+        fields = {"fields": {"file": self.file}}
+        if _hash(found[0]) == self.status.hash:
+            self._seen = found
+            self._well()
+            _LOG.info("configuration file valid again, the same as in force", extra=fields)
+            return
+        loaded = await self._loaded(found)
+        raw, reason = self._seen = found
+        log_problems(loaded.problems)
+        if raw is None or loaded.config is None:
+            self._failed(loaded, reason)
+            what = "cannot be read" if raw is None else "invalid"
+            applied = self.status.applied.isoformat(timespec="seconds")
+            text = "configuration file %s; still serving the version of %s"
+            _LOG.error(text, what, applied, extra=fields)
+            return
+        now, reloads = datetime.now(UTC), self.status.reloads + 1
+        self._well(applied=now, reloads=reloads, hash=_hash(raw))
+        _LOG.info("configuration in force", extra=fields)
+        apply(loaded.config)
+        self._good = raw
+        self._save()
+
+    def _well(self, **changes: Any) -> None:
+        """Note that what the file has is in force."""
+        well = replace(self.status, file=self.file, problems=(), unreadable=None)
+        self.status = replace(well, **changes)
+
+    async def _loaded(self, found: Content) -> Loaded:
+        raw, reason = found
+        if raw is None:
+            return unusable(self.file, reason)
+        loaded = await in_thread("load config", lambda: self._load(raw, "", self.file))
+        if loaded.config is None or not (reasons := self.refused(loaded.config)):
+            return loaded
+        return await in_thread("load config", lambda: refuse(loaded, raw, self.file, reasons))
+
+    async def _settled(self, found: Content) -> Content:
+        """Read the file until two reads agree: a writer may be in the middle of it."""
+        for _ in range(_SETTLES_MAX):
+            before = found
+            await asyncio.sleep(_SETTLE_GONE_S if found[0] is None else _SETTLE_S)
+            found = await self._content()
+            if found == before:
+                break
+        return found
+
+    async def _content(self) -> Content:
+        try:
+            return await self._call(self._read)
+        except OSError as error:
+            return None, f"cannot be read: {error.strerror}"
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await self._calls.run(work, patience=PATIENCE_S, on_late=self.reload_soon)
+
+    def _read(self) -> Content:
+        try:
+            if _may_wait(self.file):
+                return None, "is not a regular file; use - for standard input"
+            return read(self.file), ""
+        except OSError as error:
+            return None, f"cannot be read: {error.strerror or error}"
+
+    def _load(self, raw: bytes | None, reason: str, file: str) -> Loaded:
+        """Load a content. Blocks."""
+        if raw is None:
+            return unusable(file, reason)
+        try:
+            return load_bytes(raw, file, self._policy)
+        except Exception as error:  # noqa: BLE001 (logged; what is in force stays)
+            _LOG.exception("loading failed")
+            return unusable(file, f"cannot be loaded because of a bug: {error!r}")
+
+    def _failed(self, loaded: Loaded, unreadable: str) -> None:
+        self.status = replace(
+            self.status,
+            problems=loaded.problems,
+            unreadable=unreadable or None,
+            failures=self.status.failures + 1,
+        )
+
+    def _save(self) -> None:
+        if self._writer is not None and self._good is not None:
+            self._writer.changed()
+
+    async def _write(self) -> None:
+        if (last_good := self._last_good) and (raw := self._good) is not None:
+            await in_thread("save config", lambda: last_good.write(raw))
+
+
+def log_problems(problems: Iterable[Problem]) -> None:
+    """Log each problem in a line of its own, as `validate` prints it, with its position."""
+    for problem in problems:
+        level = logging.ERROR if problem.severity == "error" else logging.WARNING
+        place = {
+            key: getattr(problem, key) for key in ("file", "line", "column", "path", "resource")
+        }
+        fields = {"resource": problem.resource} if problem.resource else {}
+        _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
+
+
+def _hash(raw: bytes | None) -> str:
+    return hashlib.sha256(raw or b"").hexdigest()[:_HASH_LENGTH]
+
+
+def _may_wait(file: str) -> bool:
+    """Whether opening a file may never return: a pipe waits for a writer, a terminal for a user."""
+    if file in ("", "-") or "\0" in file:
+        return False
+    mode = os.stat(file).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _watch_targets(file: str) -> frozenset[WatchTarget]:
+    """Return the directories in which the file, or a symlink on the way to it, may be replaced."""
+    place, rest = Path("/"), list(reversed(Path(file).absolute().parts))
+    found, links = set(), 0
+    while rest:
+        part = rest.pop()
+        path = place / part  # a target that begins with / leads to the top
+        if part == "..":
+            place = place.parent
+        elif links < _LINKS_MAX and os.path.islink(path):
+            links += 1
+            found.add(place)
+            rest += reversed(path.readlink().parts)
+        else:
+            place = path
+    return frozenset(WatchTarget(str(path), writes=True) for path in found | {place.parent})

@@ -1,0 +1,279 @@
+"""One resource's life: it is scanned, published and served; it changes, drains and ends."""
+
+import asyncio
+import functools
+import logging
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Final
+
+from devhost.discovery.scan import Scanner, carried_over
+from devhost.host.answers import Answers
+from devhost.host.cdi import CdiInjection
+from devhost.host.changes import log_changes
+from devhost.host.health import HealthMonitor
+from devhost.host.preparation import Preparation
+from devhost.host.shared import CodeResource, Shared
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.model.state import State, Status
+
+_STEP_S: Final = 0.2  # while IDs are leaving
+_FIRST_ROUND_S: Final = 1.0
+_REMOVED: Final = "its resource was removed from the configuration"
+_DRAINING: Final = "removed from the configuration"
+_REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
+_LOG: Final = logging.getLogger(__name__)
+
+
+class ServedResource:
+    """Serves one resource: ``known`` is what was found, ``snapshot`` what is advertised of it.
+
+    While it is `draining` it was removed, and goes on until nobody can get a device of it.
+    """
+
+    def __init__(self, scanner: Scanner, shared: Shared, code: CodeResource | None = None) -> None:
+        self.name, self.scanner = scanner.resource.name, scanner
+        self._shared, self._code = shared, code
+        self.known = self.snapshot = Snapshot()
+        self.draining = False
+        self._last_held: AbstractSet[str] = frozenset()
+        self._up_to_date, self._changed = asyncio.Event(), asyncio.Event()
+        self.scan = shared.scanning.add(self)
+        self.trigger_scan, self.rescan = self.scan.request, self.scan.rescan
+        self.health = HealthMonitor(self.name, self.trigger_scan)
+        self._injection = CdiInjection(shared.cdi_files, self.trigger_scan)
+        self._preparation = Preparation(
+            self.name,
+            node_name=scanner.node_name,
+            files=scanner.files,
+            policy=scanner.policy,
+            records=shared.owners.records,
+        )
+        self._answers = Answers(scanner, self._up_to_date, self._preparation, shared, code)
+        self.resource_status = ResourceStatus(self.name)
+        self.published = shared.publish(
+            self._answers,
+            self._tell,
+            held=functools.partial(shared.holders.held, self.name),
+            refresh=shared.holders.refresh,
+            left=self._publish_again,
+            alone=code is None and self.name not in scanner.policy.allow_resources,
+        )
+        shared.owners.serve(self.name, self.published.device_list, self.trigger_scan)
+        if code is not None:
+            code.started(self.trigger_scan)
+
+    @property
+    def resource(self) -> Resource:
+        """The declaration, as the configuration has it."""
+        return self.scanner.resource
+
+    @property
+    def status(self) -> Status:
+        """Its state, why, and since when."""
+        return self.resource_status.shown
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has it."""
+        state = self.status.state
+        return state is State.REGISTERED or (
+            state is State.DRAINING and self.published.state.streams > 0
+        )
+
+    # ── what may be asked of it ──
+
+    def change(self, scanner: Scanner) -> None:
+        """Go on by another declaration of the resource, with the same socket and stream."""
+        found = carried_over(self.known, self.resource, scanner.resource)
+        self.known, self.scanner, self.draining = found, scanner, False
+        # The log says it again if the new declaration finds nothing either.
+        self.snapshot = replace(self.snapshot, why_none=tuple)
+        self._up_to_date.clear()
+        self.scan.declare()
+        self.resource_status.restore()
+
+    def drain(self) -> None:
+        """Let all devices leave the kubelet's list, then end."""
+        self.draining = True
+        self._shared.counts.forget(self.name)
+        self.scan.release()
+        self._injection.close()
+        self._publish_again()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Scan and serve until cancelled, or until drained."""
+        self.resource_status.set(State.DISCOVERING)
+        if not self.draining:
+            self.scan.declare()
+        self._shared.holders.subscribe(self._held_changed)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._changed.wait()
+                if self.resource.health is not None:
+                    await self.health.first_round(_FIRST_ROUND_S)
+                    self._publish_again()
+                serving = tasks.create_task(self.published.run(), name=f"serve {self.name}")
+                while not (self.draining and self.published.drained):
+                    self._changed.clear()
+                    if not self.draining:
+                        await self._changed.wait()
+                    else:
+                        await asyncio.sleep(_STEP_S)
+                serving.cancel()
+        finally:
+            self.scan.release()
+            self._shared.holders.unsubscribe(self._held_changed)
+            self.health.close()
+            self._injection.close()
+            self.resource_status.set(State.STOPPED)
+
+    def failed(self, error: Exception) -> None:
+        """Say that a mistake of ours has ended a scan, or the serving; that is tried again soon."""
+        self.resource_status.override(State.BACKING_OFF, f"failed: {error!r}")
+
+    async def clean_up(self) -> None:
+        """Remove the files of a resource that has ended, while it keeps its name."""
+        await self._preparation.ended()
+        await self._injection.remove(self.name)
+
+    def close(self) -> None:
+        """Give up what a resource that has ended shares with others."""
+        self.scan.close()
+        self._shared.owners.end(self.name)
+
+    def _tell(self, state: State, reason: str | None = None) -> None:
+        self.resource_status.set(state, reason)
+        if state in (State.REGISTERED, State.BACKING_OFF):
+            self._shared.metrics.registration(self.name, ok=state is State.REGISTERED)
+        if self._code is not None and state is State.REGISTERED:
+            self._code.registered()
+        if state is State.SERVING and reason is None:
+            # Another instance may have served it until now.
+            self._shared.owners.records.reload()
+            if self.resource.inject == "cdi":
+                self.trigger_scan()
+
+    # ── what is found, and published ──
+
+    async def found(self, snapshot: Snapshot) -> None:
+        """Publish what a scan has found, after all that has to be so before."""
+        self.health.watch(self.scanner, snapshot)
+        if self.resource.inject != "cdi" or not self._shared.backend.served_elsewhere(self.name):
+            await self._injection.write(self.scanner, snapshot)  # another one has written its own
+        if not self._up_to_date.is_set():
+            await self._preparation.declared(self.resource)
+        self.resource_status.restore()
+        self._publish(self.scanner, snapshot)
+        self._up_to_date.set()
+        self._changed.set()
+
+    def _publish_again(self) -> None:
+        """Publish what is known, by the declaration by which it was found."""
+        self._publish(self._answers.advertised[0], self.known)
+
+    def _publish(self, scanner: Scanner, found: Snapshot) -> None:
+        resource, published = scanner.resource, self.published
+        if self.draining:
+            found = withdrawn(found, _REMOVED, asyncio.get_running_loop().time())
+        found = without_left(found, published.may_hand_out())
+        # Of each device, whether it can be offered.
+        snapshot = self._shared.owners.judged(resource, found)
+        snapshot = self._injection.judged(self.health.with_health(snapshot))
+        self._answers.advertised = scanner, snapshot
+        if published.publish(resource, snapshot):
+            self._publish(scanner, found)  # devices may have waited for IDs that have left
+            return
+        listed = published.may_hand_out()
+        self.known, former = without_left(found, listed), self.snapshot
+        self.snapshot = without_left(snapshot, listed)
+        # After the list, which is sent first.
+        asyncio.get_running_loop().call_soon(log_changes, self.name, former, self.snapshot)
+        self._shared.owners.published(resource, self.snapshot)
+        if not self.draining:
+            self._shared.counts.changed(self.name, lambda: (resource, self.known))
+        else:
+            holders = self._shared.holders.of(self.name)
+            pods = {pod for pods in holders.values() for pod in pods}
+            held = f"; held by {', '.join(sorted(pods))}" if pods else ""
+            self.resource_status.override(State.DRAINING, _DRAINING + held)
+
+    def _held_changed(self) -> None:
+        held, self._last_held = self._last_held, self._shared.holders.held(self.name)
+        if self.draining:
+            self._publish_again()
+        elif held != self._last_held or self._shared.owners.withheld(self.name):
+            self.trigger_scan()
+
+
+class ResourceStatus:
+    """The state of a resource, by its registration unless it is overridden; logs its changes."""
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._logged: Counter[tuple[State, str | None]] = Counter()
+        self._overridden: Status | None = None
+        self.shown = Status()
+        self.registered_once = False
+
+    def set(self, state: State, reason: str | None = None) -> None:
+        """Set the state; while it is overridden, it is shown later."""
+        self.registered_once = self.registered_once or state is State.REGISTERED
+        if self._overridden is not None:
+            self._overridden = Status(state, reason)
+        else:
+            self._show(state, reason)
+
+    def override(self, state: State, reason: str) -> None:
+        """Show this state, whatever is set, until `restore`."""
+        self._overridden = self._overridden or self.shown
+        self._show(state, reason)
+
+    def restore(self) -> None:
+        """Show the state again that was set last."""
+        overridden, self._overridden = self._overridden, None
+        if overridden is not None:
+            self._show(overridden.state, overridden.reason)
+
+    def _show(self, state: State, reason: str | None) -> None:
+        if (state, reason) == (self.shown.state, self.shown.reason):
+            return
+        self.shown = Status(state, reason)
+        if state is State.REGISTERED:
+            self._logged.clear()
+        self._logged[state, reason] += 1
+        level = logging.WARNING if state is State.BACKING_OFF else logging.INFO
+        transient = state in (State.SERVING, State.STOPPED)
+        if transient or self._logged[state, reason] > _REPEATS_MAX:
+            level = logging.DEBUG
+        fields = {"resource": self._resource, "state": state}
+        if reason:
+            fields["reason"] = reason
+        _LOG.log(level, "state", extra={"fields": fields})
+
+
+# ── pure ──
+
+
+def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
+    """Return a snapshot of which every device has to go."""
+    devices = {
+        device_id: replace(device, reason=reason, missing_since=now, replaced=True)
+        for device_id, device in snapshot.devices.items()
+    }
+    return Snapshot(devices)
+
+
+def without_left(snapshot: Snapshot, listed: AbstractSet[str]) -> Snapshot:
+    """Forget replaced devices that the kubelet's list no longer has."""
+    if not any(device.replaced for device in snapshot.devices.values()):
+        return snapshot
+    kept = {
+        device_id: device
+        for device_id, device in snapshot.devices.items()
+        if not device.replaced or device_id in listed
+    }
+    return replace(snapshot, devices=kept)

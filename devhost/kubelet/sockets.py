@@ -1,0 +1,48 @@
+"""gRPC on Unix sockets: channels, servers, and whether somebody listens."""
+
+import asyncio
+import errno
+import socket
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import grpc
+
+_OPTIONS: Final = (
+    ("grpc.default_authority", "localhost"),  # kubelet's gRPC server refuses a socket's path as one
+    # Otherwise channels to one path share a connection, and the pause after one that failed.
+    ("grpc.use_local_subchannel_pool", 1),
+    # gRPC repeats a call that did not reach the peer, without pause or limit: a peer that says
+    # GOAWAY to each would take gigabytes of memory in seconds.
+    ("grpc.enable_retries", 0),
+)
+
+
+def open_channel(path: str | Path, *, receive_bytes_max: int | None = None) -> grpc.aio.Channel:
+    """Return a channel to a socket, which connects with its first call."""
+    options: list[tuple[str, str | int]] = list(_OPTIONS)
+    if receive_bytes_max is not None:
+        options.append(("grpc.max_receive_message_length", receive_bytes_max))
+    return grpc.aio.insecure_channel(f"unix:{quote(str(path))}", options=options)
+
+
+def connect_error(path: str | Path) -> int:
+    """Return 0 if somebody listens on a socket, else the number of the error of a connection."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+            error = probe.connect_ex(str(path))
+    except OSError as unusable:
+        return unusable.errno or errno.EIO
+    return 0 if error == errno.EAGAIN else error  # EAGAIN: its queue is full
+
+
+async def start(server: grpc.aio.Server) -> None:
+    """Start a server. If that is cancelled, it is stopped, which cannot be done half-way."""
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await starting
+        await server.stop(None)
+        raise

@@ -1,0 +1,172 @@
+"""Blocking calls in threads: nothing that hangs delays the event loop or other calls.
+
+A thread that has ended its call waits for another one, because starting one takes longer than most
+calls. All are daemon threads: none delays the exit of the process.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import math
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+IDLE_MAX: Final = 4
+ABANDONED_MAX: Final = 8  # each is a thread
+PATIENCE_S: Final = 10.0  # for a filesystem to answer
+
+
+def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Run ``work`` in a thread; return a future of its result, or raise `OSError`."""
+    return asyncio.wrap_future(_begun(name, work))
+
+
+def in_time(work: Callable[[], T], seconds: float) -> T:
+    """Return the result of ``work`` in a thread; for code without an event loop.
+
+    Raises:
+        TimeoutError: It has not returned within so many seconds; the thread goes on.
+        Exception: Whatever ``work`` raises.
+    """
+    future = _begun("start", work)
+    done, _ = concurrent.futures.wait([future], seconds)
+    if not done:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
+    return future.result()
+
+
+def _begun(name: str, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        threading.current_thread().name = name
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 (handed to the caller)
+                future.set_exception(error)
+
+    _POOL.submit(run)
+    return future
+
+
+class NoAnswerError(TimeoutError):
+    """A blocking call has not returned in time, or too many earlier ones have not returned."""
+
+    def __init__(self, reason: str, path: Path | None = None) -> None:
+        super().__init__(errno.ETIMEDOUT, reason, *([] if path is None else [str(path)]))
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.filename, self.strerror)))
+
+
+class BlockingCalls:
+    """Blocking calls to one thing that may hang, such as a filesystem; bounded in time and number.
+
+    A call that does not return in time is abandoned: its thread stays until it returns. While as
+    many calls are abandoned as may be, further ones are not begun. With `serial` there is one call
+    at a time, and none before an abandoned one has returned: a late write must not undo a later
+    one. The path is for the text of errors.
+    """
+
+    def __init__(self, name: str, path: Path | None = None, *, serial: bool = False) -> None:
+        self._name, self._path = name, path
+        self._abandoned: list[asyncio.Future[Any]] = []
+        self._abandoned_max = 1 if serial else ABANDONED_MAX
+        self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
+
+    @property
+    def hanging(self) -> bool:
+        """Whether as many calls are abandoned as may be."""
+        return len(self._abandoned) >= self._abandoned_max
+
+    async def run(
+        self,
+        work: Callable[[], T],
+        *,
+        patience: float = math.inf,
+        on_late: Callable[[], object] | None = None,
+    ) -> T:
+        """Return the result of ``work``, which runs in a thread.
+
+        `patience` is for the call and for those that it has to wait for; `on_late` is called on the
+        event loop when the call returns after it was abandoned.
+
+        Raises:
+            NoAnswerError: It has not returned in time, or was not begun because too many
+                earlier ones have not returned.
+            Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
+        """
+        limit = asyncio.timeout(None if patience == math.inf else patience)
+        try:
+            async with limit, self._turn:
+                if self.hanging:
+                    reason = f"no answer in {patience:g} s"  # to the earlier ones
+                    if patience == math.inf:
+                        reason = f"{len(self._abandoned)} earlier calls have not returned"
+                    raise NoAnswerError(reason, self._path)
+                call = in_thread(self._name, work)
+                try:
+                    return await asyncio.shield(call)
+                except asyncio.CancelledError:
+                    self.abandon(call, on_late)
+                    raise
+        except TimeoutError:
+            if not limit.expired():  # what the call raised
+                raise
+            raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
+
+    def abandon(
+        self, call: "asyncio.Future[Any]", on_late: Callable[[], object] | None = None
+    ) -> None:
+        """Count a call in a thread, for which nobody waits any more, until it returns."""
+
+        def returned(_: "asyncio.Future[Any]") -> None:
+            self._abandoned.remove(call)
+            if not call.cancelled():
+                call.exception()  # or asyncio logs that nobody has asked for it
+            if on_late is not None:
+                on_late()
+
+        self._abandoned.append(call)
+        call.add_done_callback(returned)
+
+
+class _Pool:
+    """Threads: each call has one that is idle, or a new one."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0  # less those for which a call is queued
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Have a thread make a call; raise `OSError` if none can be started."""
+        with self._lock:
+            reserved = self._idle > 0
+            self._idle -= reserved
+        if not reserved:
+            try:
+                threading.Thread(target=self._run, name="idle", daemon=True).start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, "no thread can be started") from error
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        current = threading.current_thread()
+        while True:
+            self._calls.get()()
+            current.name = "idle"
+            with self._lock:
+                if self._idle >= IDLE_MAX:
+                    return
+                self._idle += 1
+
+
+_POOL: Final = _Pool()

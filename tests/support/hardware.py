@@ -1,0 +1,331 @@
+"""A `HostTree` with hardware: USB devices, PCI functions and class devices, a line each.
+
+Each line is ``SUBSYSTEM NAME …``; what is indented is below it. ``M:m`` is a device number, and
+``key=value`` a file of the device's directory. Text is quoted as in a shell, and ``#`` begins a
+comment::
+
+    pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
+      usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+        usb 1-2 0403:6001 bus=1 dev=5 manufacturer=FTDI product="FT232R USB UART" serial=A1
+          if 1-2:1.0 ffffff ftdi_sio
+            usb-serial ttyUSB0 driver=ftdi_sio port_number=0
+              tty ttyUSB0 188:0
+    link serial/by-id/usb-FTDI_FT232R_USB_UART_A1-if00-port0 ttyUSB0
+
+``pci ADDRESS VENDOR:DEVICE`` also takes ``class=``, ``sub=`` (the subsystem's numbers),
+``driver=``, ``group=`` (its IOMMU group) and ``numa=``; ``usb NAME VENDOR:PRODUCT`` takes
+``bus=``, ``dev=``, ``class=``, ``rev=``, ``version=`` and ``authorized=``; ``if NAME CLASS
+[DRIVER]`` is a USB interface. ``dir NAME`` is a plain directory; ``link A B`` links /dev/A to
+/dev/B, and paths below /sys as they are.
+"""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from devhost import testing
+
+_BUSES: Final = frozenset(
+    {
+        *("acpi", "auxiliary", "dfl", "gpio", "hid", "i2c", "media", "mei", "mmc", "pci"),
+        *("platform", "pnp", "scsi", "serial-base", "spi", "usb", "usb-serial", "virtio"),
+    }
+)
+_NUMBER: Final = re.compile(r"([0-9]+):([0-9]+)")
+_NODE: Final = re.compile(r"^DEVNAME=(.+)$", re.MULTILINE)
+_LINKS: Final = ("sys/bus", "sys/class", "sys/dev", "sys/kernel", "dev")
+_SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
+# Words that are no files of their own.
+_RESERVED: Final = frozenset(
+    {"driver", "group", "class", "sub", "rev", "numa", "bus", "dev", "version", "authorized"}
+)
+
+
+@dataclass
+class _Device:
+    """A line, and what is above it."""
+
+    subsystem: str
+    name: str
+    path: str
+    parent: "_Device | None"
+    words: list[str]
+    options: dict[str, str] = field(default_factory=dict)
+
+    def above(self, subsystem: str) -> "_Device":
+        """Return the nearest device of a subsystem above it."""
+        one = self.parent
+        while one is not None and one.subsystem != subsystem:
+            one = one.parent
+        if one is None:
+            raise ValueError(f"{self.subsystem} {self.name} has no {subsystem} above it")
+        return one
+
+    def option(self, name: str, default: str) -> str:
+        """Return the value of a word."""
+        return self.options.get(name, default)
+
+
+class HostTree(testing.HostTree):
+    """The files of a host, with those of its hardware in sysfs."""
+
+    def hardware(self, text: str) -> None:
+        """Create the hardware that a text describes; devices that are there stay as they are.
+
+        Raises:
+            ValueError: A line is invalid.
+            NotPermittedError: This process may not create device nodes.
+        """
+        for device in _devices(self, text):
+            if not self.at(device.path).is_dir():
+                _create(self, device)
+
+    def unplug(self, name: str) -> None:
+        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these.
+
+        Raises:
+            ValueError: There is no such device.
+        """
+        device = next((self.root / "sys/devices").rglob(name), None)
+        if device is None:
+            raise ValueError(f"no device {name!r} in sysfs")
+        for uevent in device.rglob("uevent"):
+            if found := _NODE.search(uevent.read_text()):
+                (self.root / "dev" / found[1]).unlink(missing_ok=True)
+        shutil.rmtree(device)
+        links = (one for top in _LINKS for one in (self.root / top).rglob("*") if one.is_symlink())
+        for link in [*links]:
+            if not link.exists():
+                link.unlink()
+
+
+def _devices(tree: HostTree, text: str) -> Iterator[_Device]:
+    above: list[tuple[int, _Device]] = []
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        if words[0] == "link":
+            _link(tree, *words[1:])
+            continue
+        if len(words) < 2:
+            raise ValueError(f"{line.strip()!r} should be SUBSYSTEM NAME")
+        indent = len(line) - len(line.lstrip())
+        while above and above[-1][0] >= indent:
+            above.pop()
+        parent = above[-1][1] if above else None
+        subsystem, name, *rest = words
+        options = dict(word.split("=", 1) for word in rest if "=" in word)
+        plain = [word for word in rest if "=" not in word]
+        path = _path(subsystem, name, parent)
+        device = _Device(subsystem, name, path, parent, plain, options)
+        above.append((indent, device))
+        yield device
+
+
+def _path(subsystem: str, name: str, parent: _Device | None) -> str:
+    if parent is None:
+        root = f"/sys/devices/pci{name[:7]}" if subsystem == "pci" else "/sys/devices"
+        return f"{root}/{name}"
+    is_class = subsystem not in (*_BUSES, "dir", "if")
+    below_class = parent.subsystem not in (*_BUSES, "dir", "if") and subsystem != "net"
+    middle = f"/{subsystem}" if is_class and not below_class else ""
+    return f"{parent.path}{middle}/{name}"
+
+
+def _link(tree: HostTree, name: str, target: str) -> None:
+    if not name.startswith("/"):
+        name, target = f"/dev/{name}", f"/dev/{target}"
+    tree.link(name, os.path.relpath(target, os.path.dirname(name)))
+
+
+def _create(tree: HostTree, device: _Device) -> None:
+    tree.directory(device.path)
+    if device.subsystem == "dir":
+        return
+    match device.subsystem:
+        case "pci":
+            uevent = _pci(tree, device)
+        case "usb":
+            uevent = _usb(tree, device)
+        case "if":
+            uevent = _interface(tree, device)
+        case _:
+            uevent = _plain(tree, device)
+    subsystem = "usb" if device.subsystem == "if" else device.subsystem
+    members = f"/sys/bus/{subsystem}/devices"
+    if subsystem not in _BUSES:
+        members = f"/sys/class/{subsystem}"
+    _relative(tree, f"{members}/{device.name}", device.path)
+    owner = members.removesuffix("/devices")
+    _relative(tree, f"{device.path}/subsystem", owner)
+    if driver := uevent.get("DRIVER"):
+        where = f"/sys/bus/{subsystem}/drivers/{driver}"
+        tree.directory(where)
+        _relative(tree, f"{device.path}/driver", where)
+    for key, value in device.options.items():
+        if key == "DEVTYPE":
+            uevent[key] = value
+        elif key not in _RESERVED:
+            tree.file(f"{device.path}/{key}", f"{value}\n")
+    tree.file(f"{device.path}/uevent", "".join(f"{key}={v}\n" for key, v in uevent.items()))
+
+
+def _relative(tree: HostTree, path: str, target: str) -> None:
+    tree.link(path, os.path.relpath(target, os.path.dirname(path)))
+
+
+def _node(tree: HostTree, device: _Device, number: str, name: str) -> dict[str, str]:
+    """Create a device's node, and return what its ``uevent`` says of it."""
+    major, minor = map(int, number.split(":"))
+    kind = "block" if device.subsystem == "block" else "char"
+    create = tree.block if kind == "block" else tree.char
+    create(f"/dev/{name}", major, minor, 0o660)
+    tree.file(f"{device.path}/dev", f"{number}\n")
+    _relative(tree, f"/sys/dev/{kind}/{number}", device.path)
+    return {"MAJOR": str(major), "MINOR": str(minor), "DEVNAME": name}
+
+
+def _pci(tree: HostTree, device: _Device) -> dict[str, str]:
+    vendor, number = device.words[0].split(":")
+    sub_vendor, sub_device = device.option("sub", "0000:0000").split(":")
+    code = device.option("class", "000000")
+    modalias = (
+        f"pci:v0000{vendor.upper()}d0000{number.upper()}"
+        f"sv0000{sub_vendor.upper()}sd0000{sub_device.upper()}"
+        f"bc{code[:2].upper()}sc{code[2:4].upper()}i{code[4:].upper()}"
+    )
+    values = {
+        "vendor": f"0x{vendor}",
+        "device": f"0x{number}",
+        "subsystem_vendor": f"0x{sub_vendor}",
+        "subsystem_device": f"0x{sub_device}",
+        "class": f"0x{code}",
+        "revision": "0x00",
+        "numa_node": device.option("numa", "-1"),
+        "modalias": modalias,
+    }
+    for name, value in values.items():
+        tree.file(f"{device.path}/{name}", f"{value}\n")
+    if group := device.options.get("group"):
+        where = f"/sys/kernel/iommu_groups/{group}"
+        _relative(tree, f"{where}/devices/{device.name}", device.path)
+        _relative(tree, f"{device.path}/iommu_group", where)
+    driver = device.options.get("driver")
+    return {
+        **({"DRIVER": driver} if driver else {}),
+        "PCI_CLASS": f"{int(code, 16):X}",
+        "PCI_ID": f"{vendor}:{number}".upper(),
+        "PCI_SUBSYS_ID": f"{sub_vendor}:{sub_device}".upper(),
+        "PCI_SLOT_NAME": device.name,
+        "MODALIAS": modalias,
+    }
+
+
+def _usb(tree: HostTree, device: _Device) -> dict[str, str]:
+    vendor, product = device.words[0].split(":")
+    bus, number = int(device.options["bus"]), int(device.options["dev"])
+    code, release = device.option("class", "000000"), device.option("rev", "0100")
+    values = {
+        "idVendor": vendor,
+        "idProduct": product,
+        "bcdDevice": release,
+        "busnum": str(bus),
+        "devnum": str(number),
+        "devpath": device.name.partition("-")[2] or "0",
+        "bDeviceClass": code[:2],
+        "bDeviceSubClass": code[2:4],
+        "bDeviceProtocol": code[4:],
+        "version": f" {device.option('version', '2.00')}",
+        "authorized": device.option("authorized", "1"),
+    }
+    for name, value in values.items():
+        tree.file(f"{device.path}/{name}", f"{value}\n")
+    minor = (bus - 1) * 128 + number - 1
+    node = _node(tree, device, f"189:{minor}", f"bus/usb/{bus:03d}/{number:03d}")
+    return {
+        **node,
+        "DEVTYPE": "usb_device",
+        "DRIVER": "usb",
+        "PRODUCT": f"{int(vendor, 16):x}/{int(product, 16):x}/{int(release, 16):x}",
+        "TYPE": _decimal(code),
+        "BUSNUM": f"{bus:03d}",
+        "DEVNUM": f"{number:03d}",
+    }
+
+
+def _interface(tree: HostTree, device: _Device) -> dict[str, str]:
+    code, *driver = device.words
+    above = device.above("usb")
+    vendor, product = above.words[0].split(":")
+    whole, release = above.option("class", "000000"), above.option("rev", "0100")
+    number = int(device.name.rpartition(".")[2])
+    modalias = (
+        f"usb:v{vendor.upper()}p{product.upper()}d{release.upper()}"
+        f"dc{whole[:2].upper()}dsc{whole[2:4].upper()}dp{whole[4:].upper()}"
+        f"ic{code[:2].upper()}isc{code[2:4].upper()}ip{code[4:].upper()}in{number:02X}"
+    )
+    values = {
+        "bInterfaceNumber": f"{number:02x}",
+        "bInterfaceClass": code[:2],
+        "bInterfaceSubClass": code[2:4],
+        "bInterfaceProtocol": code[4:],
+        "bAlternateSetting": " 0",
+        "modalias": modalias,
+    }
+    for name, value in values.items():
+        tree.file(f"{device.path}/{name}", f"{value}\n")
+    return {
+        "DEVTYPE": "usb_interface",
+        **({"DRIVER": driver[0]} if driver else {}),
+        "PRODUCT": f"{int(vendor, 16):x}/{int(product, 16):x}/{int(release, 16):x}",
+        "TYPE": _decimal(whole),
+        "INTERFACE": _decimal(code),
+        "MODALIAS": modalias,
+    }
+
+
+def _plain(tree: HostTree, device: _Device) -> dict[str, str]:
+    driver = device.options.get("driver")
+    uevent: dict[str, str] = {}
+    if device.words:
+        if not _NUMBER.fullmatch(device.words[0]):
+            raise ValueError(f"{device.words[0]!r} should be a device number such as 188:0")
+        uevent = _node(tree, device, device.words[0], _node_name(device))
+    if device.subsystem == "net":
+        others = tree.at("/sys/class/net")
+        count = sum(1 for _ in others.iterdir()) if others.is_dir() else 0
+        uevent |= {"INTERFACE": device.name, "IFINDEX": str(count + 2)}
+    if device.subsystem == "drm":
+        uevent["DEVTYPE"] = "drm_minor"
+    return {**uevent, **({"DRIVER": driver} if driver else {})}
+
+
+def _node_name(device: _Device) -> str:
+    """Return where below /dev the node of a device is."""
+    name = device.name.replace("!", "/")
+    match device.subsystem:
+        case "input":
+            return f"input/{name}"
+        case "sound" if name.startswith(_SOUND):
+            return f"snd/{name}"
+        case "drm":
+            return f"dri/{name}"
+        case "usbmisc" if name.startswith("lp"):
+            return f"usb/{name}"
+        case "vfio":
+            return f"vfio/{name}"
+        case "vfio-dev":
+            return f"vfio/devices/{name}"
+        case "dvb":
+            adapter, _, rest = name.removeprefix("dvb").partition(".")
+            return f"dvb/adapter{adapter}/{rest}"
+    return name
+
+
+def _decimal(code: str) -> str:
+    return "/".join(str(int(code[at : at + 2], 16)) for at in (0, 2, 4))

@@ -1,0 +1,73 @@
+"""Which kubelet.sock it is, and why it cannot be connected to."""
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devhost.kubelet import directory
+from devhost.kubelet.directory import KUBELET_SOCKET, PluginDirectory
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginDirectory:
+    """The current directory, with or without a kubelet.sock."""
+    monkeypatch.chdir(tmp_path)  # a socket's path is at most 107 bytes long
+    return PluginDirectory(Path())
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Listen on a fresh socket, as a kubelet does that starts."""
+    Path(KUBELET_SOCKET).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(KUBELET_SOCKET)
+        one.listen()
+        yield
+
+
+def test_a_socket_whose_mode_or_links_change_is_the_same(plugins: PluginDirectory) -> None:
+    """Backups and relabelling do that."""
+    with listening():
+        identity = plugins.identity()
+        assert identity is not None
+        path = Path(KUBELET_SOCKET)
+        path.chmod(0o600)
+        os.chown(path, os.getuid(), os.getgid())
+        Path("copy").hardlink_to(path)
+        path.rename("moved")
+        assert plugins.identity() is None
+        assert not plugins.replaced(identity)
+        Path("moved").rename(path)
+        assert plugins.identity() == identity
+
+
+def test_the_socket_of_each_kubelet_is_another_one(plugins: PluginDirectory) -> None:
+    """Although filesystems give a number that is free again to the next file."""
+    seen: set[object] = set()
+    for _ in range(5):
+        with listening():
+            identity = plugins.identity()
+            assert identity not in {None, *seen}
+            seen.add(identity)
+        time.sleep(0.02)  # longer than the kernel's clock stands still
+
+
+def test_the_reason_why_there_is_no_kubelet_is_told(
+    plugins: PluginDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator has to know whether it is away or whether it may not be reached."""
+    assert plugins.kubelet_problem() == "no kubelet: kubelet.sock is not there"
+    with listening():
+        assert plugins.kubelet_problem() is None
+    assert plugins.kubelet_problem() == "no kubelet: nobody listens on kubelet.sock"
+    gone = PluginDirectory(Path("gone"))
+    assert gone.kubelet_problem() == "no kubelet: gone is not there"
+    monkeypatch.setattr(directory, "connect_error", lambda _: errno.EACCES)
+    says = "no kubelet: cannot connect to kubelet.sock: Permission denied"
+    assert plugins.kubelet_problem() == says

@@ -1,0 +1,62 @@
+"""How long a registration waits for what kubelet does, by a fake one."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from devhost.errors import KubeletError
+from devhost.kubelet import registration
+from devhost.kubelet.device_list import DeviceList
+from devhost.kubelet.registration import Registration
+from devhost.kubelet.servicer import Servicer
+
+
+class Directory:
+    """A plugin directory whose kubelet accepts everything."""
+
+    def __init__(self) -> None:
+        self.concurrency = asyncio.Semaphore(1)
+        self.registered = 0
+
+    def lock(self, _name: str) -> None:
+        return None
+
+    async def register(self, _name: str, _endpoint: str, **_options: Any) -> None:
+        self.registered += 1
+
+
+class Parts:
+    """What stands for what answers, and for a server of it."""
+
+    name = endpoint = "example.com/a"
+    pre_start_required = False
+
+    def __init__(self) -> None:
+        self.servicer = Servicer(self, DeviceList())  # type: ignore[arg-type]
+
+    def open_stream(self) -> None:
+        self.servicer._streams.add(asyncio.Event())
+        self.servicer.changed.set()
+
+
+def of(directory: Any, ends: int) -> Any:
+    parts: Any = Parts()
+    tried = Registration(parts, parts, directory, lambda _state, _reason: None)
+    tried._ends = ends
+    return tried
+
+
+async def test_a_kubelet_that_opens_its_stream_late_is_given_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Except at the first attempt after a stream has ended, when a bug of 1.36 is likely."""
+    monkeypatch.setattr(registration, "QUICK_STREAM_TIMEOUT_S", 0.0)
+    directory = Directory()
+    for ends in (0, 2):
+        server = Parts()
+        asyncio.get_running_loop().call_later(0.05, server.open_stream)
+        await of(directory, ends)._register(server)
+    with pytest.raises(KubeletError, match="opened no stream"):
+        await of(directory, 1)._register(Parts())
+    assert directory.registered == 3
