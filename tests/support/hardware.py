@@ -16,7 +16,7 @@ comment::
 ``driver=``, ``group=`` (its IOMMU group) and ``numa=``; ``usb NAME VENDOR:PRODUCT`` takes
 ``bus=``, ``dev=``, ``class=``, ``rev=``, ``version=`` and ``authorized=``; ``if NAME CLASS
 [DRIVER]`` is a USB interface. ``dir NAME`` is a plain directory; ``link A B`` links /dev/A to
-/dev/B, and paths below /sys as they are.
+/dev/B, and paths below /sys as they are; ``file PATH [TEXT]`` is a plain file.
 """
 
 import os
@@ -111,6 +111,9 @@ def _devices(tree: HostTree, text: str) -> Iterator[_Device]:
             continue
         if words[0] == "link":
             _link(tree, *words[1:])
+            continue
+        if words[0] == "file":
+            tree.file(words[1], "".join(words[2:]))
             continue
         if len(words) < 2:
             raise ValueError(f"{line.strip()!r} should be SUBSYSTEM NAME")
@@ -315,6 +318,8 @@ def _node_name(device: _Device) -> str:
             return f"snd/{name}"
         case "drm":
             return f"dri/{name}"
+        case "misc" if name == "tun":
+            return "net/tun"
         case "usbmisc" if name.startswith("lp"):
             return f"usb/{name}"
         case "vfio":
