@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 from devhost.model.limits import LOG_LINES_BURST, LOG_LINES_PER_S
 from devhost.model.names import printable
 
-QUEUE_MAX: Final = 1000
+QUEUE_MAX: Final = 4000  # an edit of all of 1,000 resources logs several lines of each
 FLUSH_S: Final = 1.0  # at exit; writing to a pipe that is read takes milliseconds
 _EXEMPT: Final = "devhost.kubelet.call_log"  # who was given what; requests have bounds of their own
 _KEYS_MAX: Final = 10_000

@@ -11,8 +11,6 @@ A = "example.com/a"
 # makes deadlines with it, and reads them by a clock that cannot be moved from here.
 JUMPS = """
 import datetime, signal, time
-import devhost.kubelet.device_list
-devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
 wall, shift, days = time.time, 0, iter([1, -1] * 4 + [0])
 def jump(*_):
     global shift
@@ -30,7 +28,7 @@ signal.signal(signal.SIGUSR1, jump)
 
 async def test_the_clock_jumps(standin: SimulatedKubelet, daemon: Daemon, directory: Path) -> None:
     """A clock that goes a day forward or back ends no stream and keeps no device from leaving."""
-    daemon.prelude = JUMPS
+    daemon.constants, daemon.code = {"kubelet.device_list.LEAVE_AFTER_S": 0.3}, JUMPS
     (directory / "a").mkdir()
     (directory / "a" / "0").touch()
     await daemon.start(directories(directory, "a"))

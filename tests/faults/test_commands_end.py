@@ -104,7 +104,7 @@ def work(directory: Path, daemon: Daemon, standin: SimulatedKubelet) -> Iterator
 
 async def test_sigterm_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> None:
     # As on a busy machine: the thread that waits for the command has no time before the end.
-    daemon.prelude += "from devhost.discovery import command; command._STEP_S = 2.0"
+    daemon.constants = daemon.constants | {"discovery.command._STEP_S": 2.0}
     for _ in range(3):
         await daemon.start(work.config())
         async with work.starting():

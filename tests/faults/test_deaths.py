@@ -11,7 +11,7 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.hosting import Kubelet, on_one_kubelet
 
-SHORT_LEAVE = "from devhost.kubelet import device_list; device_list.LEAVE_AFTER_S = 0.3"
+SHORT_LEAVE = {"kubelet.device_list.LEAVE_AFTER_S": 0.3}
 A, B = "example.com/a", "example.com/b"
 
 
@@ -48,7 +48,7 @@ async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) 
             daemon.signal(15)
             await asyncio.sleep(random.uniform(0, 0.1))
     await daemon.kill()
-    daemon.prelude = SHORT_LEAVE
+    daemon.constants = SHORT_LEAVE
     # With b in all cases: what is left of a resource is removed by who serves it next.
     await daemon.start(tokens(**many, a=3, b=1))
     declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3), B: numbers(1)}
@@ -124,7 +124,7 @@ async def test_the_plugin_directory_is_made_anew(started: Kubelet, daemon: Daemo
 
 async def test_the_plugin_directory_is_gone(standin: SimulatedKubelet, daemon: Daemon) -> None:
     """One that is not made again ends the process with 1: its mount cannot heal."""
-    daemon.prelude = "import devhost.kubelet.directory as d; d._POLL_S, d._GONE_S = 0.1, 0.3"
+    daemon.constants = {"kubelet.directory._POLL_S": 0.1, "kubelet.directory._GONE_S": 0.3}
     await daemon.start(tokens(a=2))
     await standin.wait(A, 2, 2)
     remove(daemon.plugins)

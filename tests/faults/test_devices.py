@@ -12,16 +12,9 @@ from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.hosting import Kubelet, on_one_kubelet
 
 STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
-SHORT = """
-import devhost.kubelet.device_list, devhost.host.scanning
-devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
-devhost.host.scanning.RESCAN_S = 1.0
-"""
+SHORT = {"kubelet.device_list.LEAVE_AFTER_S": 0.3, "host.scanning.RESCAN_S": 1.0}
 # A scan of very many devices takes long on a busy machine.
-PATIENT = """
-import devhost.host.inventory
-devhost.host.inventory.ANSWER_S = 300.0
-"""
+PATIENT = {"host.inventory.ANSWER_S": 300.0}
 
 
 def storm(place: Path, rounds: int) -> None:
@@ -41,7 +34,7 @@ def storm(place: Path, rounds: int) -> None:
 @on_one_kubelet
 async def test_a_storm(started: Kubelet, daemon: Daemon, directory: Path) -> None:
     """While thousands of files come and go another resource is served; then all is as it is."""
-    daemon.prelude, daemon.flags = SHORT, ["--assume-free"]  # renamed files have another ID
+    daemon.constants, daemon.flags = SHORT, ["--assume-free"]  # renamed files have another ID
     for name in ("storm", "calm"):
         (directory / name).mkdir()
     await daemon.start(directories(directory, "storm", "calm"))
@@ -62,7 +55,7 @@ async def test_a_list_that_is_too_long(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """The list is cut to what the kubelet takes, which is said once; others go on meanwhile."""
-    daemon.prelude = SHORT + PATIENT
+    daemon.constants = SHORT | PATIENT
     (directory / "calm").mkdir()
     config = directories(directory, "calm")
     big = f"  - {{name: {BIG}, sources: [static: 19000], id: '{'😀' * 55}-${{name}}'}}\n"

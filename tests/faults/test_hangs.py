@@ -12,21 +12,19 @@ from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.mounts import bound, hung, tmpfs
 
 SICK, WELL = "example.com/sick", "example.com/well"
-SHORT = """
-import devhost.host.scanning, devhost.host.inventory, devhost.kubelet.servicer
-import devhost.kubelet.device_list
-devhost.kubelet.device_list.LEAVE_AFTER_S = 2.0
-devhost.host.scanning.RESCAN_S = 1.0
-devhost.host.inventory.ANSWER_S = 2.0
-devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
-"""
+SHORT = {
+    "kubelet.device_list.LEAVE_AFTER_S": 2.0,
+    "host.scanning.RESCAN_S": 1.0,
+    "host.inventory.ANSWER_S": 2.0,
+    "kubelet.servicer.ALLOCATE_TIMEOUT_S": 1.0,
+}
 UNANSWERED = "the host did not answer"
 
 
 @pytest.fixture
 def place(directory: Path, daemon: Daemon) -> Path:
     """A directory with a device each for two resources."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     for name in ("sick", "well"):
         (directory / name).mkdir()
         (directory / name / "0").touch()

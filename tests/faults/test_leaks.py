@@ -21,11 +21,7 @@ pytestmark = pytest.mark.slow
 
 CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "16"))
 WARM_UP = 8
-SHORT = """
-import devhost.kubelet.device_list, devhost.kubelet.backend
-devhost.kubelet.device_list.LEAVE_AFTER_S = 0.02
-devhost.kubelet.backend._STEP_S = 0.02
-"""
+SHORT = {"kubelet.device_list.LEAVE_AFTER_S": 0.02, "kubelet.backend._STEP_S": 0.02}
 # Python's objects by type, in a file, at a signal.
 COUNT = """
 import collections, gc, json, os, signal
@@ -113,7 +109,8 @@ async def grown(daemon: Daemon, file: Path, before: Counter[str]) -> dict[str, i
 @pytest.mark.timeout(300 + 10 * CYCLES)
 async def test_leaks(standin: SimulatedKubelet, daemon: Daemon, directory: Path) -> None:
     """Objects, descriptors, threads, watches and sockets are the same after all; memory nearly."""
-    daemon.prelude = SHORT + COUNT.replace("PATH", str(directory / "objects"))
+    daemon.constants = SHORT
+    daemon.code = COUNT.replace("PATH", str(directory / "objects"))
     for name in ("a", "b"):
         (directory / name).mkdir()
         (directory / name / "0").touch()

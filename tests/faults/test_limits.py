@@ -15,11 +15,11 @@ from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, 
 from tests.support.mounts import read_only, tmpfs
 
 A, B = "example.com/a", "example.com/b"
-SHORT = """
-import devhost.host.scanning, devhost.host.config_source
-devhost.host.scanning.POLL_S = devhost.host.scanning.RESCAN_S = 0.3
-devhost.host.config_source.POLL_S = 0.3
-"""
+SHORT = {
+    "host.scanning.POLL_S": 0.3,
+    "host.scanning.RESCAN_S": 0.3,
+    "host.config_source.POLL_S": 0.3,
+}
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")
 
 
@@ -33,7 +33,8 @@ async def succeeds(*command: str) -> bool:
 async def test_too_few_descriptors(standin: SimulatedKubelet, daemon: Daemon) -> None:
     """What does not fit says so and is tried again; with a higher limit all is served."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    daemon.prelude = f"""
+    daemon.constants = {}
+    daemon.code = f"""
 import resource, devhost.host.process
 devhost.host.process.raise_descriptor_limit = lambda _: None  # as if 48 were all that is allowed
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
@@ -71,7 +72,7 @@ async def test_a_look_without_a_descriptor(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """It is repeated soon, without an event."""
-    daemon.prelude += "\nimport devhost.host.scanning\ndevhost.host.scanning.POLL_S = 0.1"
+    daemon.constants = daemon.constants | {"host.scanning.POLL_S": 0.1}
     place = directory / "place"
     place.mkdir()
     source = f"[directory: {{path: {place}, recursive: true}}]"
@@ -97,7 +98,8 @@ async def test_no_more_watches(
     if not await succeeds(*daemon.wrapper, "true"):
         pytest.skip("no user namespaces")
     least = 1 if limit == "max_inotify_watches" else 0
-    daemon.prelude = f"{SHORT}\nopen('/proc/sys/user/{limit}', 'w').write('{least}')"
+    daemon.constants = SHORT
+    daemon.code = f"open('/proc/sys/user/{limit}', 'w').write('{least}')"
     for name in ("a", "b"):
         (directory / name).mkdir()
     await daemon.start(directories(directory, "a", "b"))
@@ -178,7 +180,7 @@ async def test_a_state_directory_without_room(
     standin: SimulatedKubelet, daemon: Daemon, how: str
 ) -> None:
     """It is said once, all is served and reloaded, and the copy is kept when there is room."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     with tmpfs(daemon.state, "size=64k"):
         files = fill(daemon.state) if how == "full" else []
         read_only(daemon.state, on=how == "read-only")

@@ -20,10 +20,7 @@ from tests.support.pipes import fill
 
 A = "example.com/a"
 COUNT = 40
-SMALL_QUEUE = """
-import devhost.observe.logs
-devhost.observe.logs.QUEUE_MAX = 20
-"""
+SMALL_QUEUE: dict[str, float] = {"observe.logs.QUEUE_MAX": 20}
 
 
 def free_ports(count: int) -> list[int]:
@@ -93,7 +90,7 @@ async def test_a_log_that_is_read_again(
     standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
     """The first lines arrive in order, then how many are missing, then the next ones."""
-    daemon.prelude = SMALL_QUEUE
+    daemon.constants = SMALL_QUEUE
     daemon.flags = ["--log-level", "debug"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
     for number in range(COUNT):
@@ -118,7 +115,7 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
     standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
     """Who asks over HTTP learns what the log cannot say; the trouble ends with its cause."""
-    daemon.prelude = SMALL_QUEUE
+    daemon.constants = SMALL_QUEUE
     metrics, port = free_ports(2)
     daemon.flags = ["--listen", f"127.0.0.1:{metrics}", "--status-listen", f"127.0.0.1:{port}"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
@@ -153,7 +150,7 @@ devhost.host.host.Host.run = run
 
 async def test_a_crash_is_in_the_log(daemon: Daemon) -> None:
     """With its traceback, as JSON; so is what Python itself would write to stderr."""
-    daemon.prelude = CRASH
+    daemon.code = CRASH
     await daemon.start(tokens(a=1))
     assert await daemon.ended() == 1
     assert [line["level"] for line in daemon.lines] == ["info", "warning", "error", "critical"]
@@ -171,7 +168,7 @@ def test_too_few_of_something_is_no_bug(caplog: pytest.LogCaptureFixture) -> Non
 
 async def test_a_crash_whose_log_nobody_reads(daemon: Daemon, unread: Unread) -> None:
     """It ends all the same: a process that has crashed must not look alive."""
-    daemon.prelude = CRASH
+    daemon.code = CRASH
     await daemon.start(tokens(a=1))
     assert await daemon.ended() == 1
 

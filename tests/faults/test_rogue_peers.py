@@ -44,7 +44,7 @@ async def test_pod_resources_that_say_goaway(
     daemon: Daemon, standin: SimulatedKubelet, directory: Path
 ) -> None:
     """Who holds what is not known, and that is all."""
-    daemon.prelude = "import devhost.host.holders as holders; holders.POLL_S = 0.1"
+    daemon.constants = {"host.holders.POLL_S": 0.1}
     daemon.flags = ["--pod-resources", str(directory / "pr.sock")]
     async with rogue(directory / "pr.sock", SETTINGS + GOAWAY) as connections:
         await daemon.start(tokens(a=1))

@@ -40,14 +40,16 @@ def send(daemon: Daemon, number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", SIGNALS)
 async def test_a_signal_while_a_class_is_made(daemon: Daemon, number: signal.Signals) -> None:
     """Python makes a RuntimeError of what is raised there; nothing has begun, nothing is said."""
-    daemon.prelude = IN_AN_IMPORT.replace("SIGTERM", number.name)
+    daemon.constants = {}
+    daemon.code = IN_AN_IMPORT.replace("SIGTERM", number.name)
     await daemon.start(tokens(a=1))
     assert await daemon.ended() == 0
     assert [line for line in daemon.lines if line["level"] != "info"] == []
 
 
 async def test_hangup_while_it_starts_is_no_end(daemon: Daemon, standin: SimulatedKubelet) -> None:
-    daemon.prelude = IN_AN_IMPORT.replace("SIGTERM", "SIGHUP")
+    daemon.constants = {}
+    daemon.code = IN_AN_IMPORT.replace("SIGTERM", "SIGHUP")
     await daemon.start(tokens(a=1))
     await standin.wait("example.com/a", 1, 1)
     assert await daemon.stop() == 0
@@ -61,7 +63,7 @@ async def test_signals_at_any_moment_of_a_start(
     instants = random.Random(seed)
     for _ in range(ROUNDS):
         begun = directory / "begun"
-        daemon.prelude = BEGIN.format(str(begun))
+        daemon.constants, daemon.code = {}, BEGIN.format(str(begun))
         daemon.flags = ["--listen", "127.0.0.1:0"]
         since = len(daemon.lines)
         await daemon.start(tokens(a=1, b=2))

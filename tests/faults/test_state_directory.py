@@ -16,10 +16,7 @@ from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.mounts import hung
 
 A = "example.com/a"
-SHORT = """
-import devhost.watch.threads
-devhost.watch.threads.PATIENCE_S = 2.0
-"""
+SHORT = {"watch.threads.PATIENCE_S": 2.0}
 
 
 @contextlib.contextmanager
@@ -47,7 +44,7 @@ async def follows_edits(standin: SimulatedKubelet, daemon: Daemon) -> None:
 
 async def test_it_hangs_from_the_start(standin: SimulatedKubelet, daemon: Daemon) -> None:
     """What is declared is served, edits are followed, and it is said that nothing is saved."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     daemon.state.mkdir()
     with hung(daemon.state):
         await daemon.start(tokens(a=1))
@@ -60,7 +57,7 @@ async def test_it_hangs_from_the_start(standin: SimulatedKubelet, daemon: Daemon
 
 async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None:
     """The configuration that is the last when it answers again is the one that is saved."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     await daemon.start(tokens(a=1))
     await at_rest(standin, daemon, {A: numbers(1)})
     copy = daemon.state / "last-good.yaml"
@@ -74,7 +71,7 @@ async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None
 
 
 async def test_another_process_holds_its_lock(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     daemon.state.mkdir()
     with locked(daemon.state):
         await daemon.start(tokens(a=1))
@@ -88,7 +85,7 @@ async def test_another_process_holds_its_lock(standin: SimulatedKubelet, daemon:
 
 async def test_it_hangs_when_its_copy_is_needed(daemon: Daemon) -> None:
     """Without a valid file there is nothing to serve; the process says both and ends."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     daemon.state.mkdir()
     daemon.plugins.mkdir(exist_ok=True)
     with hung(daemon.state):
@@ -103,7 +100,7 @@ async def test_another_directory_hangs_from_the_start(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, flag: str
 ) -> None:
     """What does not need it is served."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     place = directory / "hung"
     place.mkdir()
     path = place if flag == "--cdi-dir" else place / "kubelet.sock"
@@ -120,7 +117,7 @@ async def test_a_directory_that_hangs_and_is_needed(
     daemon: Daemon, directory: Path, flag: str
 ) -> None:
     """The process ends with the reason: what starts it again tries again."""
-    daemon.prelude = SHORT
+    daemon.constants = SHORT
     place = directory / "hung"
     place.mkdir()
     daemon.plugins.mkdir(exist_ok=True)

@@ -224,8 +224,10 @@ async def test_destroy_is_called_after_a_failure(
     standin: SimulatedKubelet, program: Program, directory: Path
 ) -> None:
     """Here the plugin directory has gone for good."""
-    prelude = "import devhost.kubelet.directory as d; d._GONE_S = 0.2\n"
-    await program.start("-c", prelude + ENDINGS)
+    quick = (
+        "from tests.support.launch import set_constants as s; s({'kubelet.directory._GONE_S': 0.2})"
+    )
+    await program.start("-c", f"{quick}\n{ENDINGS}")
     await standin.wait("example.com/plugin", 1, 1)
     assert await program.line() == "refresh\n"  # a moment after the list
     await standin.kill()

@@ -20,9 +20,5 @@ def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
 def daemon(daemon: Daemon, directory: Path) -> Daemon:
     """A process that is not started yet."""
     daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
-    daemon.prelude = """
-import devhost.host.holders, devhost.kubelet.device_list
-devhost.host.holders.POLL_S = 0.05
-devhost.kubelet.device_list.LEAVE_AFTER_S = 0.3
-"""
+    daemon.constants = {"host.holders.POLL_S": 0.05, "kubelet.device_list.LEAVE_AFTER_S": 0.3}
     return daemon

@@ -125,8 +125,7 @@ async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
 
 SLOW = """
 import asyncio
-import devhost.kubelet.servicer, devhost.host.answers as backend
-devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S = 1.0
+import devhost.host.answers as backend
 async def hangs(self, ids, *, pre_start):
     await asyncio.sleep(60)
 backend.Answers.allocate = hangs
@@ -134,7 +133,7 @@ backend.Answers.allocate = hangs
 
 
 async def test_an_allocation_that_times_out(daemon: Daemon, started: Kubelet) -> None:
-    daemon.prelude = SLOW
+    daemon.constants, daemon.code = {"kubelet.servicer.ALLOCATE_TIMEOUT_S": 1.0}, SLOW
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     with pytest.raises(grpc.aio.AioRpcError):

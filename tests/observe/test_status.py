@@ -98,7 +98,7 @@ async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, direct
 
 async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
     """What the kubelet has is counted, and what it has not is said."""
-    daemon.prelude += "devhost.kubelet.device_list.LIST_BYTES_MAX = 100\n"
+    daemon.constants = daemon.constants | {"kubelet.device_list.LIST_BYTES_MAX": 100}
     await daemon.start(tokens(a=20))
     port = await status_port_of(daemon)
     one = resource(await until(port, lambda it: resource(it).get("registered")))

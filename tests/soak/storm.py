@@ -59,8 +59,7 @@ class Soak:
             one.flags = ["--root", str(self.world.root), "--node-name", "node-1"]
             one.flags.append("--assume-free")  # devices are renamed, and edits rename them
             if leave_after is not None:
-                quicker = f"device_list.LEAVE_AFTER_S = {leave_after}"
-                one.prelude += f"from devhost.kubelet import device_list; {quicker}"
+                one.constants = one.constants | {"kubelet.device_list.LEAVE_AFTER_S": leave_after}
         self._rogues = Rogues(self.daemon.plugins, lots)
         self.events: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()

@@ -16,15 +16,10 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
-BY_EVENTS = """
-import devhost.host.config_source, devhost.host.scanning
-devhost.host.config_source.POLL_S = devhost.host.scanning.RESCAN_S = 3600.0
-"""
+BY_EVENTS = {"host.config_source.POLL_S": 3600.0, "host.scanning.RESCAN_S": 3600.0}
 # Tests change much in a short time.
-UNBOUND = """
-import devhost.model.limits
-devhost.model.limits.LISTS_BURST = devhost.model.limits.LOG_LINES_BURST = 1e9
-"""
+UNBOUND = {"model.limits.LISTS_BURST": 1e9, "model.limits.LOG_LINES_BURST": 1e9}
+LAUNCH = str(Path(__file__).with_name("launch.py"))
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
 LONGEST_LINE = 16 * 1024 * 1024
 
@@ -46,7 +41,8 @@ class Daemon:
     """`devhost run` on a configuration, a plugin and a state directory below one directory.
 
     Attributes:
-        prelude: Python that runs in the process before devhost does: shorter times, limits.
+        constants: Other times and limits, by their path in devhost; see `launch.py`.
+        code: Python that runs in the process before devhost does.
         bound: Whether its lists and log lines have the bounds that they have for users.
         wrapper: A command that starts the process, for example in a namespace.
         flags: More of the command line.
@@ -57,7 +53,8 @@ class Daemon:
     def __init__(self, directory: Path) -> None:
         self.plugins, self.state = directory / "plugins", directory / "state"
         self.config = directory / "etc" / "config.yaml"
-        self.prelude = BY_EVENTS
+        self.constants: dict[str, float] = BY_EVENTS
+        self.code = ""
         self.bound = False
         self.wrapper: Sequence[str] = ()
         self.flags: list[str] = []
@@ -75,9 +72,12 @@ class Daemon:
         self.config.parent.mkdir(exist_ok=True)
         if config is not None:
             self.config.write_text(config)
-        module = "import runpy; runpy.run_module('devhost', run_name='__main__', alter_sys=True)"
-        prelude = self.prelude if self.bound else f"{UNBOUND}\n{self.prelude}"
-        begin = ["-c", f"{prelude}\n{module}"] if prelude else ["-m", "devhost"]
+        constants = self.constants if self.bound else UNBOUND | self.constants
+        begin = (
+            [LAUNCH, json.dumps(constants), self.code]
+            if constants or self.code
+            else ["-m", "devhost"]
+        )
         self._process = await asyncio.create_subprocess_exec(
             *(*self.wrapper, sys.executable, *begin, "run", str(self.config)),
             *("--plugin-dir", str(self.plugins), "--state-dir", str(self.state)),
