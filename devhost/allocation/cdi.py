@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final, Literal
 
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.declaration import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.rules import Rules
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec, MountSpec
 from devhost.model.device import FileKind, HostDevice, Snapshot

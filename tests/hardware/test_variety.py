@@ -7,13 +7,12 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.variables import variables
 from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.device import Snapshot
+from devhost.model.device import Snapshot, variables
 from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
 
