@@ -206,13 +206,13 @@ MUTANTS: Final = (
         "loading/checks.py",
         "if name != own and (_differ(other, rule) or rule.per_device):",
         "if name != own and _differ(other, rule):",
-        "tests/unit/test_loader.py -k two_resources",
+        "tests/unit/test_loading_problems.py",
     ),
     Mutant(
         "loading/template_checks.py",
         "allowed = (some if len(templates) > 1 else known) - _LATER",
         "allowed = some if len(templates) > 1 else known",
-        "tests/unit/test_messages.py",
+        "tests/unit/test_loading_problems.py",
     ),
     # ── from what is found to devices ──
     Mutant(
@@ -450,13 +450,13 @@ MUTANTS: Final = (
         "model/changes.py",
         "new.replicas < old.replicas or (old.replicas == 1) != (new.replicas == 1)",
         "new.replicas < old.replicas",
-        "tests/unit/test_plan.py",
+        "tests/unit/test_configuration_changes.py",
     ),
     Mutant(
         "model/changes.py",
         "for names, sign in ((kept, 1), (kept[::-1], -1)):",
         "for names, sign in ((kept, 1),):",
-        "tests/unit/test_plan.py",
+        "tests/unit/test_configuration_changes.py",
     ),
     Mutant(
         "library/methods.py",
