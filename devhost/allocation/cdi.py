@@ -5,7 +5,7 @@ written before it is known which devices a container gets together, so a device'
 what does not depend on others: nodes, mounts, and environment variables of its own.
 
 Source of what runtimes expect: tags.cncf.io/container-device-interface v1.1.1, SPEC.md,
-pkg/parser, pkg/cdi and specs-go; tests/cdi runs that code on our files.
+pkg/parser, pkg/cdi and specs-go; tests/support/go/cdi runs that code on our files.
 """
 
 import hashlib

@@ -2,15 +2,15 @@
 
 from typing import Final
 
-from deploy import bounds
 from devhost.cli.validate_command import command
 from devhost.model import limits
+from tools import bounds
 
 TEXT: Final = bounds.DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    assert bounds.written(TEXT) == TEXT, "run python -m deploy.bounds"
+    assert bounds.written(TEXT) == TEXT, "run python -m tools.bounds"
     for name in vars(limits):
         assert not name.isupper() or f"`{name}`" in TEXT
 
