@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost import __version__
-from devhost.model.names import printable
+from devhost.model.names import distinct, printable
 from devhost.model.state import State
 from devhost.observe import logs
 
@@ -34,6 +34,7 @@ _GAUGES: Final = {
     "devhost_devices": ("resource_name health", "Distinct devices by health."),
     "devhost_devices_expected": ("resource_name", "minDevices, or the most so far."),
     "devhost_devices_missing": ("resource_name", "Expected devices that are not there."),
+    "devhost_devices_in_use": ("resource_name", "Distinct devices that pods have."),
     "devhost_registered": ("resource_name", "Whether kubelet has the resource (1 or 0)."),
     "devhost_streams": ("resource_name", "Open ListAndWatch calls."),
     "devhost_resource_state": ("resource_name state", "1 for the current state, 0 for all others."),
@@ -170,6 +171,9 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
     yield "devhost_build_info", (__version__, platform.python_version()), 1
     for served in host.resources:
         yield from _of_resource(served, host.shared.counts.of(served.name))
+        if host.shared.holders.known:
+            in_use = distinct(host.shared.holders.of(served.name))
+            yield "devhost_devices_in_use", (served.name,), len(in_use)
     if host.source is not None:
         config = host.source.status
         yield "devhost_config_reloads", (_RESULT[True],), config.reloads

@@ -17,6 +17,7 @@ METRICS = {
     "devhost_devices": {"resource_name", "health"},
     "devhost_devices_expected": {"resource_name"},
     "devhost_devices_missing": {"resource_name"},
+    "devhost_devices_in_use": {"resource_name"},
     "devhost_registered": {"resource_name"},
     "devhost_registrations_total": {"resource_name", "result"},
     "devhost_allocations_total": {"resource_name", "result"},
@@ -50,14 +51,21 @@ def dashboard() -> Any:
 
 
 def rules(helm: Helm) -> list[Any]:
-    (group,) = helm.render(SWITCHED_ON).one("PrometheusRule")["spec"]["groups"]
-    return list(group["rules"])
+    alerts, _ = helm.render(SWITCHED_ON).one("PrometheusRule")["spec"]["groups"]
+    return list(alerts["rules"])
+
+
+def recorded(helm: Helm) -> dict[str, str]:
+    """Return the expressions of the recording rules by name."""
+    _, sums = helm.render(SWITCHED_ON).one("PrometheusRule")["spec"]["groups"]
+    return {rule["record"]: rule["expr"] for rule in sums["rules"]}
 
 
 def expressions(helm: Helm) -> Iterator[str]:
     for panel in dashboard()["panels"]:
         yield from (target["expr"] for target in panel["targets"])
     yield from (rule["expr"] for rule in rules(helm))
+    yield from recorded(helm).values()
 
 
 def test_there_are_no_other_metrics(helm: Helm) -> None:

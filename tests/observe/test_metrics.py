@@ -47,7 +47,10 @@ OF_THE_HOST = {
     "devhost_log_lines_dropped_total": set[str](),
     "devhost_uevent_overruns_total": set[str](),
 }
-HELD = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
+HELD = {
+    "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
+    "devhost_devices_in_use": {"resource_name"},
+}
 
 
 def said_by(metrics: Metrics, *resources: str) -> Samples:
@@ -273,4 +276,5 @@ async def test_cdi_and_who_holds_what(daemon: Daemon, started: Kubelet, director
     assert not said.value("devhost_device_allocated")
     await started.admit("pod", {"app": {A: 1}})
     held = {"resource_name": A, "device_id": "x", "namespace": "default", "pod": "pod"}
-    await until(port, lambda it: it.value("devhost_device_allocated", **held) == 1)
+    said = await until(port, lambda it: it.value("devhost_device_allocated", **held) == 1)
+    assert said.value("devhost_devices_in_use", resource_name=A) == 1
