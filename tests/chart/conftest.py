@@ -1,12 +1,11 @@
 import pytest
 
-from tests.chart.helm import Helm
-from tools.helm import PACKAGES, binary
+from tests.chart.helm import PACKAGES, Helm, binary
 
 
 def _helm(major: int) -> Helm:
     if not binary(major).exists():
-        pytest.skip("Helm is not built: python -m tools.helm")
+        pytest.skip("Helm is not built: python -m tests.chart.helm")
     return Helm(major)
 
 
