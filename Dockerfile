@@ -19,7 +19,7 @@ WORKDIR /src
 # The dependencies first: this layer stays as it is while only devhost changes. Wheels only, so
 # that an architecture without one fails here and not after an hour of compiling. With hashes: no
 # index and no mirror can give something else.
-COPY deploy/image/requirements.txt deploy/image/build-requirements.txt ./
+COPY tools/image/requirements.txt tools/image/build-requirements.txt ./
 RUN for each in devhost build; do python3 -m venv --without-pip /opt/$each || exit; done \
     && python3 -m pip --python /opt/devhost/bin/python3 install --no-compile --no-deps --only-binary=:all: --require-hashes -r requirements.txt \
     && python3 -m pip --python /opt/build/bin/python3 install --no-deps --only-binary=:all: --require-hashes -r build-requirements.txt
@@ -32,7 +32,7 @@ RUN python3 -m pip --python /opt/build/bin/python3 wheel --no-build-isolation --
 
 # What runs, and nothing else, below /rootfs, as bytecode too: the root of a container is read-only.
 # Then a try whether it is all there.
-COPY deploy/image/assemble.py deploy/image/sbom.py /
+COPY tools/image/assemble.py tools/image/sbom.py /
 RUN python3 -B /assemble.py /opt/devhost /rootfs \
     && python3 -B /sbom.py /rootfs \
     && chroot /rootfs /opt/devhost/bin/python3 -B -c "import devhost.host.host, devhost.cli.run_command"

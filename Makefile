@@ -14,11 +14,11 @@ BIN := .venv/bin
 PROTO_BIN := .tools/proto-venv/bin
 PIP := -m pip --disable-pip-version-check --quiet
 
-# The kubelets of the tests, by minor version; tests/kubelet has a module file for each. 1.32 can be
+# The kubelets of the tests, by minor version; tests/support/go/kubelet has a module file for each. 1.32 can be
 # added; it cleans the plugin directory of all files.
 KUBELET := 1.37
 OTHER_KUBELETS := 1.36
-BUILD_KUBELETS = $(BIN)/python tests/kubelet/build.py --out .tools
+BUILD_KUBELETS = $(BIN)/python -m tests.support.kubelet_build --out .tools
 PYTEST = $(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal
 
 PROTOS := $(sort $(shell find proto -name '*.proto'))
@@ -56,7 +56,7 @@ test: lint $(PROTO_BIN)/.stamp ## Check what most changes need (the first time b
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
 		$(BIN)/python -m tests.support.promql >/dev/null && \
 		$(BIN)/python -m tests.support.actionlint >/dev/null && \
-		$(BIN)/python -m tests.chart.helm >/dev/null && \
+		$(BIN)/python -m tools.helm >/dev/null && \
 		echo 'to repeat this run: make test SEED=$(SEED)' && \
 		DEVHOST_TEST_KUBELET="$$kubelet" \
 		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
@@ -73,7 +73,7 @@ test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kube
 # Builds everything first, because pytest hides the progress. If that fails, the tests are skipped
 # with the reason.
 e2e: setup ## Test chart and image on a real one-node cluster, as root (the first run builds it: 15 minutes)
-	@$(BIN)/python -m tests.e2e.programs && $(BIN)/python -m tests.chart.helm \
+	@$(BIN)/python -m tests.e2e.programs && $(BIN)/python -m tools.helm \
 		&& $(BIN)/python -m tests.image.build || true
 	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
 
@@ -102,23 +102,23 @@ audit: setup ## Ask for known vulnerabilities and the licences of what the image
 	@$(PYTHON) -m venv .tools/audit-venv
 	@.tools/audit-venv/bin/python $(PIP) install $(AUDIT_PINS)
 	@.tools/audit-venv/bin/pip-licenses --python=$(BIN)/python --allow-only='$(LICENSES)' \
-		--packages $$(grep -oE '^[^ =]+==' deploy/image/requirements.txt | tr -d =)
-	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r deploy/image/requirements.txt
+		--packages $$(grep -oE '^[^ =]+==' tools/image/requirements.txt | tr -d =)
+	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r tools/image/requirements.txt
 
 # CI fails if this changes anything. The requirements have the hashes of all architectures.
 generate: setup $(PROTO_BIN)/.stamp ## Write all files that are made from others: schemas, reference, manifest, API, requirements
 	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
 	@$(BIN)/devhost schema > config/.schema.json.new && mv config/.schema.json.new config/schema.json
-	@$(BIN)/python -m deploy.helm.generate
-	@$(BIN)/python -m tests.chart.helm >/dev/null && $(BIN)/python -m tests.chart.manifest
-	@$(BIN)/python -m deploy.site.reference
-	@$(BIN)/python -m deploy.bounds
+	@$(BIN)/python -m tools.chart
+	@$(BIN)/python -m tools.helm >/dev/null && $(BIN)/python -m tools.manifest
+	@$(BIN)/python -m tools.site.reference
+	@$(BIN)/python -m tools.bounds
 	@$(PYTHON) -m venv .tools/uv-venv
 	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
-	@$(LOCK) pyproject.toml --output-file deploy/image/requirements.txt
+	@$(LOCK) pyproject.toml --output-file tools/image/requirements.txt
 	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
-		| $(LOCK) - --output-file deploy/image/build-requirements.txt
+		| $(LOCK) - --output-file tools/image/build-requirements.txt
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.kubelet import Kubelet
 from bench.process import rss_mib
 from bench.scene import Scene, Shape, full_name
-from tests.support import goprogram
+from tools import golang
 
 ROOT = Path(__file__).resolve().parents[1]
 DEVHOST, PYTHON, GO = "devhost", "bare Python", "bare Go"
@@ -121,7 +121,7 @@ def command(subject: str, config: Path, plugins: Path, devices: Path) -> list[st
     """Return the command that serves a scene."""
     if subject != DEVHOST:
         program = (
-            [str(goprogram.build(ROOT / "bench", "reference", "bench-reference", ROOT / ".tools"))]
+            [str(golang.build(ROOT / "bench", "reference", "bench-reference", ROOT / ".tools"))]
             if subject == GO
             else [sys.executable, "-m", "bench.bare"]
         )

@@ -48,7 +48,7 @@ MUTANTS: Final = (
         "allocation/declaration.py",
         'in_cdi_spec = self.resource.inject == "cdi"',
         "in_cdi_spec = False",
-        "tests/trust/test_links.py -k renumbered",
+        "tests/trust/test_paths.py -k another_number",
     ),
     Mutant(
         "allocation/declaration.py",
@@ -72,19 +72,19 @@ MUTANTS: Final = (
         "allocation/host_paths.py",
         "place.realpath == path or self._stays(path):",
         "place.realpath == path or is_in_dev(path):",
-        "tests/trust/test_links.py",
+        "tests/trust/test_paths_later.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "self.node_problem(node, same_number=True)",
         "self.node_problem(node, same_number=False)",
-        "tests/trust/test_steps.py",
+        "tests/trust/test_paths_of_steps.py tests/trust/test_steps_and_checks.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "state.identity != node.state.identity",
         "state.kind is not node.state.kind",
-        "tests/trust/test_steps.py",
+        "tests/trust/test_paths_of_steps.py tests/trust/test_steps_and_checks.py",
     ),
     Mutant(
         "allocation/host_paths.py",
@@ -108,13 +108,13 @@ MUTANTS: Final = (
         "allocation/policy.py",
         "if not is_in_dev(path):",
         'if not path.startswith("/dev/"):',
-        "tests/trust/test_device_classes.py",
+        "tests/trust/test_node_flags.py",
     ),
     Mutant(
         "allocation/policy.py",
         'not set("*?[") & set(path)',
         "bool(path)",
-        "tests/trust/test_device_classes.py",
+        "tests/trust/test_node_flags.py",
     ),
     Mutant(
         "allocation/policy.py",
@@ -123,19 +123,19 @@ MUTANTS: Final = (
         "tests/trust/test_device_classes.py",
     ),
     Mutant(
-        "allocation/rules.py",
+        "allocation/declaration.py",
         "if node.hardware is not None:",
         "if node.hardware is None:",
         "tests/trust/test_hardware.py -k serial_number",
     ),
     Mutant(
-        "allocation/rules.py",
+        "allocation/declaration.py",
         'and bool(named) and "index" not in named',
         "and bool(named)",
         "tests/unit/test_allocation.py",
     ),
     Mutant(
-        "allocation/rules.py",
+        "allocation/declaration.py",
         "if not values or (rule.joined and first.joined):",
         "if not values or rule.joined:",
         "tests/unit/test_allocation.py",
@@ -150,7 +150,7 @@ MUTANTS: Final = (
         "allocation/variables.py",
         'word.startswith("-") and text.opening is not None',
         'word.startswith("--") and text.opening is not None',
-        "tests/trust/test_steps.py -k option",
+        "tests/trust/test_arguments.py",
     ),
     Mutant(
         "allocation/cdi.py",
@@ -175,7 +175,7 @@ MUTANTS: Final = (
         "hostfs/mounts.py",
         'others = {posixpath.dirname(place): "its disk"} if is_partition else {}',
         "others = {}",
-        "tests/trust/test_disks_in_use.py",
+        "tests/trust/test_nodes_in_use.py",
     ),
     Mutant(
         "hostfs/sysfs.py",
@@ -206,13 +206,13 @@ MUTANTS: Final = (
         "loading/checks.py",
         "if name != own and (_differ(other, rule) or rule.per_device):",
         "if name != own and _differ(other, rule):",
-        "tests/unit/test_loader.py -k two_resources",
+        "tests/unit/test_loading_problems.py",
     ),
     Mutant(
         "loading/template_checks.py",
         "allowed = (some if len(templates) > 1 else known) - _LATER",
         "allowed = some if len(templates) > 1 else known",
-        "tests/unit/test_messages.py",
+        "tests/unit/test_loading_problems.py",
     ),
     # ── from what is found to devices ──
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS: Final = (
         "discovery/health.py",
         "if not allowed and _PRIVATE.fullmatch(realpath):",
         "if False:",
-        "tests/trust/test_checks.py",
+        "tests/trust/test_steps_and_checks.py tests/unit/test_health.py",
     ),
     # ── what pods were given, and what is prepared ──
     Mutant(
@@ -357,13 +357,13 @@ MUTANTS: Final = (
     ),
     Mutant(
         "kubelet/device_list.py",
-        "call.began > latest for call in self._calls",
-        "call.began >= latest - 1 for call in self._calls",
+        "began > latest for began in self.unanswered",
+        "began >= latest - 1 for began in self.unanswered",
         "tests/unit/test_device_list.py",
     ),
     Mutant(
         "kubelet/servicer.py",
-        "if advertised_id not in self._device_list:",
+        "if advertised_id not in self._device_list.entries:",
         "if False:",
         "tests/unit/test_servicer.py",
     ),
@@ -450,13 +450,13 @@ MUTANTS: Final = (
         "model/changes.py",
         "new.replicas < old.replicas or (old.replicas == 1) != (new.replicas == 1)",
         "new.replicas < old.replicas",
-        "tests/unit/test_plan.py",
+        "tests/unit/test_configuration_changes.py",
     ),
     Mutant(
         "model/changes.py",
         "for names, sign in ((kept, 1), (kept[::-1], -1)):",
         "for names, sign in ((kept, 1),):",
-        "tests/unit/test_plan.py",
+        "tests/unit/test_configuration_changes.py",
     ),
     Mutant(
         "library/methods.py",

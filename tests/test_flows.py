@@ -31,7 +31,7 @@ resources:
     allocate:
       env: {{NULL_IDS: "${{id}}"}}
 """
-ALLOCATE_MODULES: Final = 16
+ALLOCATE_MODULES: Final = 12
 EVENT_MODULES: Final = 38  # the fewer the better: who follows a device reads them
 EQUALITY: Final = "model/immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"

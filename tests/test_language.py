@@ -7,7 +7,7 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 ROOTS: Final = (
-    *("devhost", "config", "deploy", "docs", "examples", "tests"),
+    *("devhost", "config", "deploy", "docs", "tests", "tools"),
     *("README.md", "ARCHITECTURE.md"),
 )
 SUFFIXES: Final = {".html", ".json", ".md", ".py", ".service", ".tpl", ".txt", ".yaml"}

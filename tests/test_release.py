@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 import yaml
 
-from deploy import release
 from devhost import __version__
 from tests.support import actionlint
+from tools import release
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").iterdir())
@@ -108,7 +108,7 @@ def test_a_tag_is_the_version() -> None:
 
 def test_what_is_missing_is_all_told() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.release", "check", "v9.9.9", "--source", "https://x.test/y"],
+        [sys.executable, "-m", "tools.release", "check", "v9.9.9", "--source", "https://x.test/y"],
         check=False,
         capture_output=True,
         text=True,
@@ -134,7 +134,7 @@ def test_nothing_installs_a_package_of_somebody_else() -> None:
     )
     assert installs.search("pip install devhost pytest")
     assert not installs.search("pip install kube-devhost")
-    folders = (ROOT / name for name in ("docs", "deploy", "config", "examples", ".github"))
+    folders = (ROOT / name for name in ("docs", "deploy", "config", ".github"))
     for path in (*ROOT.glob("*.md"), *(each for one in folders for each in one.rglob("*.*"))):
         if path.is_file() and path.suffix not in (".png", ".pyc"):
             assert not installs.search(path.read_text(encoding="utf-8")), path

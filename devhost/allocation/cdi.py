@@ -5,7 +5,7 @@ written before it is known which devices a container gets together, so a device'
 what does not depend on others: nodes, mounts, and environment variables of its own.
 
 Source of what runtimes expect: tags.cncf.io/container-device-interface v1.1.1, SPEC.md,
-pkg/parser, pkg/cdi and specs-go; tests/cdi runs that code on our files.
+pkg/parser, pkg/cdi and specs-go; tests/support/go/cdi runs that code on our files.
 """
 
 import hashlib
@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final, Literal
 
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.declaration import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.rules import Rules
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec, MountSpec
 from devhost.model.device import FileKind, HostDevice, Snapshot

@@ -1,20 +1,129 @@
-"""A resource of the configuration, compiled, and what a container receives for its devices."""
+"""A resource of the configuration, compiled, and what a container receives for its devices.
+
+Its ``allocate`` becomes rules. What they give is put together for each device alone when the device
+is found, so that what cannot be rendered makes the device unhealthy instead of failing a pod for
+good. Only the error is kept, not the text: at Allocate the same is done for the devices of one
+container.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from devhost.allocation import preference
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import Rules, combine
-from devhost.allocation.variables import constants
+from devhost.allocation.variables import (
+    CONTAINER_VARIABLES,
+    LATE_VARIABLES,
+    PATH_VARIABLES,
+)
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
-from devhost.model.allocation import Allocation
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Snapshot
+from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot, variables
+from devhost.model.immutable import immutable
+from devhost.model.limits import ANSWER_MAX
+from devhost.model.template import MissingVariableError, Template
+
+_PATH: Final = Template.parse("${path}")
+
+
+@immutable
+class Rule:
+    """One entry of ``allocate``.
+
+    Attributes:
+        key: The name of a variable or annotation, a container path, or a CDI name.
+        value: Its value, a host path, a CDI name.
+        optional: Left out where it has no value, or the host does not have it.
+        separator: What separates the devices' values of one variable.
+        spec: What else a device node or mount has; its paths are empty.
+        nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
+        per_device: Whether it is rendered for each node of each device, or once for the container.
+        joined: Whether the devices' values make one value together.
+        exclusive: Whether what it names is made from the device, so that no other may have it.
+    """
+
+    target: Target
+    key: Template
+    value: Template
+    optional: bool = False
+    separator: str = ","
+    spec: DeviceSpec | MountSpec | None = None
+    nodes_only: bool = False
+
+    per_device: bool = field(init=False)
+    joined: bool = field(init=False)
+    exclusive: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        named = self.key.names - CONTAINER_VARIABLES
+        per_device = bool(named or self.value.names - CONTAINER_VARIABLES)
+        joined = self.target in ("env", "annotations") and per_device and not named
+        exclusive = self.target != "cdi" and bool(named) and "index" not in named
+        object.__setattr__(self, "per_device", per_device)
+        object.__setattr__(self, "joined", joined)
+        object.__setattr__(self, "exclusive", exclusive)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it gives a path of the host that is no node of the device."""
+        return self.spec is not None and self.value != _PATH
+
+    @property
+    def in_cdi_spec(self) -> bool:
+        """Whether it is in a device's CDI spec: it is the same whatever else a container gets."""
+        if self.target == "env":
+            return not self.joined and not (self.key.names | self.value.names) & LATE_VARIABLES
+        return self.spec is not None
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return f"{self.target} {self.key}"
+
+
+Rules = tuple[Rule, ...]
+
+_NODE: Final = DeviceSpec("", "", "rw")
+# Where ``devices`` is left out: each node under its own name, where libraries expect it, by the
+# link that led to it, which still leads to the device when a container starts again.
+_NODES: Final = Rule("devices", Template.parse("${realpath}"), _PATH, spec=_NODE, nodes_only=True)
+# What a process opens before the node of an IOMMU group; it is nobody's own.
+_VFIO_PATH: Final = Template.parse("/dev/vfio/vfio")
+_VFIO: Final = Rule("devices", _VFIO_PATH, _VFIO_PATH, optional=True, spec=_NODE)
+
+
+def rules_of(resource: Resource) -> Rules:
+    """Compile a resource's ``allocate``."""
+    allocate = resource.allocate
+    rules = [
+        Rule("env", Template.parse(name), text.value, text.optional, text.separator)
+        for name, text in allocate.env.items()
+    ]
+    if allocate.devices is None:
+        rules.append(_NODES)
+        if any(source.is_vfio for source in resource.sources):
+            rules.append(_VFIO)
+    for node in allocate.devices or ():
+        mode = None if node.mode is None else int(node.mode, 8)
+        owned = DeviceSpec("", "", node.permissions, uid=node.uid, gid=node.gid, mode=mode)
+        where = node.container_path or node.host_path
+        rules.append(Rule("devices", where, node.host_path, node.optional, spec=owned))
+    for mount in allocate.mounts:
+        spec = MountSpec("", "", mount.read_only)
+        where = mount.container_path or mount.host_path
+        rules.append(Rule("mounts", where, mount.host_path, mount.optional, spec=spec))
+    rules += [
+        Rule("annotations", Template.parse(key), text.value, text.optional, text.separator)
+        for key, text in allocate.annotations.items()
+    ]
+    rules += [Rule("cdi", name, name) for name in allocate.cdi]
+    return tuple(rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +149,7 @@ class Declaration:
     @property
     def constants(self) -> Mapping[str, str]:
         """The variables that are the same for all devices."""
-        return constants(self.resource.name, self.node_name)
+        return {"resource": self.resource.name, "nodeName": self.node_name}
 
     def preferred(
         self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
@@ -129,3 +238,149 @@ class Declaration:
             if problem := host_paths.node_problem(node, same_number=in_cdi_spec):
                 raise AllocationError(f"device {device_id}: {problem}")
         return device
+
+
+# ── what a container receives by rules; pure ──
+
+
+def combine(
+    rules: Rules,
+    constants: Mapping[str, str],
+    devices: Iterable[HostDevice],
+    advertised_ids: Iterable[str],
+) -> Allocation:
+    """Put together what one container receives by these rules, without looking at the host.
+
+    It is an error if a variable has no value, a result is illegal, or the devices cannot be in one
+    container together.
+    """
+    by_id = {device.id: device for device in devices}
+    known = {**constants, "count": str(len(by_id))}
+    container = _Container()
+    for rule in rules:
+        if not rule.per_device:
+            container.add(rule, [known])
+    for index, device_id in enumerate(names.natural(by_id)):
+        nodes, last = by_id[device_id].nodes, {**known, "index": str(index)}
+        every = [variables(node, device_id, nodes) | last for node in nodes]
+        device_nodes = []
+        for node, values in zip(nodes, every, strict=True):
+            if node.hardware is not None:
+                _check_paths(rules, values)
+            if node.state is not None and node.state.number is not None:
+                device_nodes.append(values)
+        for rule in rules:
+            if rule.per_device:
+                container.add(rule, device_nodes if rule.nodes_only else every, device_id)
+    return container.allocation(advertised_ids)
+
+
+def _check_paths(rules: Rules, node: Mapping[str, str]) -> None:
+    """Refuse what a device says of itself, such as a serial number, where it makes directories."""
+    deep = {name for name, value in node.items() if "/" in value} - CONTAINER_VARIABLES
+    for rule in rules if deep else ():
+        for name in sorted(deep & (rule.key.names | rule.value.names)):
+            if rule.spec is not None and name.rpartition(".")[2] not in PATH_VARIABLES:
+                raise AllocationError(f"{rule.label}: ${{{name}}} has a '/': {node[name]!r}")
+
+
+class _Container:
+    """Collects rendered entries; refuses what is illegal, or has two different values."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._texts: dict[Target, dict[str, tuple[Rule, list[str]]]] = {}
+        self._specs: dict[str, DeviceSpec | MountSpec] = {}  # by container path
+        self._cdi: dict[str, None] = {}
+
+    def add(self, rule: Rule, each: Iterable[Mapping[str, str]], device: str | None = None) -> None:
+        """Add what a rule gives, by the variables of each node of a device, or of the container."""
+        entries: dict[tuple[str, str], None] = {}  # equal results of one device count once
+        for values in each:
+            try:
+                entries[rule.key.render(values), rule.value.render(values)] = None
+            except MissingVariableError as error:
+                if not rule.optional:
+                    raise AllocationError(_no_value(rule, error)) from None
+        for key, value in entries:
+            self._size += len(key) + len(value)
+            if self._size > ANSWER_MAX:
+                most = f"{ANSWER_MAX >> 20} MiB"
+                raise AllocationError(f"a container would receive more than {most} of text")
+            _check(rule, key, value)
+            if rule.target == "cdi":
+                self._cdi[value] = None
+            elif rule.spec is None:
+                self._add_text(rule, key, value)
+            else:
+                self._add_spec(rule, key, value, rule.spec, device)
+
+    def _add_text(self, rule: Rule, key: str, value: str) -> None:
+        first, values = self._texts.setdefault(rule.target, {}).setdefault(key, (rule, []))
+        if not values or (rule.joined and first.joined):
+            values.append(value)
+        elif values != [value]:
+            both = f"{values[0]!r} and {value!r}"
+            raise AllocationError(f"{rule.target} {key} has two values, {both}{_hint(rule)}")
+
+    def _add_spec(
+        self, rule: Rule, path: str, host: str, like: DeviceSpec | MountSpec, device: str | None
+    ) -> None:
+        spec = replace(
+            like, host_path=host, container_path=path, optional=rule.optional, device=device
+        )
+        other = self._specs.setdefault(path, spec)
+        if _essence(other) != _essence(spec):
+            both = f"{other.host_path} and to {host}"
+            raise AllocationError(f"container path {path} is set twice: to {both}{_hint(rule)}")
+
+    def allocation(self, advertised_ids: Iterable[str]) -> Allocation:
+        """Return what was collected."""
+        envs, annotations = (
+            {key: first.separator.join(values) for key, (first, values) in texts.items()}
+            for texts in (self._texts.get("env", {}), self._texts.get("annotations", {}))
+        )
+        specs = self._specs.values()
+        return Allocation(
+            device_ids=tuple(names.natural(advertised_ids)),
+            envs=envs,
+            mounts=tuple(spec for spec in specs if isinstance(spec, MountSpec)),
+            devices=tuple(spec for spec in specs if isinstance(spec, DeviceSpec)),
+            annotations=annotations,
+            cdi_devices=tuple(self._cdi),
+        )
+
+
+def _no_value(rule: Rule, error: MissingVariableError) -> str:
+    directory = LINK_VARIABLES.get(error.name.rpartition(".")[2])
+    if directory is not None:
+        return f"no link below /dev/*/{directory} leads to it"
+    return f"{rule.label}: {error}"
+
+
+def _hint(rule: Rule) -> str:
+    return "; use ${index} to tell devices apart" if rule.per_device else ""
+
+
+def _essence(spec: DeviceSpec | MountSpec) -> tuple[object, ...]:
+    mode = spec.permissions if isinstance(spec, DeviceSpec) else spec.read_only
+    return type(spec), spec.host_path, mode
+
+
+_CHECKS: Final[Mapping[Target, tuple[Callable[[str], str | None], Callable[[str], str | None]]]] = {
+    "env": (names.env_name_problem, names.text_problem),
+    "annotations": (names.annotation_key_problem, names.text_problem),
+    "devices": (names.path_problem, names.path_problem),
+    "mounts": (names.path_problem, names.path_problem),
+    "cdi": (names.cdi_name_problem, names.cdi_name_problem),
+}
+
+
+def _check(rule: Rule, key: str, value: str) -> None:
+    """Refuse what no container can hold."""
+    check_key, check_value = _CHECKS[rule.target]
+    if problem := check_key(key) or check_value(value):
+        raise AllocationError(f"{rule.label}: {problem}")
+    if rule.joined and rule.separator and rule.separator in value:
+        problem = f"the value {value!r} contains the separator {rule.separator!r}"
+        raise AllocationError(f"{rule.label}: {problem}")

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.rules import Target
 from devhost.hostfs.files import HostFiles, is_in_dev
 from devhost.hostfs.sysfs import Number, SysfsTree, ancestors, sysfs_by_number
 from devhost.model import names
-from devhost.model.allocation import Allocation
+from devhost.model.allocation import Allocation, Target
 from devhost.model.hardware import vendor_product
 from devhost.model.immutable import immutable
 

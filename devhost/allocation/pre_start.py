@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypedDict
 
-from devhost.allocation.variables import ToLocal, arguments
+from devhost.allocation.variables import arguments
 from devhost.errors import AllocationError, PreStartError
 from devhost.model import names
 from devhost.model.config import Resource, Step
-from devhost.model.device import HostDevice
+from devhost.model.device import HostDevice, ToLocal
 from devhost.model.template import Template
 
 StepAction = Literal["run", "mode", "waitFor"]

@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from devhost.allocation.variables import variables
 from devhost.discovery.selection import Selection
 from devhost.model import names
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import HostDevice, Node, Skipped, Snapshot, variables
 from devhost.model.immutable import immutable
 from devhost.model.sources import Static
 from devhost.model.template import MissingVariableError

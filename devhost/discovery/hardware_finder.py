@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.allocation.variables import LINK_VARIABLES
 from devhost.discovery.hardware import (
     BETWEEN,
     NET,
@@ -30,7 +29,7 @@ from devhost.discovery.hardware import (
 from devhost.discovery.roots import Match, Missed, Readings, Root
 from devhost.discovery.sysfs import NodesReading, NodesRoot, NumbersRoot, SubsystemRoot
 from devhost.model import names
-from devhost.model.device import Hardware, Skipped
+from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
 from devhost.model.hardware import (
     NO_NODE,
     USB_NODE,

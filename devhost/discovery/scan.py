@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.declaration import Declaration, Rules, rules_of
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import Taken, clash, clashing, rules_of
+from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
 from devhost.discovery.candidates import HOLD_S, Moment, OwnerOf
 from devhost.discovery.identity import NO_SOURCE, Identified
@@ -304,3 +304,35 @@ def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
         for device_id, device in found.devices.items()
     }
     return replace(found, devices=devices)
+
+
+# ── devices that cannot be offered beside each other ──
+
+Taken = dict[int, tuple[int, str]]
+"""What devices have: names and container paths with their values, as hashes, and the device."""
+
+
+def clashing(rules: Rules) -> Rules:
+    """Return the rules by which two devices may come to the same name or container path."""
+    exclusive = tuple(rule for rule in rules if rule.exclusive)
+    made_of = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
+    return () if len(exclusive) == 1 and made_of in ({"id"}, {"realpath"}) else exclusive
+
+
+def clash(taken: Taken, device_id: str, alone: Allocation) -> str | None:
+    """Enter what a device has by the `clashing` rules; return why it cannot be offered, if so.
+
+    A constant name or path is the author's word that a container gets one device.
+    """
+    named = [
+        *(("env", *one) for one in alone.envs.items()),
+        *(("annotation", *one) for one in alone.annotations.items()),
+        *(("container path", one.container_path, one.host_path) for one in alone.specs),
+    ]
+    problem = None
+    for what, key, value in named:
+        mine = hash(value)
+        text, other = taken.setdefault(hash((what, key)), (mine, device_id))
+        if text != mine:
+            problem = f"{what} {key} is used by device {other} too"
+    return problem

@@ -2,7 +2,7 @@
 
 It publishes what a scan has found, and says what it may still hand out of a resource, whether a
 resource is drained, which pods hold devices, and how a resource is doing. It asks the node for
-three things in turn: to allocate, to prefer and to prepare devices (`devhost.host.answers`).
+three things in turn: to allocate, to prefer and to prepare devices (`devhost.host.resource`).
 `devhost.kubelet` is the backend for device plugins; nothing else of it is known in the node, except
 where the process is put together (`devhost.host.host`).
 """
@@ -29,6 +29,11 @@ class Backend(Protocol):
 
 class Pods(Protocol):
     """Tells which pods hold devices."""
+
+    @property
+    def allocating(self) -> bool:
+        """Whether kubelet waits for an Allocate."""
+        ...
 
     async def kubelet(self) -> object:
         """Return what is equal for as long as the same kubelet answers."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from devhost.errors import KubeletError
@@ -14,7 +14,8 @@ from devhost.model.state import HeldBy
 
 POLL_S: Final = 10.0
 AGAIN_S: Final = 3.0  # between two lists that agree, where something has just changed
-_ALLOCATION_S: Final = 5.0
+_ALLOCATION_POLL_S: Final = 0.02
+_ALLOCATION_POLLS: Final = 250
 _LISTS_MAX: Final = 3
 _NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
@@ -47,9 +48,6 @@ class Holders:
         self._ended = 0  # calls
         self._calling = asyncio.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self._allocating = 0
-        self._no_allocation = asyncio.Event()
-        self._no_allocation.set()
 
     @property
     def asked(self) -> bool:
@@ -130,24 +128,6 @@ class Holders:
                 if self._ended == ended:
                     await self._ask(self._pod_resources)
 
-    @contextlib.contextmanager
-    def allocating(self) -> Iterator[None]:
-        """Ask nothing while an Allocate runs.
-
-        The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
-        also frees the devices that it is allocating, and allocates them twice
-        (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
-        pkg/kubelet/cm/devicemanager/manager.go).
-        """
-        self._allocating += 1
-        self._no_allocation.clear()
-        try:
-            yield
-        finally:
-            self._allocating -= 1
-            if not self._allocating:
-                self._no_allocation.set()
-
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back whenever what `of` or `held` return has changed."""
         self._callbacks.append(callback)
@@ -172,9 +152,14 @@ class Holders:
 
     async def _ask(self, pod_resources: Pods) -> None:
         kubelet = await pod_resources.kubelet()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ALLOCATION_S):
-                await self._no_allocation.wait()
+        # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
+        # also frees the devices that it is allocating, and allocates them twice
+        # (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
+        # pkg/kubelet/cm/devicemanager/manager.go).
+        for _ in range(_ALLOCATION_POLLS):
+            if not pod_resources.allocating:
+                break
+            await asyncio.sleep(_ALLOCATION_POLL_S)
         before, failure = self._counted(), None
         asked_at = asyncio.get_running_loop().time()
         try:

@@ -1,25 +1,35 @@
-"""One resource's life: it is scanned, published and served; it changes, drains and ends."""
+"""One resource's life: it is scanned, published and served; it changes, drains and ends.
+
+It answers what the backend asks of it: to allocate, to prefer and to prepare devices.
+"""
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
 from devhost.discovery.scan import Scanner, carried_over
-from devhost.host.answers import Answers
+from devhost.errors import AllocationError
 from devhost.host.cdi import CdiInjection
 from devhost.host.changes import log_changes
 from devhost.host.health import HealthMonitor
-from devhost.host.preparation import Preparation
+from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.shared import CodeResource, Shared
+from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.model.names import distinct
 from devhost.model.state import State, Status
+from devhost.watch.threads import BlockingCalls, NoAnswerError, in_thread
 
 _STEP_S: Final = 0.2  # while IDs are leaving
+_CHANGE_WAIT_S: Final = 0.25  # for devices that are being found by a new declaration
+_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
 _DRAINING: Final = "removed from the configuration"
@@ -28,7 +38,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ServedResource:
-    """Serves one resource: ``known`` is what was found, ``snapshot`` what is advertised of it.
+    """Serves one resource: ``known`` is what was found, ``snapshot`` what is listed of it.
+
+    It answers by what is ``advertised``, and by the declaration by which that was found.
 
     While it is `draining` it was removed, and goes on until nobody can get a device of it.
     """
@@ -37,6 +49,7 @@ class ServedResource:
         self.name, self.scanner = scanner.resource.name, scanner
         self._shared, self._code = shared, code
         self.known = self.snapshot = Snapshot()
+        self.advertised = scanner, Snapshot()
         self.draining = False
         self._last_held: AbstractSet[str] = frozenset()
         self._up_to_date, self._changed = asyncio.Event(), asyncio.Event()
@@ -51,10 +64,10 @@ class ServedResource:
             policy=scanner.policy,
             records=shared.owners.records,
         )
-        self._answers = Answers(scanner, self._up_to_date, self._preparation, shared, code)
+        self._calls = BlockingCalls(f"allocate {self.name}")
         self.resource_status = ResourceStatus(self.name)
         self.published = shared.publish(
-            self._answers,
+            self,
             self._tell,
             held=functools.partial(shared.holders.held, self.name),
             refresh=shared.holders.refresh,
@@ -83,7 +96,69 @@ class ServedResource:
             state is State.DRAINING and self.published.state.streams > 0
         )
 
-    # ── what may be asked of it ──
+    # ── what the backend asks of it ──
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether the resource prepares its devices before a container starts."""
+        return self.advertised[0].pre_start_required
+
+    async def _current(self) -> tuple[Scanner, Snapshot]:
+        """Return what is advertised; after a change of the configuration, wait a while for it."""
+        if not self._up_to_date.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHANGE_WAIT_S):
+                    await self._up_to_date.wait()
+        return self.advertised
+
+    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
+        """Return what a container receives for devices of the current snapshot.
+
+        `pre_start` says whether the kubelet will call PreStartContainer: it asks for that once per
+        registration, which may be older than the declaration.
+
+        Raises:
+            AllocationError: A device is gone or refused; the text names it.
+        """
+        scanner, snapshot = await self._current()
+        ids = tuple(advertised_ids)
+        try:
+            answer = await self._calls.run(lambda: scanner.allocate(snapshot, ids))
+            devices = [snapshot.devices[one] for one in distinct(ids)]
+            await self._shared.owners.allocated(scanner.resource, devices)
+            if pre_start:
+                await self._preparation.allocated(scanner.resource, ids)
+        except NoAnswerError as error:
+            raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
+        return answer
+
+    def allocated(self, result: str, seconds: float) -> None:
+        """Take note that an Allocate has ended, how, and after how long."""
+        # After the answer, which the kubelet waits for in its main loop.
+        count = functools.partial(self._shared.metrics.allocated, self.name, result, seconds)
+        asyncio.get_running_loop().call_soon(count)
+
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Return which IDs a container should get; none to leave it to the kubelet."""
+        scanner, snapshot = await self._current()
+        choose = functools.partial(scanner.preferred, snapshot, available, must_include, size)
+        if self._code is None and len(snapshot.devices) + len(available) <= _FEW:
+            return choose()
+        return await in_thread(f"prefer {self.name}", choose)
+
+    async def prepare(self, advertised_ids: Sequence[str]) -> None:
+        """Prepare devices for a container that starts; a `PreStartError` says why it must not."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + WITHIN_S
+        scanner, snapshot = await self._current()
+        await self._preparation.prepare(scanner.resource, snapshot.devices, advertised_ids)
+        if self._code is not None:
+            chosen = [snapshot.devices[one] for one in distinct(advertised_ids)]
+            await self._code.pre_start(chosen, deadline - clock())
+
+    # ── its life ──
 
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
@@ -173,7 +248,7 @@ class ServedResource:
 
     def _publish_again(self) -> None:
         """Publish what is known, by the declaration by which it was found."""
-        self._publish(self._answers.advertised[0], self.known)
+        self._publish(self.advertised[0], self.known)
 
     def _publish(self, scanner: Scanner, found: Snapshot) -> None:
         resource, published = scanner.resource, self.published
@@ -183,7 +258,7 @@ class ServedResource:
         # Of each device, whether it can be offered.
         snapshot = self._shared.owners.judged(resource, found)
         snapshot = self._injection.judged(self.health.with_health(snapshot))
-        self._answers.advertised = scanner, snapshot
+        self.advertised = scanner, snapshot
         if published.publish(resource, snapshot):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
             return

@@ -39,7 +39,7 @@ class PublishedResource:
         alone: bool,
     ) -> None:
         self._name, self._refresh, self._left = answers.name, refresh, left
-        self.device_list = DeviceList(directory.leave_after)
+        self.device_list = DeviceList(directory.leave_after, directory.unanswered)
         self.device_list.ids_held_by_pods = held
         self._leaving = asyncio.Event()
         self._registration = Registration(

@@ -53,30 +53,26 @@ class Stream:
     paused: bool = False  # its list has to wait
 
 
-@dataclass(eq=False, slots=True)
-class Call:
-    """One running Allocate or GetPreferredAllocation."""
-
-    began: float
-
-
 class DeviceList:
     """The list of one resource, with the IDs that are about to leave it.
 
     `entries` is the list as it is to be sent, and another one when it changes; what is `leaving` is
-    no longer declared but still in it, as unhealthy.
+    no longer declared but still in it, as unhealthy. `unanswered` are the times at which calls of
+    kubelet began that work with IDs: Allocate and GetPreferredAllocation.
     """
 
-    def __init__(self, leave_after: float = LEAVE_AFTER_S) -> None:
+    def __init__(
+        self, leave_after: float = LEAVE_AFTER_S, unanswered: list[float] | None = None
+    ) -> None:
         self._leave_after = leave_after
+        self.unanswered: list[float] = [] if unanswered is None else unanswered
         self.entries: Mapping[str, AdvertisedDevice] = {}
         self.leaving: AbstractSet[str] = frozenset()
         self._known: set[str] = set()  # the IDs that kubelet may know, listed or not
         self._kubelet_has_devices = False
         self._streams: set[Stream] = set()
-        self._calls: set[Call] = set()
         self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
-        self.last_call_ended = -math.inf
+        self.last_answer_at = -math.inf  # to one of those calls
         self.lists_sent = 0
         self.left_count = 0
         self.omitted = 0  # how many IDs did not fit into it
@@ -157,10 +153,10 @@ class DeviceList:
             return False
         latest = max(known)
         return now - latest >= self._leave_after and all(
-            call.began > latest for call in self._calls
+            began > latest for began in self.unanswered
         )
 
-    # ── streams and calls of kubelet ──
+    # ── streams of kubelet ──
 
     def open_stream(self) -> Stream:
         """Record a new stream."""
@@ -207,14 +203,3 @@ class DeviceList:
         self.lists_sent += 1
         for fallen in _unhealthy(sent) - stream.unhealthy_since.keys():
             stream.unhealthy_since[fallen] = now
-
-    def begin_call(self, now: float) -> Call:
-        """Record a call that works with IDs of the list."""
-        call = Call(now)
-        self._calls.add(call)
-        return call
-
-    def end_call(self, call: Call, now: float) -> None:
-        """Record the end of a call."""
-        self._calls.discard(call)
-        self.last_call_ended = now

@@ -58,6 +58,7 @@ class PluginDirectory:
         leave_after: float = LEAVE_AFTER_S,
     ) -> None:
         self.path, self.leave_after = path, leave_after
+        self.unanswered = pod_resources.unanswered if pod_resources else []
         self.served_names = ServedNames(pod_resources) if pod_resources else None
         self._targets = frozenset({WatchTarget(str(path))})
         self._subscription: Subscription | None = None

@@ -35,11 +35,20 @@ T = TypeVar("T")
 
 
 class PodResources:
-    """The API on one socket; each call makes a connection of its own."""
+    """The API on one socket; each call makes a connection of its own.
+
+    `unanswered` are the times at which calls of kubelet to device plugins of this process began.
+    """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
+        self.unanswered: list[float] = []
         self._looking: asyncio.Future[tuple[object, int]] | None = None
+
+    @property
+    def allocating(self) -> bool:
+        """Whether kubelet waits for an answer of this process."""
+        return bool(self.unanswered)
 
     async def kubelet(self) -> object:
         """Return what differs from one kubelet that serves the socket to the next.

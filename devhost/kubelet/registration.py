@@ -142,7 +142,7 @@ class Registration:
         finally:
             # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
             # and dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
-            ended = self._device_list.last_call_ended
+            ended = self._device_list.last_answer_at
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -142,6 +142,18 @@ class Servicer(pb_grpc.DevicePluginServicer):
             self._streams.discard(wake)
             self.changed.set()
 
+    @contextlib.contextmanager
+    def _unanswered(self) -> Iterator[float]:
+        """Note that kubelet waits, and until when: no ID leaves that it may have picked."""
+        device_list, clock = self._device_list, asyncio.get_running_loop().time
+        began = clock()
+        device_list.unanswered.append(began)
+        try:
+            yield began + ALLOCATE_TIMEOUT_S
+        finally:
+            device_list.unanswered.remove(began)
+            device_list.last_answer_at = clock()
+
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: Context
     ) -> pb.AllocateResponse:
@@ -149,13 +161,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
         name, loop = self._answers.name, asyncio.get_running_loop()
         ids = [each for one in request.container_requests for each in one.devices_ids]
         began, result, text = loop.time(), "cancelled", _CANCELLED
-        deadline = began + ALLOCATE_TIMEOUT_S
-        call = self._device_list.begin_call(began)
         try:
-            answers = [
-                await self._allocate(list(one.devices_ids), deadline)
-                for one in request.container_requests
-            ]
+            with self._unanswered() as deadline:
+                answers = [
+                    await self._allocate(list(one.devices_ids), deadline)
+                    for one in request.container_requests
+                ]
             response = pb.AllocateResponse(
                 container_responses=[container_response(one) for one in answers]
             )
@@ -173,9 +184,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             loop.call_soon(call_log.log_allocated, name, answers, loop.time() - began)
             return response
         finally:
-            ended = loop.time()
-            self._device_list.end_call(call, ended)
-            self._answers.allocated(result, ended - began)
+            self._answers.allocated(result, loop.time() - began)
             if result != "ok":
                 call_log.log_failed("allocation", name, ids, text, result=result)
         await context.abort(code, printable(text))
@@ -184,7 +193,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def _allocate(self, advertised_ids: list[str], deadline: float) -> Allocation:
         answers, pre_start = self._answers, self.pre_start_required
         for advertised_id in advertised_ids:
-            if advertised_id not in self._device_list:
+            if advertised_id not in self._device_list.entries:
                 shown = advertised_id[:_ID_SHOWN_MAX]
                 raise AllocationError(f"{answers.name}: there is no device {shown}")
         async with asyncio.timeout_at(deadline):
@@ -198,15 +207,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
         Never an error, with which kubelet fails the pod for good (v1.37.1
         pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate).
         """
-        clock, response = asyncio.get_running_loop().time, pb.PreferredAllocationResponse()
-        began = clock()
-        call = self._device_list.begin_call(began)
-        try:
+        response = pb.PreferredAllocationResponse()
+        with self._unanswered() as deadline:
             for one in request.container_requests:
-                chosen = await self._preferred(one, began + ALLOCATE_TIMEOUT_S)
+                chosen = await self._preferred(one, deadline)
                 response.container_responses.add(deviceIDs=chosen)
-        finally:
-            self._device_list.end_call(call, clock())
         return response
 
     async def _preferred(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.rules import rules_of
+from devhost.allocation.declaration import rules_of
 from devhost.discovery.candidates import OwnerOf
 from devhost.discovery.identity import Identified
 from devhost.discovery.roots import Reading, Readings, Root

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from devhost.allocation.declaration import Rule, rules_of
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import Rule, rules_of
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
 from devhost.loading.source_checks import check_amounts, check_sources, is_single

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from devhost.allocation.rules import Rule
+from devhost.allocation.declaration import Rule
 from devhost.allocation.variables import (
     BUILT_IN_VARIABLES,
     CONTAINER_VARIABLES,

@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Literal
 
 from devhost.model.immutable import immutable
+
+Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
+"""A key of ``allocate``."""
 
 
 @immutable

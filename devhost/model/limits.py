@@ -66,7 +66,7 @@ DEVICE_IDS_MAX: Final = 20_000
 ALLOCATE_ENTRIES_MAX: Final = 200
 # Those of them whose names or container paths are made from the device: a scan notes each.
 ALLOCATE_NAMES_MAX: Final = 16
-# Characters of an answer to Allocate (devhost/allocation/rules.py): kubelet refuses more.
+# Characters of an answer to Allocate (devhost/allocation/declaration.py): kubelet refuses more.
 ANSWER_MAX: Final = 4 * 1024 * 1024
 # A CDI spec (devhost/allocation/cdi.py), in the node's memory; devices beyond are unhealthy.
 CDI_SPEC_MAX: Final = 4 * 1024 * 1024

@@ -1,11 +1,12 @@
 import pytest
 
-from tests.chart.helm import PACKAGES, Helm, binary
+from tests.chart.helm import Helm
+from tools.helm import PACKAGES, binary
 
 
 def _helm(major: int) -> Helm:
     if not binary(major).exists():
-        pytest.skip("Helm is not built: python -m tests.chart.helm")
+        pytest.skip("Helm is not built: python -m tools.helm")
     return Helm(major)
 
 

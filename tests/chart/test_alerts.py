@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.chart.helm import NAMESPACE, ROOT, Helm
+from tests.chart.helm import NAMESPACE, Helm
 from tests.chart.test_chart_metrics import rules
 from tests.support.promql import Series, evaluate
+from tools.helm import ROOT
 
 DOCUMENT = ROOT / "docs" / "status.md"
 MINUTES = 60

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.chart.helm import CHART, NAMESPACE, Helm
+from tests.chart.helm import NAMESPACE, Helm
 from tests.chart.values import Values
+from tools.helm import CHART
 
 # What devhost exports: the labels of each metric, beside those that Prometheus adds.
 METRICS = {

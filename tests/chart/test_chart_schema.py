@@ -11,11 +11,12 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.helm import generate
 from devhost.loading.loader import loads
 from devhost.loading.schema import json_schema
-from tests.chart.helm import Helm, RefusedError
+from tests.chart.helm import Helm
 from tests.chart.values import SETS, TOKENS, Values
+from tools import chart as generate
+from tools.helm import RefusedError
 
 SCHEMA = generate.schema()
 BASE = TOKENS["resources"][0]

@@ -8,9 +8,10 @@ from click import Option
 
 from devhost.cli.run_command import command
 from devhost.cli.validate_command import command as validate_command
-from tests.chart.helm import NAMESPACE, Helm, RefusedError
+from tests.chart.helm import NAMESPACE, Helm
 from tests.chart.pods import PLUGINS, STATE, container_of, mounts_of, pod_of
 from tests.chart.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
+from tools.helm import RefusedError
 
 # ── rolling ──────────────────────────────────────────────────────────────────
 

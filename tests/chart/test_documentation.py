@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from deploy.helm import generate
-from deploy.helm.generate import Value
-from tests.chart.helm import CHART, Helm
+from tests.chart.helm import Helm
+from tools import chart as generate
+from tools.chart import Value
+from tools.helm import CHART
 
 TEMPLATES = [*(CHART / "templates").rglob("*.yaml"), *(CHART / "templates").rglob("*.t*")]
 

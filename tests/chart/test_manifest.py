@@ -6,7 +6,7 @@ import yaml
 from devhost.allocation.policy import Policy
 from devhost.loading.loader import loads
 from tests.chart.helm import Helm
-from tests.chart.manifest import MANIFEST, manifest
+from tools.manifest import MANIFEST, manifest
 
 DOCUMENTS = list(yaml.safe_load_all(MANIFEST.read_text()))
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.chart.helm import CHART, Helm
+from tests.chart.helm import Helm
 from tests.chart.values import EXAMPLES, TOKENS, Values, example
+from tools.helm import CHART
 
 PROFILE: Values = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
 

@@ -7,8 +7,9 @@ import jsonschema
 import pytest
 from kubernetes_validate import utils
 
-from tests.chart.helm import CHART, Helm, RefusedError
+from tests.chart.helm import Helm
 from tests.chart.values import EVERYTHING, KUBERNETES, SETS, TOKENS
+from tools.helm import CHART, RefusedError
 
 # Not Kubernetes' own: what those of the Prometheus operator have to have.
 OPERATOR: dict[str, dict[str, Any]] = {

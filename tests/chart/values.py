@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from tests.chart.helm import ROOT
+from tools.helm import ROOT
 
 Values = dict[str, Any]
 

@@ -12,7 +12,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.site import hooks
 from devhost.cli import main as cli
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
@@ -20,6 +19,7 @@ from devhost.model.values import key_of
 from devhost.testing import NotPermittedError
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
+from tools.site import hooks
 
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _KEYS: Final = {key_of(Resource, name) for name in Resource.model_fields}

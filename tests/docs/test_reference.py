@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from deploy.site import reference
 from devhost.loading.loader import loads
 from devhost.loading.schema import json_schema
+from tools.site import reference
 
 EXAMPLES: Final = reference.load_examples()
 KEYS: Final = [(model, key) for model, one in EXAMPLES.items() for key in one["keys"]]

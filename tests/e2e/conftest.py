@@ -7,7 +7,6 @@ from typing import Final
 
 import pytest
 
-from tests.chart import helm
 from tests.e2e import devices, programs
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import NAMESPACE, Pods
@@ -15,6 +14,7 @@ from tests.e2e.release import VALUES, Release
 from tests.image import build as image
 from tests.image.machine import Unavailable
 from tests.support import timeouts
+from tools import helm
 
 SECONDS: Final = 1800  # for a test; the first may have to build everything
 

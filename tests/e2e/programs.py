@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.chart import helm
 from tests.image import debian, machine
 from tests.image.machine import ROOT, Unavailable, Unfinished, hash_of
-from tests.kubelet.build import find, find_go
+from tools import golang
+from tools.golang import find
 
 CACHE: Final = ROOT / ".tools" / "cluster"
 
@@ -109,11 +109,10 @@ def _install(name: str, arguments: Sequence[str], inputs: Sequence[str]) -> Path
     """Install Go programs into a folder of their own."""
     directory = CACHE / f"{name}-{hash_of(*arguments, *inputs)}"
     if not directory.exists():
-        helm.say(f"building {name} (minutes the first time)")
+        golang.say(f"building {name} (minutes the first time)")
         with Unfinished(directory) as unfinished:
-            go = str(find_go(MODULE / "go.mod", ROOT / ".tools"))
-            settings = helm.SETTINGS | {"GOBIN": str(unfinished), "GOOS": "", "GOARCH": ""}
-            helm.install([go, "install", *arguments], os.environ | settings)
+            go = golang.find_go(find(r"go (\S+)", MODULE / "go.mod"), ROOT / ".tools")
+            golang.run(go, "install", *arguments, GOBIN=str(unfinished), GOOS="", GOARCH="")
     return directory
 
 

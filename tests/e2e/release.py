@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from tests.chart import helm
 from tests.e2e.cluster import NODE, Cluster, Json
 from tests.e2e.images import DEVHOST, TAG
+from tools import helm
 
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 STATE: Final = "/var/lib/kubelet/plugins/devhost"

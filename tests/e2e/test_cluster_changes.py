@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.helm import PACKAGES
 from tests.e2e.cluster import Cluster, CommandError, Json
 from tests.e2e.pods import Pods, pod
 from tests.e2e.release import COLA, DICE, OFFERED, SLOT, VALUES, Release, offered, sockets
+from tools.helm import PACKAGES
 
 OURS, THEIRS, MORE = "e2e.test/ours", "e2e.test/theirs", "e2e.test/more"
 CONFIGMAP = "own-configuration"

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chart.helm import PACKAGES
 from tests.e2e import devices
 from tests.e2e.cluster import Cluster, CommandError
 from tests.e2e.pods import CRASHES, Pods, pod
@@ -21,6 +20,7 @@ from tests.e2e.release import (
     offered,
     sockets,
 )
+from tools.helm import PACKAGES
 
 NEW = "e2e.test/new"
 KINDS = "daemonsets,pods,configmaps,serviceaccounts,secrets"

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from tests.chart.helm import PACKAGES
 from tests.e2e.cluster import Cluster
 from tests.e2e.init import SYSCTLS
 from tests.e2e.pods import Pods, pod
 from tests.e2e.release import VALUES, Release
+from tools.helm import PACKAGES
 
 # Prints what the pod sees of the host's sysfs, whether the links in it lead anywhere, and what is
 # mounted writable there, or is a cgroup anywhere.

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from devhost.allocation.declaration import rules_of
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import rules_of
 from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles

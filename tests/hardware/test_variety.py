@@ -2,18 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.variables import variables
 from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.device import Snapshot
+from devhost.model.device import Snapshot, variables
 from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
 
@@ -402,29 +401,6 @@ def test_a_class_that_is_not_there_yet_is_not_missing(tree: HostTree) -> None:
     assert snapshot.why_none() == ("none of 1 is usb 0403:6001, node hidraw: 1-1.2.3",)
 
 
-def load(source: str, more: str = "") -> list[str]:
-    """Return the messages of the loader."""
-    text = f"version: v1\nresources: [{{name: example.com/a, sources: [{source}]{more}}}]"
-    found: Any = loads(text)
-    return [problem.message for problem in found.problems]
-
-
-@pytest.mark.parametrize(
-    ("source", "more", "message"),
-    [
-        ("{usb: {device: 0403:6001, interface: '0a'}}", "", "should be an integer, not '0a'"),
-        ("{pci: {device: 8086:1521, node: usb}}", "", "only in usb"),
-        ("{usb: {device: 8086:1521, node: vfio}}", "", "only in pci"),
-        ("{usb: {device: 0403:6001, exclude: {}}}", "", "excludes everything"),
-        ("{sysfs: {subsystem: tty, exclude: {}}}", "", "excludes everything"),
-        ("{sysfs: block}", ", allocate: {env: {A: '${attr.config}'}}", "reading 'config'"),
-    ],
-)
-def test_messages(source: str, more: str, message: str) -> None:
-    found = load(source, more)
-    assert any(message in one for one in found), found
-
-
 def warnings(tree: HostTree, source: str, more: str = "") -> tuple[str, ...]:
     """Return the warnings of `plan`."""
     text = f"version: v1\nresources: [{{name: example.com/a, sources: [{source}]{more}}}]"
@@ -450,21 +426,6 @@ def test_a_plan_knows_what_the_usb_node_claims(tree: HostTree) -> None:
     assert (len(first.snapshot.devices), len(second.snapshot.devices)) == (2, 0)
     reasons = {one.reason for one in second.snapshot.skipped}
     assert reasons == {"example.com/a offers nodes of it already"}
-
-
-@pytest.mark.parametrize(
-    ("source", "warns"),
-    [
-        ("{sysfs: tty}", True),
-        ("{sysfs: {subsystem: tty, name: ttyUSB*}}", True),
-        ("{sysfs: {subsystem: tty, name: ttyS*}}", False),
-        ("{sysfs: {subsystem: drm, name: renderD*}}", True),
-        ("{sysfs: tpmrm}", False),
-    ],
-)
-def test_names_that_are_counted_up(source: str, warns: bool) -> None:
-    assert any("order of discovery" in one for one in load(source)) == warns
-    assert load(source, ", id: '${place}'") == []
 
 
 def explained(tree: HostTree, source: str) -> list[str]:

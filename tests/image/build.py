@@ -27,7 +27,7 @@ from tests.image.machine import CACHE, ROOT, Unavailable, Unfinished, hash_of, r
 REVISION: Final = "0123456789abcdef"
 # All that the image installs, and what builds devhost's wheel, with hashes.
 REQUIREMENTS: Final = tuple(
-    ROOT / "deploy" / "image" / name for name in ("requirements.txt", "build-requirements.txt")
+    ROOT / "tools" / "image" / name for name in ("requirements.txt", "build-requirements.txt")
 )
 IN_USE: Final = 3600.0  # seconds for which another test run may still need an older image
 
@@ -171,7 +171,7 @@ def _sources() -> list[Path]:
         "LICENSE",
     )
     package = [path for path in (ROOT / "devhost").rglob("*") if "__pycache__" not in path.parts]
-    trees = [*package, *(ROOT / "deploy" / "image").glob("*")]
+    trees = [*package, *(ROOT / "tools" / "image").glob("*")]
     return [ROOT / name for name in names] + sorted(path for path in trees if path.is_file())
 
 

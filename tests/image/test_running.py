@@ -138,13 +138,13 @@ async def test_a_plugin_in_python_runs_on_the_image(
     (recipe,) = re.findall(r"```dockerfile\n(.*?)```", LIBRARY.read_text(), re.DOTALL)
     ((source, place),) = re.findall(r"COPY (\S+) (\S+)", recipe)
     (entrypoint,) = re.findall(r"ENTRYPOINT (.*)", recipe)
-    assert (ROOT / "examples" / "python" / source).is_file()
+    assert (ROOT / "config" / "examples" / "python" / source).is_file()
     process = await containers.start(
         "--log-format=json",
         entrypoint=json.loads(entrypoint),
         mounts={
             PLUGINS: directory / "plugins",
-            f"{Path(place).parent}:ro": ROOT / "examples" / "python",
+            f"{Path(place).parent}:ro": ROOT / "config" / "examples" / "python",
         },
     )
     await started.wait("netease/vpcport", 4, 4, timeout=PATIENCE)

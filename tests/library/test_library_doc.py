@@ -11,7 +11,7 @@ DOC = (ROOT / "docs" / "library.md").read_text()
 
 
 def test_the_example_is_the_file() -> None:
-    assert f"```python\n{(ROOT / 'examples/python/vpcport.py').read_text()}```" in DOC
+    assert f"```python\n{(ROOT / 'config/examples/python/vpcport.py').read_text()}```" in DOC
 
 
 def test_every_method_and_option_is_described() -> None:

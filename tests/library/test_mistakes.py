@@ -25,7 +25,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.host.inventory.ANSWER_S", 1.0)
     monkeypatch.setattr("devhost.library.methods.ANSWER_S", 1.0)
     monkeypatch.setattr("devhost.library.methods.DESTROY_S", 1.0)
-    monkeypatch.setattr("devhost.host.answers.WITHIN_S", 1.0)
+    monkeypatch.setattr("devhost.host.resource.WITHIN_S", 1.0)
 
 
 @pytest.fixture

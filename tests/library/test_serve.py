@@ -16,7 +16,7 @@ from tests.support.daemon import tokens
 from tests.support.hosting import Kubelet
 from tests.support.realkubelet import REAL_KUBELETS
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+EXAMPLES = Path(__file__).resolve().parents[2] / "config" / "examples" / "python"
 PORTS, DISKS = "netease/vpcport", "example.com/superdisk"
 ENDINGS = """
 import sys

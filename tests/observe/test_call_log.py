@@ -125,10 +125,10 @@ async def test_a_refused_allocation(daemon: Daemon, started: Kubelet) -> None:
 
 SLOW = """
 import asyncio
-import devhost.host.answers as backend
+import devhost.host.resource as backend
 async def hangs(self, ids, *, pre_start):
     await asyncio.sleep(60)
-backend.Answers.allocate = hangs
+backend.ServedResource.allocate = hangs
 """
 
 

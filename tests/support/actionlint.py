@@ -1,4 +1,4 @@
-"""What actionlint says of the workflows: the Go program in tests/workflows, built once.
+"""What actionlint says of the workflows: the Go program in tests/support/go, built once.
 
 python -m tests.support.actionlint
 
@@ -10,7 +10,7 @@ import sys
 
 from tests.support.goprogram import ROOT, Oracle, built
 
-ORACLE = Oracle("workflows", "actionlint", "require github.com/rhysd/actionlint")
+ORACLE = Oracle("actionlint", "actionlint", "require github.com/rhysd/actionlint")
 
 
 def complaints() -> str:

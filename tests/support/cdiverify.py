@@ -1,4 +1,4 @@
-"""What a runtime makes of CDI files: the Go program in tests/cdi, built once.
+"""What a runtime makes of CDI files: the Go program in tests/support/go, built once.
 
 python -m tests.support.cdiverify
 
@@ -16,7 +16,7 @@ ORACLE = Oracle("cdi", "cdiverify", "tags.cncf.io/container-device-interface")
 
 
 def inject(directory: Path, devices: Sequence[str], user: int = 0, env: Sequence[str] = ()) -> Any:
-    """Inject devices into a container; the answer is as `response` in tests/cdi/main.go.
+    """Inject devices into a container; the answer is as `response` in tests/support/go/cdi/main.go.
 
     Args:
         directory: With the spec files.

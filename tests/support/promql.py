@@ -1,4 +1,4 @@
-"""What PromQL expressions yield: the Go program in tests/promql, built once.
+"""What PromQL expressions yield: the Go program in tests/support/go, built once.
 
 python -m tests.support.promql
 

@@ -1,6 +1,6 @@
 """Drive the device manager of a real kubelet, run as a process of its own.
 
-The process is the Go program in tests/kubelet, see protocol.go there; build.py
+The process is the Go program in tests/support/go/kubelet, see protocol.go there; kubelet_build.py
 beside it makes the binary.
 """
 
@@ -33,7 +33,7 @@ def real_kubelets() -> dict[str, Path]:
 
 
 def binary_version(binary: Path) -> tuple[int, ...]:
-    """Read a kubelet's version from its file's name, as tests/kubelet/build.py writes it."""
+    """Read a kubelet's version from its file's name, as kubelet_build.py writes it."""
     match = re.match(r"kubelet-v(\d+)\.(\d+)\.(\d+)-", binary.name)
     if match is None:
         raise ValueError(f"DEVHOST_TEST_KUBELET: no version in the name of {binary}")

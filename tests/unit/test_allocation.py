@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.declaration import Declaration, Rules, combine, rules_of
 from devhost.allocation.policy import Policy
-from devhost.allocation.rules import Rules, Taken, clash, combine, rules_of
-from devhost.allocation.variables import constants, variables
+from devhost.discovery.scan import Taken, clash
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
+from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot, variables
 
 NONE: Final[list[Any]] = []
+CONSTANTS: Final = {"resource": "example.com/a", "nodeName": "node-1"}
 
 
 def rules(**section: Any) -> Rules:
@@ -48,7 +48,7 @@ def device(device_id: str, *nodes: Node) -> HostDevice:
 
 
 def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
-    return combine(of, constants("example.com/a", "node-1"), devices, ids)
+    return combine(of, CONSTANTS, devices, ids)
 
 
 def clashes(of: Rules, *devices: HostDevice) -> dict[str, str]:

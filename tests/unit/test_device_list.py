@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from devhost.kubelet.device_list import (
     AdvertisedDevice,
-    Call,
     DeviceList,
     Stream,
 )
@@ -52,14 +51,14 @@ def fallen(device_id: str, entries: Mapping[str, AdvertisedDevice]) -> bool:
     return device_id in entries and not entries[device_id].healthy
 
 
-def allowed(device_id: str, now: float, streams: list[History], calls: list[Call]) -> bool:
+def allowed(device_id: str, now: float, streams: list[History], calls: list[float]) -> bool:
     """Say by the rule itself whether an ID may leave."""
     times = [history.unhealthy_since(device_id) for history in streams]
     known = [time for time in times if time is not None]
     if not known or len(known) != len(times):
         return False
     told = max(known)
-    return told + LEAVE_AFTER <= now and not any(call.began <= told for call in calls)
+    return told + LEAVE_AFTER <= now and not any(began <= told for began in calls)
 
 
 LISTS = st.dictionaries(st.sampled_from("abc"), st.sampled_from([UP, DOWN]))
@@ -82,7 +81,6 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
     device_list = DeviceList(LEAVE_AFTER)
     now = 0.0
     streams: list[History] = []
-    calls: list[Call] = []
     sent: set[str] = set()
     wanted: dict[str, AdvertisedDevice] = {}
     expected: dict[str, AdvertisedDevice] = {}
@@ -98,9 +96,13 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
             case "open", _:
                 streams.append(History(device_list.open_stream()))
             case "begin", _:
-                calls.append(device_list.begin_call(now))
+                device_list.unanswered.append(now)
             case "prune", _:
-                gone = {i for i in expected if i not in wanted and allowed(i, now, streams, calls)}
+                gone = {
+                    i
+                    for i in expected
+                    if i not in wanted and allowed(i, now, streams, device_list.unanswered)
+                }
                 expected = {i: entry for i, entry in expected.items() if i not in gone}
                 sent -= gone
                 device_list.prune(now)
@@ -108,8 +110,8 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
                 sent.update(streams[value % len(streams)].step(device_list, now))
             case "close", int() if streams:
                 device_list.close_stream(streams.pop(value % len(streams)).stream)
-            case "end", int() if calls:
-                device_list.end_call(calls.pop(value % len(calls)), now)
+            case "end", int() if device_list.unanswered:
+                device_list.unanswered.pop(value % len(device_list.unanswered))
         assert device_list.entries == expected
         assert device_list.leaving == expected.keys() - wanted.keys()
         assert {i for i in "abc" if i in device_list} == expected.keys()
@@ -200,12 +202,12 @@ def test_nothing_leaves_without_an_open_stream() -> None:
 def test_a_call_that_began_before_holds_the_id() -> None:
     """A running call that may have picked the ID keeps it in the list; a younger one does not."""
     device_list, stream = served("a")
-    old = device_list.begin_call(0.5)
+    device_list.unanswered.append(0.5)
     device_list.update({})
     device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    device_list.begin_call(1.5)
+    device_list.unanswered.append(1.5)
     assert not device_list.prune(100.0)
-    device_list.end_call(old, 2.0)
+    device_list.unanswered.remove(0.5)
     assert device_list.prune(100.0)
 
 

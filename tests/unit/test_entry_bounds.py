@@ -19,15 +19,7 @@ from devhost.watch.inotify import Inotify
 from devhost.watch.watcher import Resolved, WatchTarget
 from tests.support.scanning import survey
 
-SOURCES = [
-    "directory: /d",
-    "directory: {path: /d, recursive: true}",
-    "directory: {path: /d, include: 'wanted'}",
-    "/d/*",
-    "/d/**",
-    "/d/**/x",
-    "/*/*",
-]
+SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]
 
 
 def look(root: Path, source: str) -> Selection:
@@ -41,10 +33,9 @@ def look(root: Path, source: str) -> Selection:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_too_many_entries_fail_their_source(
+def test_too_many_entries_fail_their_source_also_those_that_are_not_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """Also those that are not wanted: they have to be read, too."""
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     (tmp_path / "d").mkdir()
     for number in range(9):
@@ -60,10 +51,7 @@ def test_a_deep_tree_is_not_walked_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
-    path = tmp_path / "d"
-    for _ in range(30):
-        path = path / "e"
-    path.mkdir(parents=True)
+    (tmp_path / "d" / "/".join(["e"] * 30)).mkdir(parents=True)
     assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
 
 
@@ -81,9 +69,7 @@ def test_many_wildcards_count_a_directory_once(
 ) -> None:
     """A pattern that leads to the same place in many ways takes no longer than what it finds."""
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 500)
-    path = tmp_path / "d"
-    for _ in range(12):
-        path = path / "e"
+    path = tmp_path / "d" / "/".join(["e"] * 12)
     path.mkdir(parents=True)
     (path / "x").touch()
     found = look(tmp_path, "/d/**/e/**/e/**/x")
@@ -109,11 +95,8 @@ def test_a_budget_is_for_all_but_leaves_each_a_few() -> None:
 # ── entries that cannot be read ──
 
 
-@pytest.mark.parametrize(
-    "number",
-    [errno.EACCES, errno.EPERM, errno.EIO, errno.ENODEV, errno.ESTALE, errno.ENXIO, errno.ENOTCONN],
-)
-@pytest.mark.parametrize("source", ["directory: /d", "/d/*", "/d/**", "/d/*/x", "/d/evil"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("source", ["directory: /d", "/d/**", "/d/*/x", "/d/evil"])
 def test_an_entry_that_cannot_be_read_is_skipped_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, source: str
 ) -> None:

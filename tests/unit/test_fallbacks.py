@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
@@ -13,14 +11,6 @@ from devhost.model.device import Snapshot
 from tests.support.scanning import selected
 
 TWO_SOURCES = r"sources: [{dev: {pattern: 'tty(?P<port>[0-9])', types: file}}, directory: /locks]"
-GROUPED = """\
-sources: [{dev: 'a(?P<n>.)(?P<c>.)', as: x}, {dev: 'b(?P<n>.)', as: y, optional: true}]
-  group: g${n}"""
-
-
-def problems(body: str) -> list[str]:
-    text = f"version: v1\nresources:\n- name: e.com/a\n  {body}\n"
-    return [str(problem) for problem in loads(text, "f.yaml").problems]
 
 
 def scan(root: Path, body: str) -> tuple[Scanner, Snapshot]:
@@ -62,42 +52,3 @@ def test_an_optional_node_is_left_out_where_a_source_does_not_give_its_variable(
     )
     assert snapshot.devices["door"].healthy
     assert scanner.allocate(snapshot, ("door",)).devices == ()
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (f"{TWO_SOURCES}\n  id: '${{port}}'", "f.yaml:5:7: error: resources[0].id: unknown var"),
-        (
-            f"{TWO_SOURCES}\n  id: ['${{port}}', 'p${{port}}']",
-            "f.yaml:5:7: error: resources[0].id: no entry has a value for devices of sources[1]; end",
-        ),
-        (f"{TWO_SOURCES}\n  id: ['${{prt}}', '${{name}}']", "did you mean 'port'?"),
-        (
-            f"{TWO_SOURCES}\n  id: ['${{port}}', '${{index}}']",
-            "${index} is not available here",
-        ),
-        (f"{TWO_SOURCES}\n  allocate: {{env: {{A: '${{port}}'}}}}", "unknown variable ${port}"),
-        (
-            f"{TWO_SOURCES}\n  allocate: {{env: {{A: {{value: '${{prt}}', optional: true}}}}}}",
-            "unknown variable ${prt}; did you mean 'port'?",
-        ),
-        (f"{GROUPED}\n  id: ['${{c}}', '${{c}}${{n}}']", "no entry has a value for some devices"),
-    ],
-)
-def test_what_no_source_gives_is_an_error(body: str, says: str) -> None:
-    """And a list of which no entry fits a source."""
-    found = problems(body)
-    assert any(says in problem for problem in found), found
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        f"{TWO_SOURCES}\n  id: ['${{port}}', '${{name}}']",
-        f"{GROUPED}\n  id: ['${{c}}', '${{n}}']",
-        f"{GROUPED}\n  allocate: {{env: {{A: {{value: '${{c}}', optional: true}}}}}}",
-    ],
-)
-def test_what_some_sources_give_is_no_error_in_a_list_or_an_optional_entry(body: str) -> None:
-    assert problems(body) == []

@@ -240,31 +240,6 @@ def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
     assert "e.com/first offers it already" in {one.reason for one in after.skipped}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("sources: [{dev: a, as: x-y}]", "should be letters"),
-        ("sources: [{dev: a, as: x}, {dev: b, as: x}]", "duplicate name 'x'"),
-        ("sources: [{dev: a, optional: true}, {dev: b}]", "set `group` as well"),
-        ("sources: [{dev: a, optional: true}]\ngroup: g", "must not be optional"),
-        ("sources: [{dev: a}]\ngroup: '${id}'", "${id} is not available"),
-        (
-            "sources: [{dev: a}, {dev: 'b(?P<n>.)'}]\ngroup: '${n}'",
-            "sources[0] has no ${n}; a group needs it of each source",
-        ),
-        ("sources: [{dev: a, as: x}]\ngroup: '${x.path}'", "${x.path} is not available"),
-        (
-            "sources: [{dev: a, as: x}, {dev: b}]\nallocate: {env: {A: '${x.path}'}}",
-            "unknown variable ${x.path}",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_found_at_load(text: str, says: str) -> None:
-    body = "".join(f"  {line}\n" for line in text.splitlines())
-    loaded = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}")
-    assert any(says in problem.message for problem in loaded.problems), loaded.problems
-
-
 def test_one_source_may_name_its_node(tmp_path: Path) -> None:
     host = Host(tmp_path, "sources: [{dev: kvm, as: kvm}]\nallocate: {env: {KVM: '${kvm.path}'}}")
     host.make("kvm")

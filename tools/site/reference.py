@@ -1,4 +1,4 @@
-"""Writes docs/reference: ``python -m deploy.site.reference`` (`make generate`).
+"""Writes docs/reference: ``python -m tools.site.reference`` (`make generate`).
 
 The keys of a configuration file come from the model and its JSON Schema, with the examples in
 examples.yaml beside this file; the commands from what click knows of them; the examples are the

@@ -1,0 +1,243 @@
+"""From an old and a new configuration to what a host does about each resource."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.model.changes import Action, Change, changes
+from devhost.model.config import Config, Resource
+
+NODE: Final = "node-1"
+HERE: Final[dict[str, Any]] = {"nodeNames": ["node-*"]}
+ELSEWHERE: Final[dict[str, Any]] = {"nodeNames": ["gpu-*"]}
+SHARED: Final[dict[str, Any]] = {"overlap": "allow"}
+TOKENS: Final[dict[str, Any]] = {"sources": [{"static": 3}]}
+STEP: Final = {"mode": "0600"}
+OTHER_STEP: Final = {"mode": "0660"}
+MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"
+WAITS: Final = (
+    "devices stay Unhealthy until {} have left the list and no pod has them; without "
+    "--pod-resources, devhost rejects this file once pods were given such devices"
+)
+FORMER: Final = WAITS.format("their former IDs")
+REGISTERS: Final = "preStart: registers again; no device is allocatable meanwhile"
+
+Section = Mapping[str, Any]
+
+
+def resource(name: str = "a", **section: Any) -> dict[str, Any]:
+    """Return a resource as it stands in the file."""
+    return {"name": f"example.com/{name}", "sources": ["/dev/x*"], **section}
+
+
+def config(*resources: Section) -> Config:
+    return Config.model_validate({"version": "v1", "resources": list(resources)})
+
+
+def between(old: Sequence[Section], new: Sequence[Section]) -> dict[str, Change]:
+    """Return the changes by name, without the domain."""
+    found = changes(config(*old), config(*new), NODE)
+    return {change.name.removeprefix("example.com/"): change for change in found}
+
+
+def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
+    def some(*names: str, **more: Any) -> list[dict[str, Any]]:
+        return [resource(one, sources=[f"/dev/{one}"], **more) for one in names]
+
+    old = some("z", "keep", "update", "register", "y")
+    new = [
+        *some("start"),
+        *some("register", preStart=[STEP]),
+        *some("update", replicas=2),
+        *some("keep"),
+    ]
+    found = between(old, new)
+    assert [(name, str(change.action)) for name, change in found.items()] == [
+        ("start", "start"),
+        ("register", "reregister"),
+        ("update", "update"),
+        ("keep", "keep"),
+        ("z", "drain"),
+        ("y", "drain"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "action", "reasons"),
+    [
+        # the same in other words
+        ({}, {"replicas": 1, "topology": "auto", "allocate": {}, "preStart": []}, "keep", []),
+        ({}, {"sources": [{"glob": {"paths": "/dev/x*"}}]}, "keep", []),
+        ({"removeMissingAfter": "60s"}, {"removeMissingAfter": "1m"}, "keep", []),
+        (HERE, {"nodeNames": [NODE]}, "keep", []),
+        # one key
+        ({}, {"sources": ["/dev/y*"]}, "update", ["sources"]),
+        ({}, {"allocate": {"devices": []}}, "update", ["allocate"]),
+        ({"maxDevices": 4}, {"maxDevices": 2}, "update", ["maxDevices 4 → 2"]),
+        ({}, {"minDevices": 2}, "update", ["minDevices default → 2"]),
+        (SHARED, {}, "update", ["overlap allow → deny"]),
+        ({}, {"topology": 0}, "update", ["topology auto → 0"]),
+        ({}, {"removeMissingAfter": "never"}, "update", ["removeMissingAfter"]),
+        ({"health": ["readable"]}, {}, "update", ["health"]),
+        ({"preStart": [STEP]}, {"preStart": [OTHER_STEP, STEP]}, "update", ["preStart"]),
+        ({}, {"preStart": [STEP]}, "reregister", [REGISTERS]),
+        ({"preStart": [STEP]}, {}, "reregister", [REGISTERS]),
+        # other IDs of nodes; tokens are none
+        ({}, {"id": "${name}"}, "update", [f"id: {FORMER}"]),
+        ({}, {"group": "${name}"}, "update", [f"group: {FORMER}"]),
+        ({}, {"replicas": 3}, "update", [f"replicas 1 → 3: {FORMER}"]),
+        ({"replicas": 2}, {}, "update", [f"replicas 2 → 1: {FORMER}"]),
+        ({"replicas": 3}, {"replicas": 2}, "update", [f"replicas 3 → 2: {FORMER}"]),
+        ({"replicas": 2}, {"replicas": 3}, "update", ["replicas 2 → 3"]),
+        (TOKENS, {**TOKENS, "replicas": 2}, "update", ["replicas 1 → 2"]),
+        # several keys, in the order of the language; the first to blame
+        (
+            {},
+            {"preStart": [STEP], "replicas": 2, **HERE, "id": "${name}"},
+            "reregister",
+            [f"id: {FORMER}", "replicas 1 → 2", REGISTERS],
+        ),
+        # other nodes
+        ({}, ELSEWHERE, "drain", ["removed"]),
+        (ELSEWHERE, {}, "start", ["new"]),
+    ],
+)
+def test_a_changed_key_is_named_with_its_effect(
+    old: Section, new: Section, action: str, reasons: list[str]
+) -> None:
+    (change,) = between([resource(**old)], [resource(**new)]).values()
+    assert (change.action, [*change.reasons]) == (action, reasons)
+    blamed = [one.split(":")[0].split()[0] for one in reasons if FORMER in one]
+    assert change.moved_by == ((blamed[0], "example.com/a") if blamed else None)
+
+
+def test_what_is_for_other_nodes_is_not_mentioned() -> None:
+    assert between([resource(**ELSEWHERE)], [resource(**ELSEWHERE, replicas=2)]) == {}
+    assert changes(None, config(resource(**ELSEWHERE)), NODE) == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moved"),
+    [
+        ("abc", "xaybcz", ""),
+        ("abc", "ac", ""),
+        ("ab", "ba", "ba"),
+        ("abc", "cab", "cab"),
+        ("abc", "bca", "bca"),
+        ("abcd", "abdc", "dc"),
+        ("abc", "cxa", "ca"),
+    ],
+)
+def test_a_resource_that_passes_another_one_in_the_file_is_kept_and_says_so(
+    old: str, new: str, moved: str
+) -> None:
+    before, after = (
+        [resource(name, sources=[f"/dev/{name}*"]) for name in names] for names in (old, new)
+    )
+    found = between(before, after)
+    assert [name for name, change in found.items() if MOVED in change.reasons] == [*moved]
+    assert all(found[name].action is Action.KEEP for name in moved)
+
+
+@pytest.mark.parametrize(
+    ("section", "moved"), [(SHARED, "b"), (TOKENS, ""), (ELSEWHERE, ""), ({"replicas": 2}, "ba")]
+)
+def test_a_place_in_the_file_matters_where_nodes_are_not_shared(
+    section: Section, moved: str
+) -> None:
+    old = [resource("a", **section), resource("b")]
+    found = between(old, old[::-1])
+    assert [name for name, change in found.items() if MOVED in change.reasons] == [*moved]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "waits"),
+    [({}, {}, True), (SHARED, {}, True), ({}, SHARED, True), (SHARED, SHARED, False)],
+)
+def test_a_renamed_resource_waits_for_the_former_name_unless_both_share(
+    old: Section, new: Section, waits: bool
+) -> None:
+    found = between([resource("a", **old, replicas=2)], [resource("b", **new)])
+    reason = "looks renamed from example.com/a"
+    reason += f": {WAITS.format('those of example.com/a')}" if waits else ""
+    assert found["b"].reasons == ("new", reason)
+    assert found["b"].moved_by == (("name", "example.com/a") if waits else None)
+    assert found["a"].reasons == (
+        "removed",
+        "looks renamed to example.com/b: pods must request that name",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "renamed"),
+    [
+        ([resource("a")], [resource("b", sources=["/dev/y*"])], ""),
+        ([resource("a")], [resource("a"), resource("b", **SHARED)], ""),
+        ([resource("a"), resource("b")], [resource("c"), resource("d"), resource("e")], "cd"),
+        # The same number of tokens is chance, the whole declaration is not.
+        ([resource("a", **TOKENS)], [resource("b", **TOKENS, allocate={"cdi": ["a.b/c=d"]})], ""),
+        ([resource("a", **TOKENS)], [resource("b", **TOKENS, **HERE)], "b"),
+    ],
+)
+def test_a_resource_with_equal_sources_that_comes_as_another_goes_is_renamed(
+    old: list[Section], new: list[Section], renamed: str
+) -> None:
+    found = between(old, new)
+    assert [n for n, one in found.items() if "renamed from" in str(one.reasons)] == [*renamed]
+    assert sum("renamed to" in str(one.reasons) for one in found.values()) == len(renamed)
+
+
+# ── any two files ──
+
+SECTIONS: Final = st.fixed_dictionaries(
+    {"sources": st.sampled_from([["/dev/x*"], ["/dev/y*"], [{"static": 2}], [{"static": 3}]])},
+    optional={
+        "id": st.sampled_from(["${name}", ["${name}-1"]]),
+        "allocate": st.sampled_from([{}, {"devices": []}, {"env": {"A": "1"}}]),
+        "overlap": st.sampled_from(["allow", "deny"]),
+        "replicas": st.integers(1, 3),
+        "removeMissingAfter": st.sampled_from(["never", "5m", "0s"]),
+        "preStart": st.sampled_from([[], [STEP], [OTHER_STEP]]),
+        "nodeNames": st.sampled_from([["*"], [NODE], ["gpu-*"]]),
+    },
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> Config:
+    names = draw(st.lists(st.sampled_from("abcde"), unique=True))
+    return config(*(resource(name, **draw(SECTIONS)) for name in names))
+
+
+def here(of: Config) -> list[Resource]:
+    return [one for one in of.resources if one.applies_to(NODE)]
+
+
+@given(configs())
+def test_an_equal_file_changes_nothing(same: Config) -> None:
+    found = changes(same, copy.deepcopy(same), NODE)
+    assert [change.resource for change in found] == here(same)
+    assert all((change.action, change.reasons) == (Action.KEEP, ()) for change in found)
+
+
+@given(st.none() | configs(), configs())
+def test_changes_lead_from_the_old_file_to_the_new(old: Config | None, new: Config) -> None:
+    found = changes(old, new, NODE)
+    before = {one.name: one for one in (here(old) if old else [])}
+    gone = [name for name in before if name not in {one.name for one in here(new)}]
+    assert [one.name for one in found if one.action is Action.DRAIN] == gone
+    assert [change.resource for change in found] == [*here(new), *(None for _ in gone)]
+    for change in found:
+        assert (change.name in before) == (change.action is not Action.START)
+        other = [one for one in change.reasons if not one.startswith("moved in the file")]
+        assert bool(other) == (change.action is not Action.KEEP)
+        if change.resource is not None and change.name in before:
+            was = before[change.name]
+            registers = bool(change.resource.pre_start) != bool(was.pre_start)
+            assert registers == (change.action is Action.REREGISTER)
+            moved = was.model_copy(update={"node_names": change.resource.node_names})
+            assert (change.resource == moved) == (change.action is Action.KEEP)
