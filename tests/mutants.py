@@ -48,7 +48,7 @@ MUTANTS: Final = (
         "allocation/declaration.py",
         'in_cdi_spec = self.resource.inject == "cdi"',
         "in_cdi_spec = False",
-        "tests/trust/test_paths.py -k another_number",
+        "tests/trust/test_links.py -k renumbered",
     ),
     Mutant(
         "allocation/declaration.py",
@@ -72,19 +72,19 @@ MUTANTS: Final = (
         "allocation/host_paths.py",
         "place.realpath == path or self._stays(path):",
         "place.realpath == path or is_in_dev(path):",
-        "tests/trust/test_paths_later.py",
+        "tests/trust/test_links.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "self.node_problem(node, same_number=True)",
         "self.node_problem(node, same_number=False)",
-        "tests/trust/test_paths_of_steps.py tests/trust/test_steps_and_checks.py",
+        "tests/trust/test_steps.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "state.identity != node.state.identity",
         "state.kind is not node.state.kind",
-        "tests/trust/test_paths_of_steps.py tests/trust/test_steps_and_checks.py",
+        "tests/trust/test_steps.py",
     ),
     Mutant(
         "allocation/host_paths.py",
@@ -108,13 +108,13 @@ MUTANTS: Final = (
         "allocation/policy.py",
         "if not is_in_dev(path):",
         'if not path.startswith("/dev/"):',
-        "tests/trust/test_node_flags.py",
+        "tests/trust/test_device_classes.py",
     ),
     Mutant(
         "allocation/policy.py",
         'not set("*?[") & set(path)',
         "bool(path)",
-        "tests/trust/test_node_flags.py",
+        "tests/trust/test_device_classes.py",
     ),
     Mutant(
         "allocation/policy.py",
@@ -150,7 +150,7 @@ MUTANTS: Final = (
         "allocation/variables.py",
         'word.startswith("-") and text.opening is not None',
         'word.startswith("--") and text.opening is not None',
-        "tests/trust/test_arguments.py",
+        "tests/trust/test_steps.py -k option",
     ),
     Mutant(
         "allocation/cdi.py",
@@ -175,7 +175,7 @@ MUTANTS: Final = (
         "hostfs/mounts.py",
         'others = {posixpath.dirname(place): "its disk"} if is_partition else {}',
         "others = {}",
-        "tests/trust/test_nodes_in_use.py",
+        "tests/trust/test_disks_in_use.py",
     ),
     Mutant(
         "hostfs/sysfs.py",
@@ -249,7 +249,7 @@ MUTANTS: Final = (
         "discovery/health.py",
         "if not allowed and _PRIVATE.fullmatch(realpath):",
         "if False:",
-        "tests/trust/test_steps_and_checks.py tests/unit/test_health.py",
+        "tests/trust/test_checks.py",
     ),
     # ── what pods were given, and what is prepared ──
     Mutant(

@@ -4,15 +4,17 @@ An attack goes the way that a configuration goes: the loader with the policy tha
 has, a scan, the CDI spec, and Allocate for each device, also for those that are unhealthy.
 """
 
+import asyncio
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 
 from devhost.allocation import cdi
@@ -24,15 +26,16 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
-from devhost.model.device import Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from tests.support.scanning import selected
+from tests.support.steps import run_step, start_of
 
 NAME: Final = "example.com/loot"
-NULL, MEM, KMEM, PORT = (1, 3), (1, 1), (1, 2), (1, 4)
+NULL, MEM, KMEM, PORT, FULL = (1, 3), (1, 1), (1, 2), (1, 4), (1, 7)
+DISK: Final = (8, 0)
+CONSTANTS: Final = {"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"}
 
 Resource = Mapping[str, Any]
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
 
 def config(*resources: Resource, **top: object) -> str:
@@ -140,6 +143,11 @@ class Victim:
         files = replace(self.files, shown=allowed.shown_paths)
         return Scanner.of(loaded, files, allowed, "node-1", hold_s=0)
 
+    def found(self, source: object, *allow: str) -> Mapping[str, HostDevice]:
+        """Return the devices of a source that gives containers nothing."""
+        resource = {"sources": [source], "allocate": {"devices": []}}
+        return self.scan(self.scanner(resource, *allow)).devices
+
     def scan(self, scanner: Scanner, previous: Snapshot | None = None) -> Snapshot:
         self.now += 1
         return scanner.snapshot(
@@ -193,6 +201,40 @@ def edits(spec: str) -> Sequence[Mapping[str, Any]]:
     return [device["containerEdits"] for device in json.loads(spec)["devices"]]
 
 
-def made_in(directory: Path) -> list[Path]:
-    """Return what is in a directory."""
-    return [*directory.iterdir()]
+def asks(entry: object, section: str = "devices", **more: object) -> dict[str, Any]:
+    """Return a resource of one token that asks for something on the host."""
+    return {"sources": [{"static": 1}], "allocate": {section: [entry]}, **more}
+
+
+async def stepped(
+    node: Victim, device: HostDevice, step: dict[str, Any], *allow: str, execs: bool = True
+) -> None:
+    """Run a step for a device.
+
+    Raises:
+        PreStartError: It is refused.
+    """
+    resource = {"sources": ["/dev/*"], "preStart": [step]}
+    (loaded,) = loads(config(resource), policy=policy("*", execs=True)).require().resources
+    start = start_of(
+        resource=NAME,
+        device=device,
+        constants=CONSTANTS,
+        files=node.files,
+        policy=policy(*allow, execs=execs),
+        deadline=asyncio.get_running_loop().time() + 60,
+    )
+    await run_step(0, loaded.pre_start[0], start)
+
+
+def devhost(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command line of devhost, without what the environment says."""
+    environment = {key: value for key, value in os.environ.items() if "DEVHOST_" not in key}
+    return subprocess.run(
+        [sys.executable, "-m", "devhost", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+        env=environment,
+    )

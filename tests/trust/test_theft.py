@@ -8,7 +8,7 @@ import pytest
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import until
 from tests.support.hosting import Hosting
-from tests.trust.attack import as_root
+from tests.support.root import needs_root
 
 TENANT, HSM = "example.com/tenant", "example.com/hsm"
 
@@ -150,7 +150,7 @@ async def test_an_edit_moves_a_node(
     await standin.wait(TENANT, 1, 1)
 
 
-@as_root
+@needs_root
 async def test_a_new_node_waits_for_the_links_of_an_earlier_resource(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:

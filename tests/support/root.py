@@ -1,0 +1,7 @@
+"""What only root can do on this machine: device nodes, mounts, namespaces, limits."""
+
+import os
+
+import pytest
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
