@@ -12,13 +12,11 @@ from click.shell_completion import get_completion_class
 
 from devhost.cli import main
 from devhost.testing import HostTree
-from tests.support.screen import read_to_end
+from tests.support.screen import read
 
 DEVHOST: Final = Path(sys.executable).with_name("devhost")
 CONFIG: Final = """version: v1
-resources:
-  - {name: iot.example.org/cola, sources: [directory: /etc/colas]}
-  - {name: iot.example.org/tea, sources: [directory: /etc/teas]}
+resources: [{name: iot.example.org/tea, sources: [directory: /etc/teas]}]
 """
 
 
@@ -35,37 +33,19 @@ def completed(*words: str, shell: str = "bash") -> list[str]:
         return complete(main, {}, "devhost", "_DEVHOST_COMPLETE").complete().splitlines()
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    (tmp_path / "my-file.yaml").write_text(CONFIG)
-    return tmp_path / "my-file.yaml"
+@pytest.mark.parametrize("words", ["run", "validate a", "convert -o", "plan --against"])
+def test_completion_of_files_is_left_to_the_shell(words: str) -> None:
+    assert completed(*words.split(), "x") == ["file,x"]
+    assert completed(*words.split(), "x", shell="zsh") == ["file", "x", "_"]
+    assert completed(*words.split(), "x", shell="fish")[0].startswith("file")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(("run", "x"), ("plan", "x"), ("try", "x"), ("validate", "x"), ("validate", "a", "x")),
-        *(
-            ("convert", "x"),
-            ("convert", "-o", "x"),
-            ("init", "-o", "x"),
-            ("plan", "--against", "x"),
-        ),
-        ("run", "--pod-resources", "x"),
-    ],
-)
-def test_file_names_are_left_to_the_shell(words: tuple[str, ...]) -> None:
-    assert completed(*words) == ["file,x"]
-    assert completed(*words, shell="zsh") == ["file", "x", "_"]
-    assert completed(*words, shell="fish")[0].startswith("file")
+def test_completion_of_directories_is_left_to_the_shell() -> None:
+    for option in ("--root", "--plugin-dir", "--state-dir", "--cdi-dir"):
+        assert completed("run", option, "x") == ["dir,x"]
 
 
-@pytest.mark.parametrize("option", ["--root", "--plugin-dir", "--state-dir", "--cdi-dir"])
-def test_directories_are_left_to_the_shell(option: str) -> None:
-    assert completed("run", option, "x") == ["dir,x"]
-
-
-def test_commands_options_and_choices() -> None:
+def test_completion_knows_commands_options_and_choices() -> None:
     assert completed("v") == ["plain,validate"]
     assert completed("plan", "--exp") == ["plain,--explain"]
     assert completed("validate", "-o", "") == ["plain,text", "plain,json"]
@@ -81,28 +61,25 @@ SHELLS: Final = (
 
 
 @pytest.mark.parametrize(("shell", "arguments", "source"), SHELLS, ids=[one[0] for one in SHELLS])
-def test_a_shell_completes_a_command_line(
-    shell: str, arguments: list[str], source: str, config: Path
+def test_completion_in_a_shell_makes_a_command_line_that_runs(
+    shell: str, arguments: list[str], source: str, tmp_path: Path
 ) -> None:
-    """TAB completes the command's name, a file and an option; the line then runs."""
+    """TAB completes the command's name, a file and an option."""
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell}")
-    HostTree(config.parent / "host").file("/etc/teas/green")
+    (tmp_path / "my-file.yaml").write_text(CONFIG)
+    HostTree(tmp_path / "host").file("/etc/teas/green")
     process, terminal = pty.fork()
     if process == 0:
-        os.chdir(config.parent)
+        os.chdir(tmp_path)
         path = f"{DEVHOST.parent}:{os.environ['PATH']}"
-        variables = {
-            "PATH": path,
-            "TERM": "dumb",
-            "HOME": str(config.parent),
-            "INPUTRC": "/dev/null",
-        }
-        os.execve(program, [shell, *arguments], variables)
+        more = {"TERM": "dumb", "HOME": str(tmp_path), "INPUTRC": "/dev/null"}
+        os.execve(program, [shell, *arguments], {"PATH": path, **more})
     os.write(terminal, f"{source}\n".encode())
     os.write(terminal, b"devhost pl\tmy-\t--ro\tho\t --allocate iot.example.org/tea=1 >out\nexit\n")
-    shown = read_to_end(terminal, process)
-    out = config.parent / "out"
+    shown = read(terminal)
+    os.waitpid(process, 0)
+    out = tmp_path / "out"
     assert out.exists(), shown.decode()
     assert "a container with green receives" in out.read_text(), shown.decode()

@@ -4,16 +4,15 @@ import asyncio
 import os
 import select
 import signal
-import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.support.command import PROGRAM, environment
 from tests.support.screen import WAIT_S, Screen, terminal
 
-PROGRAM: Final = (sys.executable, "-m", "devhost")
 CONFIG: Final = """\
 version: v1
 resources:
@@ -27,11 +26,6 @@ TOKENS: Final = """\
   - name: example.com/token
     sources: [static: 3]
 """
-
-
-def environment(**more: str) -> dict[str, str]:
-    unset = ("DEVHOST_", "NO_COLOR", "COLUMNS", "LINES", "VISUAL", "EDITOR")
-    return {key: value for key, value in os.environ.items() if not key.startswith(unset)} | more
 
 
 @pytest.fixture
@@ -58,7 +52,7 @@ def playing(config: Path, *flags: str, **more: str) -> AbstractAsyncContextManag
     return terminal(argv, environment(**more))
 
 
-async def test_allocate_restart_and_free_at_the_prompt(config: Path) -> None:
+async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
     """And the terminal is as it was."""
     async with playing(config, "--listen", "127.0.0.1:0") as screen:
         modes = screen.modes()
@@ -99,7 +93,7 @@ ANSWERS: Final = {
 }
 
 
-async def test_a_mistake_at_the_prompt_is_answered(config: Path) -> None:
+async def test_prompt_answers_a_mistake(config: Path) -> None:
     async with playing(config, EDITOR="no-such-editor") as screen:
         await screen.shows("2 of 2")
         for command, answer in ANSWERS.items():
@@ -112,7 +106,7 @@ async def test_a_mistake_at_the_prompt_is_answered(config: Path) -> None:
         await screen.shows("Tab completes.")
 
 
-async def test_an_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path: Path) -> None:
+async def test_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     save(editor, f"#!/bin/sh\necho editing; read answer; printf '%s' '{TOKENS}' >>\"$1\"\n")
     editor.chmod(0o700)
@@ -126,7 +120,7 @@ async def test_an_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_pa
         await screen.shows("configuration file invalid; still serving the version of ")
 
 
-async def test_ctrl_c_is_the_editors_and_the_prompt_survives_its_modes(
+async def test_ctrl_c_during_an_edit_is_the_editors_and_its_modes_are_undone(
     config: Path, tmp_path: Path
 ) -> None:
     editor = tmp_path / "editor"
@@ -161,22 +155,10 @@ async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Pa
         assert over == ([editing], [], [])
 
 
-async def test_the_terminal_is_closed_during_an_edit(config: Path, tmp_path: Path) -> None:
-    editor, log = tmp_path / "editor", tmp_path / "log"
-    save(editor, "#!/bin/sh\necho editing; exec cat\n")
-    editor.chmod(0o700)
-    argv = ["bash", "-c", f'exec "$@" 2>{log}', "-", *PROGRAM, "try", str(config)]
-    async with terminal(argv, environment(EDITOR=str(editor))) as screen:
-        await screen.shows("0 of 2")
-        screen.type("edit\r")
-        await screen.shows("editing\r\n")
-        screen.close()
-        await screen.process.wait()
-    assert "Traceback" not in log.read_text()
-
-
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])
-async def test_the_terminal_is_given_back(config: Path, short_path: Path, how: str) -> None:
+async def test_terminal_gets_its_modes_back_however_it_ends(
+    config: Path, short_path: Path, how: str
+) -> None:
     async with playing(config, TMPDIR=str(short_path)) as screen:
         modes = screen.modes()
         await screen.shows("2 of 2")
@@ -195,7 +177,7 @@ async def test_the_terminal_is_given_back(config: Path, short_path: Path, how: s
         assert how == "closed" or screen.modes() == modes
 
 
-async def test_a_terminal_without_a_cursor_gets_lines(config: Path) -> None:
+async def test_terminal_without_a_cursor_gets_lines(config: Path) -> None:
     argv = ["env", "TERM=dumb", *PROGRAM, "try", str(config), "--listen", "127.0.0.1:0"]
     async with terminal(argv, environment()) as screen:
         await screen.shows("devhost: metrics: http://127.0.0.1:")

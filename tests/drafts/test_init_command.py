@@ -16,7 +16,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
-from tests.support.screen import read_to_end
+from tests.support.screen import read
 
 TREES: Final = sorted((Path(__file__).parents[1] / "hardware" / "trees").glob("*.tree"))
 # Where nothing is for containers, or nothing without a flag.
@@ -201,7 +201,8 @@ def test_on_a_terminal_it_asks(tree: HostTree, tmp_path: Path) -> None:
     if process == 0:
         os.execv(devhost, [devhost, "init", "--root", str(tree.root), "-o", target])
     os.write(terminal, b"n\n\n")  # Enter is yes
-    shown = read_to_end(terminal, process)
+    shown = read(terminal)
+    os.waitpid(process, 0)
     assert b"Now /dev/ttyUSB0.\r\nInclude it? [Y/n]" in shown
     (one,) = loads(Path(target).read_text()).require().resources
     assert one.name == "example.com/kvm"

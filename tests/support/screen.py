@@ -96,12 +96,11 @@ async def terminal(argv: Sequence[str], environment: Mapping[str, str]) -> Async
                 screen.close()
 
 
-def read_to_end(terminal: int, process: int) -> bytes:
-    """Return what a forked program writes to its terminal until it ends; wait for it."""
+def read(terminal: int) -> bytes:
+    """Return what is written to a terminal until all that have it open have ended."""
     shown = b""
-    with contextlib.suppress(OSError):  # EIO: the program has ended
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
         while chunk := os.read(terminal, 4096):
             shown += chunk
     os.close(terminal)
-    os.waitpid(process, 0)
     return shown

@@ -26,6 +26,7 @@ from typing import Final
 from tests.support.command import called, process
 from tests.support.hardware import HostTree
 
+_USAGE: Final = 2
 _PROCESSES: Final = ("run", "try")  # they set up signals and logs
 
 
@@ -65,6 +66,8 @@ def _printed(line: str) -> str:
         done = process(*words[1:], stdin=stdin, **variables)
     else:
         done = called(*words[1:], stdin=stdin, **variables)
-    errors = "".join(f"! {one}\n" for one in done.stderr.splitlines())
+    # Of a usage error, what click says above it is the same for all.
+    said = done.stderr.rpartition("\n\n")[2] if done.returncode == _USAGE else done.stderr
+    errors = "".join(f"! {one}\n" for one in said.splitlines())
     status = f"[{done.returncode}]\n" if done.returncode else ""
     return f"{done.stdout}{errors}{status}"

@@ -1,0 +1,165 @@
+"""What a person sees on a terminal: problems with their line and a mark, colors, tables."""
+
+import contextlib
+import io
+import os
+import pty
+import re
+import subprocess
+import unicodedata
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.cli import output
+from devhost.cli.output import described, summary
+from devhost.errors import Problem
+from devhost.loading.loader import loads
+from tests.support.command import PROGRAM, environment, process
+from tests.support.screen import read
+
+HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
+
+
+def shown(text: str, columns: int = 80) -> list[str]:
+    (problem,) = loads(text, "f.yaml").problems
+    return click.unstyle("\n".join(described(problem, columns))).split("\n")
+
+
+def marked(lines: list[str]) -> str:
+    """Return what is above the mark, by columns of ASCII."""
+    source, mark = lines[-2:]
+    return source[mark.index("^") : mark.rindex("^") + 1]
+
+
+# ── problems ──
+
+
+def test_problem_has_its_place_its_resource_and_its_line() -> None:
+    assert shown(f"{HEAD}    sources: [static: 1]\n    replicas: 0 # none\n") == [
+        "f.yaml:5:15: error: should be at least 1, not '0'",
+        "    in resources[0].replicas of example.com/a",
+        "   5 |     replicas: 0 # none",
+        "     |               ^",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("replcas: 2", "replcas"),
+        ("overlap: 'some times'", "'some times'"),
+        ("overlap: some times # c", "some times"),
+        ("id: x${foo}", "x${foo}"),
+        ("\u65e5\u672c: 1", "\u65e5\u672c"),
+    ],
+)
+def test_problem_mark_is_as_long_as_what_is_wrong(line: str, text: str) -> None:
+    source, mark = shown(f"{HEAD}    sources: [dev: kvm]\n    {line}\n")[-2:]
+    assert mark.count("^") == sum(2 if ord(one) > 0x3000 else 1 for one in text)
+    assert mark.index("^") == source.rindex(text)
+
+
+def test_problem_line_with_tabs_and_control_characters_is_shown_escaped() -> None:
+    assert marked(shown(f"{HEAD}    sources:\t[static: -1]\n")) == "-1"
+    escape = shown(f"{HEAD}    sources: \x1b[31m\n")
+    assert "\\x1b[31m" in escape[-2]
+    assert "\x1b" not in "".join(escape)
+
+
+def test_problem_mark_counts_two_columns_of_a_wide_character_and_none_of_a_combining_one() -> None:
+    lines = shown(f"{HEAD}    sources: [static: 1] \n    id: ['\u65e5e\u0301', '$x']\n")
+    source, mark = lines[-2:]
+    assert mark.index("^") == source.index("$x")  # of both, as many columns as characters
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_problem_of_a_long_line_shows_the_part_around_it(columns: int) -> None:
+    filler = "x: 1, " * 100
+    lines = shown(
+        f"version: v1\nresources: []\nx-a: {{{filler}b: [}}, {filler}}}\n", columns=columns
+    )
+    assert all(len(line) <= columns for line in lines), lines
+    assert marked(lines) == "}"
+    assert lines[-2].count("…") == 2
+
+
+def test_summary_counts_problems_and_files() -> None:
+    def one(severity: str, file: str) -> Problem:
+        return Problem(severity, file, 1, 1, "", "x")  # type: ignore[arg-type]
+
+    assert summary([one("error", "a")]) == "1 error in a"
+    assert summary([one("warning", "a"), one("error", "b"), one("error", "a")]) == (
+        "2 errors, 1 warning in 2 files"
+    )
+
+
+# ── a terminal ──
+
+
+def on_terminal(*arguments: object, **variables: str) -> str:
+    """Run a command on a terminal of 80 columns, and return what it prints."""
+    ours, theirs = pty.openpty()
+    variables = {"COLUMNS": "80", "TERM": "xterm", **variables}
+    with subprocess.Popen(
+        [*PROGRAM, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(**variables),
+    ):
+        os.close(theirs)
+        return read(ours).decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "try", "run"])
+def test_problem_on_a_terminal_is_shown_alike_by_all_commands(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(f"{HEAD}    sources: [static: 1]\n    replcas: 2\n")
+    more = ("--plugin-dir", tmp_path) if command == "run" else ()
+    text = on_terminal(command, file, *more, NO_COLOR="1")
+    assert f"{file}:5:5: error: unknown key 'replcas'; did you" in re.sub(r"\n +", " ", text)
+    assert "   5 |     replcas: 2\n     |     ^^^^^^^\n\n1 error in " in text
+    assert "\x1b[" not in text
+
+
+def test_colors_are_for_terminals_that_have_them(tmp_path: Path) -> None:
+    bad, good = tmp_path / "bad.yaml", tmp_path / "good.yaml"
+    bad.write_text("version: v2\nresources: []\n")
+    good.write_text(f"{HEAD}    sources: [static: 1]\n")
+    assert "\x1b[31m" in on_terminal("validate", bad)
+    assert "\x1b[1m" in on_terminal("plan", good)
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": ""}):
+        for arguments in (("validate", bad), ("plan", good)):
+            assert "\x1b" not in on_terminal(*arguments, **variables)
+    done = process("plan", good, TERM="xterm-256color")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+# ── tables ──
+
+
+def printed(headings: list[str], rows: list[list[str]]) -> list[str]:
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        output.print_table(headings, rows)
+    return text.getvalue().splitlines()
+
+
+def test_table_is_aligned_by_columns_of_a_terminal_with_a_line_for_each_row() -> None:
+    rows = [["a" * 60, "Unhealthy", "a reason of words " * 9], ["世界e\u0301é", "", ""]]
+    heading, first, second = printed(["DEVICE", "HEALTH", "REASON"], rows)
+    assert heading == f"{'DEVICE':60}   HEALTH      REASON"
+    assert first == f"{rows[0][0]}   Unhealthy   {rows[0][2]}".rstrip()
+    assert second == f"{rows[1][0]}{' ' * 54}   -"
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_table_has_no_character_that_moves_the_cursor(text: str) -> None:
+    assert not [
+        one
+        for one in "".join(printed(["A", "B"], [[text, text]]))
+        if unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp"}
+    ]
