@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow e2e hardware mutants bench lint format generate audit docs clean
+.PHONY: help setup demo test test-slow e2e hardware mutants bench lint format generate .generate-offline audit docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -51,7 +51,7 @@ demo: .venv/.runtime ## Show devhost at work, without a cluster
 
 # The prerequisites are quick and come first; pytest's last line closes the output. Most tests
 # wait for something most of the time, so there are more workers than cores.
-test: lint $(PROTO_BIN)/.stamp ## Check what most changes need (the first time builds a kubelet and two Helms)
+test: lint ## Check what most changes need (the first time builds a kubelet and two Helms)
 	@kubelet="$$($(BUILD_KUBELETS) $(KUBELET))" && \
 		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
 		$(BIN)/python -m tests.support.promql >/dev/null && \
@@ -59,7 +59,6 @@ test: lint $(PROTO_BIN)/.stamp ## Check what most changes need (the first time b
 		$(BIN)/python -m tools.helm >/dev/null && \
 		echo 'to repeat this run: make test SEED=$(SEED)' && \
 		DEVHOST_TEST_KUBELET="$$kubelet" \
-		DEVHOST_TEST_PROTOC="$(CURDIR)/$(PROTO_BIN)/python" \
 		$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kubelets, and fuzz
@@ -70,11 +69,11 @@ test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kube
 		DEVHOST_FUZZ_SECONDS=$(SECONDS) \
 		$(PYTEST) -m 'slow or real_kubelet' $(PYTEST_ARGS)
 
-# Builds everything first, because pytest hides the progress. If that fails, the tests are skipped
-# with the reason.
+# Builds everything first, because pytest hides the progress.
 e2e: setup ## Test chart and image on a real one-node cluster, as root (the first run builds it: 15 minutes)
-	@$(BIN)/python -m tests.e2e.programs && $(BIN)/python -m tools.helm \
-		&& $(BIN)/python -m tests.image.build || true
+	@$(BIN)/python -m tests.e2e.programs
+	@$(BIN)/python -m tools.helm
+	@$(BIN)/python -m tests.image.build
 	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
 
 hardware: setup ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
@@ -87,9 +86,10 @@ mutants: setup ## Plant the defects of tests/mutants.py one by one: the tests ha
 bench: setup ## Measure, beside a bare plugin in Python and one in Go
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
-lint: setup ## Check style, formatting, who may import whom, and the types
+lint: setup ## Check style, formatting, words, who may import whom, and the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/python -m tools.words
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
 
@@ -106,7 +106,15 @@ audit: setup ## Ask for known vulnerabilities and the licences of what the image
 	@.tools/audit-venv/bin/pip-audit --strict --require-hashes --disable-pip -r tools/image/requirements.txt
 
 # CI fails if this changes anything. The requirements have the hashes of all architectures.
-generate: setup $(PROTO_BIN)/.stamp ## Write all files that are made from others: schemas, reference, manifest, API, requirements
+generate: .generate-offline ## Write all files that are made from others: schemas, reference, manifest, API, requirements
+	@$(PYTHON) -m venv .tools/uv-venv
+	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
+	@$(LOCK) pyproject.toml --output-file tools/image/requirements.txt
+	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
+		| $(LOCK) - --output-file tools/image/build-requirements.txt
+
+# What needs no network, once the tools are there; .ci/run checks these.
+.generate-offline: setup $(PROTO_BIN)/.stamp
 	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
 	@$(BIN)/devhost schema > config/.schema.json.new && mv config/.schema.json.new config/schema.json
@@ -114,11 +122,6 @@ generate: setup $(PROTO_BIN)/.stamp ## Write all files that are made from others
 	@$(BIN)/python -m tools.helm >/dev/null && $(BIN)/python -m tools.manifest
 	@$(BIN)/python -m tools.site.reference
 	@$(BIN)/python -m tools.bounds
-	@$(PYTHON) -m venv .tools/uv-venv
-	@.tools/uv-venv/bin/python $(PIP) install $(UV_PIN)
-	@$(LOCK) pyproject.toml --output-file tools/image/requirements.txt
-	@$(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
-		| $(LOCK) - --output-file tools/image/build-requirements.txt
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

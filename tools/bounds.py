@@ -39,7 +39,14 @@ _OTHERS: Final = (
 
 
 def tables() -> str:
-    """Return the tables as Markdown."""
+    """Return the tables as Markdown.
+
+    Raises:
+        ValueError: A constant of `devhost.model.limits` is in none.
+    """
+    shown = {name for one in _parts() for name in one.names}
+    if lost := [name for name in vars(limits) if name.isupper() and name not in shown]:
+        raise ValueError(f"not in the form that is read here: {', '.join(lost)}")
     lines: list[str] = []
     in_table = False
     for one in (*_parts(), _Part("### Others"), *_others()):

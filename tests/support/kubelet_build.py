@@ -24,10 +24,12 @@ def main() -> None:
     modfiles = {path.stem.removeprefix("v"): path for path in SOURCES.glob("v*.mod")}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="where the binaries are kept")
-    parser.add_argument(
-        "versions", nargs="+", choices=sorted(modfiles, key=version_key), metavar="VERSION"
-    )
+    parser.add_argument("versions", nargs="*", metavar="VERSION")
     arguments = parser.parse_args()
+    if unknown := set(arguments.versions) - set(modfiles):
+        parser.error(
+            f"{', '.join(unknown)}: not one of {', '.join(sorted(modfiles, key=version_key))}"
+        )
     for version in arguments.versions:
         try:
             binary = build(modfiles[version], arguments.out.absolute())

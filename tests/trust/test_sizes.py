@@ -54,7 +54,7 @@ async def test_the_largest_configuration(
     await all_served()
     changed = text.replace("]}", "], allocate: {env: {A: '${id}', B: '${id}'}}}")
     bounded.write(changed)
-    # Not the log, whose lines may be dropped: a thousand come at once.
+    # Not the log, whose lines may be dropped: a thousand come together.
     copy = bounded.state / "last-good.yaml"
     await until(lambda: copy.read_text().endswith(changed), "the changed configuration is in force")
     await standin.restart()
