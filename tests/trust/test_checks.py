@@ -98,7 +98,7 @@ def test_check_does_not_read_a_device_or_a_pipe_as_a_file(node: Victim) -> None:
         assert "not a regular file" in (outcome.failure or "")
 
 
-# ── what is told ──
+# ── what is reported ──
 
 
 @pytest.mark.parametrize(
