@@ -121,7 +121,6 @@ generate: .generate-offline ## Write all files that are made from others: schema
 	@$(BIN)/python -m tools.chart
 	@$(BIN)/python -m tools.helm >/dev/null && $(BIN)/python -m tools.manifest
 	@$(BIN)/python -m tools.site.reference
-	@$(BIN)/python -m tools.bounds
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

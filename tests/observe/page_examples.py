@@ -1,20 +1,18 @@
-"""Statuses to look at on the page: the document's, a large one, and one with much that is wrong."""
+"""Statuses to look at on the page: an ordinary one, a large one, and one with much that is wrong."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
 
-_DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "status.md"
+_ORDINARY = Path(__file__).with_name("golden") / "status.json"
 _SINCE = "2026-11-21T11:25:57+00:00"
 
 
 def example() -> Json:
-    """Return the document's example, with names that are meant to harm."""
-    block = re.findall(r"```json\n(\{\s*\"version\".*?)```", _DOCUMENT.read_text(), re.DOTALL)[0]
-    said: Json = json.loads(block)
+    """Return the ordinary one, with names that are meant to harm."""
+    said: Json = json.loads(_ORDINARY.read_text())
     device = said["resources"][0]["devices"][0]
     said["resources"][0]["devices"].append(
         device | {"id": "<img src=x onerror=alert(1)>", "reason": "</script><b>bold</b>"}

@@ -38,6 +38,15 @@ _BUSES: Final = frozenset(
 _NUMBER: Final = re.compile(r"([0-9]+):([0-9]+)")
 _NODE: Final = re.compile(r"^DEVNAME=(.+)$", re.MULTILINE)
 _LINKS: Final = ("sys/bus", "sys/class", "sys/dev", "sys/kernel", "dev")
+# Directories below /dev of all nodes of a subsystem, and of some of misc.
+_DIRECTORIES: Final = {
+    "drm": "dri",
+    "infiniband_verbs": "infiniband",
+    "input": "input",
+    "vfio": "vfio",
+    "vfio-dev": "vfio/devices",
+}
+_MISC: Final = {"rdma_cm": "infiniband/rdma_cm", "tun": "net/tun"}
 _SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
 # Words that are no files of their own.
 _RESERVED: Final = frozenset(
@@ -312,20 +321,14 @@ def _node_name(device: _Device) -> str:
     """Return where below /dev the node of a device is."""
     name = device.name.replace("!", "/")
     match device.subsystem:
-        case "input":
-            return f"input/{name}"
+        case subsystem if directory := _DIRECTORIES.get(subsystem):
+            return f"{directory}/{name}"
+        case "misc":
+            return _MISC.get(name, name)
         case "sound" if name.startswith(_SOUND):
             return f"snd/{name}"
-        case "drm":
-            return f"dri/{name}"
-        case "misc" if name == "tun":
-            return "net/tun"
         case "usbmisc" if name.startswith("lp"):
             return f"usb/{name}"
-        case "vfio":
-            return f"vfio/{name}"
-        case "vfio-dev":
-            return f"vfio/devices/{name}"
         case "dvb":
             adapter, _, rest = name.removeprefix("dvb").partition(".")
             return f"dvb/adapter{adapter}/{rest}"

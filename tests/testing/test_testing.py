@@ -1,9 +1,10 @@
-"""What users' tests are made of does what docs/testing.md says, and its examples run as they are."""
+"""What users' tests are made of does what docs/testing.md says, and its example runs as it is."""
 
 import asyncio
 import errno
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -35,6 +36,7 @@ pytest_plugins = ["devhost.testing.fixtures"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "testing.md"
+EXAMPLE: Final = ROOT / "config" / "examples" / "pytest"
 
 COLA: Final = "example.com/cola"
 COLAS: Final = """
@@ -378,38 +380,27 @@ async def test_a_device_that_a_pod_holds_stays_listed(
 # ── the page ───────────────────────────────────────────────────────────────────────────
 
 
-def files_of(page: str) -> dict[str, str]:
-    """Return the files of a page by name: each fenced block that begins with `# name`."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert 2 * len(blocks) == len(re.findall(r"^ *```", page, re.MULTILINE))
-    files = {}
-    for language, block in blocks:
-        first = block.split("\n", 1)[0]
-        suffix = {"python": "py", "yaml": "yaml", "ini": "ini"}[language]
-        assert re.fullmatch(rf"# \w+\.{suffix}", first), f"a block that no test runs: {first}"
-        files[first.removeprefix("# ")] = block
-    assert len(files) == len(blocks)
-    return files
+def test_the_page_quotes_the_example() -> None:
+    (quoted,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert quoted in (EXAMPLE / "test_licences.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_the_page_runs_as_it_is(tmp_path: Path) -> None:
-    """In an empty directory, with nothing of ours but the package."""
-    files = files_of(PAGE.read_text(encoding="utf-8"))
-    assert {"conftest.py", "pytest.ini", "licences.yaml"} < files.keys()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
+def test_the_example_runs_as_it_is(tmp_path: Path) -> None:
+    """In a directory of its own, with nothing of ours but the package."""
+    place = shutil.copytree(EXAMPLE, tmp_path / "example")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-rs"],
         check=False,
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=place,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    tests = sum(len(re.findall(r"^async def test_", text, re.MULTILINE)) for text in files.values())
+    texts = [one.read_text(encoding="utf-8") for one in place.glob("test_*.py")]
+    tests = sum(len(re.findall(r"^async def test_", text, re.MULTILINE)) for text in texts)
     assert tests > 2
     passed = f"{tests} passed" if can_make_nodes() else " skipped"
     assert passed in done.stdout

@@ -66,17 +66,25 @@ _COMMANDS: Final = """\
 <!-- Written by `make generate`. -->
 # Commands
 
-`devhost COMMAND --help` prints the same. A variable in the last column sets the option, too.
-`CONFIG` defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input.
+`devhost COMMAND --help` prints the same, with the variable that sets an option, such as
+`$DEVHOST_PLUGIN_DIR` for `--plugin-dir`. `CONFIG` defaults to `$DEVHOST_CONFIG`, then to
+`/etc/devhost/config.yaml`; `-` is standard input.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
+_ALLOW: Final = "--allow-"
+_FLAGS: Final = "[the flags that allow something](#flags-that-allow-something)"
+_REPEATABLE: Final = "Repeatable, in the variable split at spaces."
+_ALLOWING: Final = """\
+Each adds to what is allowed; those with a value can be repeated, and their variables are split at
+spaces. What each gives away is in the [security model](../security.md#the-editor)."""
 _EXAMPLES: Final = """\
 <!-- Written by `make generate`. -->
 # Examples
 
-The files of config/examples, which tests plan on a host with such devices. The comment of each says
-what a pod asks for and what its container gets."""
+Files to start from, which tests plan on a host with such devices. The comment of each says what a
+pod asks for and what its container gets. The last column has the flags of `devhost run` that it
+needs ([`allow`](../security.md#the-editor) in the chart)."""
 
 
 def keys_page() -> str:
@@ -87,17 +95,18 @@ def keys_page() -> str:
     for model, title in SECTIONS.items():
         node = schema if model is config.Config else schema["$defs"][model.__name__]
         lines += ["", f"## {_heading(model, title)}", "", _description(model), ""]
-        lines += ["| key | type | default | meaning | example |", "| --- | --- | --- | --- | --- |"]
+        lines += ["| key | meaning | example |", "| --- | --- | --- |"]
         for key, shown in node["properties"].items():
-            cells = (
-                f"`{key}`",
-                _type(shown),
-                _default(model, key),
-                shown["description"],
-                f"`{examples[model.__name__][key]}`",
-            )
-            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+            default = _default(model, key)
+            default = default if default in ("", "required") else f"default {default}"
+            kind = ", ".join(filter(None, (_type(shown), default)))
+            meaning = f"{shown['description']} ({kind})"
+            lines.append(_row(f"`{key}`", meaning, f"`{examples[model.__name__][key]}`"))
     return "\n".join(lines) + "\n"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def load_examples() -> Mapping[str, Any]:
@@ -182,36 +191,40 @@ def commands_page() -> str:
     """Return the page of all commands."""
     context = click.Context(cli, info_name="devhost")
     lines = [_COMMANDS]
-    permissions: dict[str, click.Option] = {}
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    users: dict[str, list[str]] = {}  # of an option
+    for name, command in commands.items():
+        for option in _own(command):
+            users.setdefault(_help(option), []).append(name)
+    for name, command in commands.items():
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context)
         usage = " ".join(command.collect_usage_pieces(inner))
         lines += ["", f"## `devhost {name}`", "", f"`devhost {name} {usage}`", ""]
-        lines += [*_paragraphs(command.help or "")]
-        if command.epilog:
-            lines += [*_paragraphs(command.epilog)]
-        given = [one for one in command.params if isinstance(one, click.Option)]
-        allowing = {one.opts[0]: one for one in given if one.opts[0].startswith("--allow-")}
-        permissions |= allowing
-        own = [one for one in given if one.opts[0] not in allowing]
-        if own:
+        lines += [*_paragraphs(command.help or ""), *_paragraphs(command.epilog or "")]
+        options = _own(command)
+        if own := [one for one in options if len(users[_help(one)]) == 1]:
             lines += _options(own, inner)
-        if allowing:
-            lines += ["", "Also [the flags that allow something](#flags-that-allow-something)."]
-    lines += ["", "## Flags that allow something", ""]
-    lines += [
-        "Each adds to what is allowed; those with a value can be repeated, and their variables are",
-        "split at spaces ('?' matches a space in a path).",
-        "A class is one of [these](../devices.md); numbers of raw USB nodes are as `lsusb` prints",
-        "them (`10c4:ea60`, `10c4:*`); paths are globs on resolved ones, also of block devices and",
-        "outside of `/dev`.",
-        "What each gives away: [security model](../security.md#the-editor).",
-        "",
-    ]
-    lines += _options(list(permissions.values()), context)
+        if shared := [one.opts[0] for one in options if len(users[_help(one)]) > 1]:
+            names = ", ".join(f"`{one}`" for one in shared if not one.startswith(_ALLOW))
+            allowing = _FLAGS if any(one.startswith(_ALLOW) for one in shared) else ""
+            lines += ["", f"Also {' and '.join(filter(None, (names, allowing)))}."]
+    every = {_help(one): one for command in commands.values() for one in _own(command)}
+    common = [one for text, one in every.items() if len(users[text]) > 1]
+    lines += ["", "## Options of several commands", ""]
+    lines += _options([one for one in common if not one.opts[0].startswith(_ALLOW)], context)
+    lines += ["", "## Flags that allow something", "", _ALLOWING, ""]
+    lines += _options([one for one in common if one.opts[0].startswith(_ALLOW)], context)
     return "\n".join(lines) + "\n"
+
+
+def _own(command: click.Command | None) -> list[click.Option]:
+    assert command is not None
+    return [one for one in command.params if isinstance(one, click.Option)]
+
+
+def _help(option: click.Option) -> str:
+    return f"{option.opts[0]} {option.help}"
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -221,32 +234,33 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _options(options: list[click.Option], context: click.Context) -> list[str]:
-    lines = ["| option | meaning | default | variable |", "| --- | --- | --- | --- |"]
+    lines = ["| option | meaning |", "| --- | --- |"]
     for option in options:
         names = ", ".join((*option.opts, *option.secondary_opts))
         metavar = "" if option.is_flag else option.make_metavar(context)
         extra = option.get_help_extra(context)
-        variable = option.envvar if isinstance(option.envvar, str) else ""
-        cells = (
-            f"`{names}{' ' if metavar else ''}{metavar}`",
-            " ".join((option.help or "").split()),
-            f"`{extra['default']}`" if "default" in extra else "",
-            f"`{variable}`" if variable else "",
-        )
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        default = f" Default: `{extra['default']}`." if "default" in extra else ""
+        meaning = " ".join((option.help or "").split()).replace(_REPEATABLE, "").strip()
+        lines.append(_row(f"`{names}{' ' if metavar else ''}{metavar}`", f"{meaning}{default}"))
     return lines
 
 
 def examples_page() -> str:
-    """Return the page of all examples."""
+    """Return the page of all examples: what each is for, and the flags that it needs."""
     lines = [_EXAMPLES]
     for directory, title in (("hardware", "Hardware"), ("", "Other devices")):
-        lines += ["", f"## {title}"]
+        lines += ["", f"## {title}", "", "| file | for | needs |", "| --- | --- | --- |"]
         for file in sorted((CONFIG_EXAMPLES / directory).glob("*.yaml")):
-            text = file.read_text(encoding="utf-8")
-            text = re.sub(r"\A# yaml-language-server.*\n#\n", "", text)
-            name = file.stem.replace("-", " ")
-            lines += ["", f"### {name}", "", "```yaml", f"{text.rstrip()}", "```"]
+            text = re.sub(r"\A# yaml-language-server.*\n#\n", "", file.read_text(encoding="utf-8"))
+            head = text[: text.index("version:")]
+            comment = " ".join(re.findall(r"^# ?(.*)", head, re.MULTILINE))
+            flags = re.findall(r"--allow-\S+(?: (?!--)\S+)?", comment)
+            cells = (
+                f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})",
+                re.split(r"[.:] ", comment)[0],
+                "<br>".join(f"`{flag}`" for flag in flags),
+            )
+            lines.append(_row(*cells))
     return "\n".join(lines) + "\n"
 
 
