@@ -1,9 +1,7 @@
-"""Any test may run on two kinds of kubelet: the stand-in, and real device managers.
+"""A test that takes `kubelet` or `started` has the stand-in.
 
-The real ones are those that DEVHOST_TEST_KUBELET names, separated by colons. A test
-that takes `kubelet` or `started` runs once on each; `-m real_kubelet` picks the runs
-on real ones. Where the kubelet can make no difference, a `kubelet` of the directory or
-module is but one: see tests/observe/conftest.py.
+One that is marked as `contract` (tests/support/hosting.py) also runs on each real device manager that
+DEVHOST_TEST_KUBELET names, separated by colons; `-m real_kubelet` picks these runs.
 """
 
 import asyncio
@@ -19,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from devhost.kubelet.device_list import DeviceList
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon
-from tests.support.hosting import STAND_IN, Hosting, Kubelet, kubelet_of
-from tests.support.realkubelet import REAL_KUBELETS, UNSET, RealKubelet, real_kubelets
+from tests.support.hosting import Hosting, Kubelet, kubelet_of
+from tests.support.realkubelet import UNSET, RealKubelet, real_kubelets
 
 # The same on each machine: what is drawn depends on the seed alone. In CI, Hypothesis' own
 # profile ignores the seed. The machine may be busy: how long an example takes says nothing.
@@ -90,10 +88,10 @@ def numa_nodes() -> int:
     return 0
 
 
-@pytest.fixture(params=[STAND_IN, *REAL_KUBELETS])
+@pytest.fixture
 def kubelet(request: pytest.FixtureRequest, directory: Path, numa_nodes: int) -> Kubelet:
     """A kubelet that is not started yet, with a socket of its pod-resources API."""
-    return kubelet_of(request.param, directory, numa_nodes)
+    return kubelet_of(getattr(request, "param", None), directory, numa_nodes)
 
 
 @pytest.fixture

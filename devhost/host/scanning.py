@@ -69,6 +69,8 @@ class Scan:
         self._scanning, self.resource = scanning, resource
         self.name = resource.scanner.resource.name
         self.member = scanning.ownership.add(self.name)
+        # The resources are arranged before this one is declared.
+        self.member.shares = resource.scanner.resource.overlap == "allow"
         self._declared = False
         self.due = self.thorough = self.undecided = False
         self.since = self.began = 0.0

@@ -9,7 +9,7 @@ import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
-from tests.support.hosting import Kubelet, on_one_kubelet
+from tests.support.hosting import Kubelet, contract
 
 SHORT_LEAVE = {"kubelet.device_list.LEAVE_AFTER_S": 0.3}
 A, B = "example.com/a", "example.com/b"
@@ -26,7 +26,6 @@ def only(directory: Path, name: str) -> bool:
     return [path.name for path in directory.iterdir() if path.is_file()] == [name]
 
 
-@on_one_kubelet
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
 async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) -> None:
     """Whenever devhost is killed, the next one serves all that is declared, on new sockets."""
@@ -58,6 +57,7 @@ async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) 
     assert daemon.sockets() == set()
 
 
+@contract
 async def test_the_kubelet_is_killed(started: Kubelet, daemon: Daemon) -> None:
     """Killed twice in a row, then away for a while: each time all resources come back."""
     declared = {A: numbers(2), B: numbers(3)}
@@ -72,6 +72,7 @@ async def test_the_kubelet_is_killed(started: Kubelet, daemon: Daemon) -> None:
     assert answer["app"]["deviceIds"] == {B: ["0", "1", "2"]}
 
 
+@contract
 async def test_sockets_are_wiped(started: Kubelet, daemon: Daemon) -> None:
     """Plugin sockets that somebody removes under a living kubelet harm nothing that lasts."""
     declared = {A: numbers(2), B: numbers(3)}
@@ -109,6 +110,7 @@ async def test_kubelet_sock_comes_and_goes(standin: SimulatedKubelet, daemon: Da
     await at_rest(standin, daemon, declared | {B: numbers(3)})
 
 
+@contract
 async def test_the_plugin_directory_is_made_anew(started: Kubelet, daemon: Daemon) -> None:
     """On the host, a plugin directory that is removed and made again is used immediately."""
     declared = {A: numbers(2), B: numbers(3)}

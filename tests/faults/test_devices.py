@@ -9,7 +9,7 @@ import pytest
 
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
-from tests.support.hosting import Kubelet, on_one_kubelet
+from tests.support.hosting import Kubelet
 
 STORM, CALM, BIG = "example.com/storm", "example.com/calm", "example.com/big"
 SHORT = {"kubelet.device_list.LEAVE_AFTER_S": 0.3, "host.scanning.RESCAN_S": 1.0}
@@ -31,7 +31,6 @@ def storm(place: Path, rounds: int) -> None:
             (place / "other").rmdir()
 
 
-@on_one_kubelet
 async def test_a_storm(started: Kubelet, daemon: Daemon, directory: Path) -> None:
     """While thousands of files come and go another resource is served; then all is as it is."""
     daemon.constants, daemon.flags = SHORT, ["--assume-free"]  # renamed files have another ID

@@ -15,7 +15,7 @@ from devhost.observe import logs
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, get
 from tests.support.daemon import PATIENCE, Daemon, directories, tokens, until
-from tests.support.hosting import Kubelet, on_one_kubelet
+from tests.support.hosting import Kubelet
 from tests.support.pipes import fill
 
 A = "example.com/a"
@@ -62,7 +62,6 @@ def unread(daemon: Daemon) -> Iterator[Unread]:
     unread.close()
 
 
-@on_one_kubelet
 async def test_a_node_whose_log_nobody_reads(
     started: Kubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:

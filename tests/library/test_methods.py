@@ -13,7 +13,7 @@ from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Plain, Scripted
 from tests.library.serving import Serving
 from tests.support.daemon import until
-from tests.support.hosting import Kubelet
+from tests.support.hosting import Kubelet, contract
 
 OTHER = "example.com/other"
 
@@ -174,6 +174,7 @@ async def test_allocate_may_leave_it_to_what_is_declared(
     assert answer["envs"] == {"DECLARED": "a"}
 
 
+@contract
 async def test_preferred_chooses(started: Kubelet, serving: Serving) -> None:
     """It sees the free IDs, and what it returns is what the container gets."""
     plugin = Scripted([f"d{number}" for number in range(8)])
@@ -197,6 +198,7 @@ async def test_preferred_may_leave_it_to_the_option(
     assert plugin.called("preferred")
 
 
+@contract
 async def test_pre_start_is_called_at_every_start(started: Kubelet, serving: Serving) -> None:
     """With the container's devices; a plugin that does not override it is not asked."""
     plugin = Scripted(["a", "b"])

@@ -7,24 +7,25 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.host.config_source import ConfigSource
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.host.state_files import LastGood
-from devhost.hostfs.files import HostFiles
 from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.loading.loader import loads
 from devhost.model.state import State
 from devhost.standin.connections import PluginEndpoint
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.standin.kubelet import PodResourcesLister, SimulatedKubelet
+from devhost.standin.state import Ledger
 from tests.model.declared import NODE, is_token, node_of
 from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
@@ -33,6 +34,8 @@ from tests.support.realkubelet import RealKubelet
 LEAVE_AFTER_S = 0.3
 REST_S = 60.0  # for a loaded machine; the polls behind the watches are put off beyond it
 _POLL_S = 0.005
+_HOLDERS_POLL_S = 0.05
+_PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
 _JUST_S = LEAVE_AFTER_S / 12  # this side may be slow to read a list
 # The loop's, grpc's, and those that wait for short work.
 _NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
@@ -131,8 +134,8 @@ class _Heard:
 class HeardKubelet(SimulatedKubelet):
     """The stand-in, with a listener."""
 
-    def __init__(self, plugin_dir: Path, listener: Listener) -> None:
-        super().__init__(plugin_dir)
+    def __init__(self, plugin_dir: Path, pod_resources: Path, listener: Listener) -> None:
+        super().__init__(plugin_dir, pod_resources)
         self._listener = listener
 
     async def _watch(self, endpoint: PluginEndpoint) -> None:
@@ -144,6 +147,22 @@ class HeardKubelet(SimulatedKubelet):
     def streams(self) -> list[str]:
         """The resources of all open streams."""
         return sorted(one.resource for one in self._connected.values())
+
+
+class StartingLister(PodResourcesLister):
+    """The stand-in's pod-resources: a kubelet that has just started lists no pods yet."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self._complete = time.monotonic() + _PARTIAL_S
+
+    async def List(  # noqa: N802
+        self, request: pods.ListPodResourcesRequest, context: Any
+    ) -> pods.ListPodResourcesResponse:
+        found = await super().List(request, context)
+        if time.monotonic() < self._complete:
+            del found.pod_resources[:]
+        return found
 
 
 class Errors(logging.Handler):
@@ -158,8 +177,22 @@ class Errors(logging.Handler):
             self.texts.append(self.format(record))
 
 
+class Running(NamedTuple):
+    """An instance of devhost."""
+
+    host: Host
+    task: asyncio.Task[None]
+
+
 class Bench:
-    """One kubelet and one devhost; each may be away."""
+    """One kubelet, and one devhost or two; each may be away.
+
+    Attributes:
+        asked: Whether devhost asks the kubelet what pods hold.
+        durable: Whether it keeps records beyond its end.
+        assume_free: Whether what left the list counts as free, where it is not asked.
+        instances: Those that run, the one that serves first.
+    """
 
     def __init__(self, root: Path, binary: Path | None) -> None:
         self.root = root
@@ -167,15 +200,16 @@ class Bench:
         for path in (self.plugins, self.config.parent, root / "d0", root / "d1", root / "t"):
             path.mkdir()
         self.listener = Listener()
+        pod_resources = root / "pr.sock"
         self.kubelet: Kubelet = (
-            RealKubelet(binary, self.plugins)
+            RealKubelet(binary, self.plugins, pod_resources=pod_resources)
             if binary
-            else HeardKubelet(self.plugins, self.listener)
+            else HeardKubelet(self.plugins, pod_resources, self.listener)
         )
         self.kubelet_is_there = False
-        self.host: Host | None = None
+        self.asked, self.durable, self.assume_free = False, False, True
+        self.instances: list[Running] = []
         self.errors = Errors()
-        self._host_task: asyncio.Task[None] | None = None
         logging.getLogger("devhost").addHandler(self.errors)
         self._hear_sending()
         self._threads = set(threading.enumerate())
@@ -189,6 +223,10 @@ class Bench:
 
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(DeviceList, "begin_send", heard)
+        self._patch.setattr("devhost.standin.kubelet.PodResourcesLister", StartingLister)
+        self._patch.setattr("devhost.host.holders.POLL_S", _HOLDERS_POLL_S)
+        # The machine's patience, not the product's.
+        self._patch.setattr("devhost.kubelet.backend._STEP_S", 0.02)
         for poll in (
             "devhost.host.scanning.RESCAN_S",
             "devhost.host.config_source.POLL_S",
@@ -213,28 +251,38 @@ class Bench:
         used = loaded.config or (copy.config if copy else None)
         assert used is not None, "a devhost without any configuration"
         settings = Settings(
-            self.plugins, NODE, HostFiles(), Policy(), LEAVE_AFTER_S, 0.0, assume_free=True
+            self.plugins,
+            NODE,
+            leave_after=LEAVE_AFTER_S,
+            hold_s=0.0,
+            state_dir=self.root / "records" if self.durable else None,
+            pod_resources=self.root / "pr.sock" if self.asked else None,
+            assume_free=self.assume_free,
+            cdi_dir=self.root / "cdi",
         )
-        self.host = Host(used, settings, source)
+        host = Host(used, settings, source)
+        task = asyncio.get_running_loop().create_task(host.run(), name="host")
+        self.instances.append(Running(host, task))
         self.listener.forget()
-        self._host_task = asyncio.get_running_loop().create_task(self.host.run(), name="host")
 
-    async def stop_host(self) -> None:
-        assert self._host_task is not None
-        self._host_task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._host_task
-        self._host_task = self.host = None
+    async def stop_host(self, which: int = 0) -> None:
+        """Stop an instance; another one takes over what it has served."""
+        task = self.instances.pop(which).task
         self.listener.forget()
-        assert self.sockets() == [], "sockets are left"
-        await self._until("threads are left", self._left_threads)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        self.listener.forget()
+        if not self.instances:
+            assert self.sockets() == [], "sockets are left"
+            await self._until("threads are left", self._left_threads)
 
     async def close(self) -> None:
         """End both; nothing may be left."""
         logging.getLogger("devhost").removeHandler(self.errors)
         self._patch.undo()
         try:
-            if self._host_task is not None:
+            while self.instances:
                 await self.stop_host()
         finally:
             await self.kubelet.stop()
@@ -259,8 +307,18 @@ class Bench:
     # ── what is seen ──
 
     @property
+    def hosts(self) -> list[Host]:
+        return [one.host for one in self.instances]
+
+    @property
     def runners(self) -> dict[str, ServedResource]:
-        return {one.name: one for one in self.host.resources} if self.host else {}
+        """Each resource as the instance has it that serves it."""
+        found: dict[str, ServedResource] = {}
+        for host in self.hosts:
+            for one in host.resources:
+                if one.name not in found or one.status.state is State.REGISTERED:
+                    found[one.name] = one
+        return found
 
     def violations(self) -> list[str]:
         """What has happened that never must."""
@@ -274,17 +332,17 @@ class Bench:
 
     def configured(self, text: str) -> None:
         """Check that a configuration is in force, and the file has been read."""
-        assert self.host is not None
-        source = self.host.source
-        assert source is not None
-        if self.host._config != loads(text).require():
-            raise Problem("another configuration is in force")
         raw = self.config.read_bytes()
-        if source._seen != (raw, ""):
-            raise Problem("the file was not read again")
         good = raw == text.encode()
-        if good != (not source.status.problems):
-            raise Problem(f"problems of the configuration: {source.status.problems}")
+        for host in self.hosts:
+            source = host.source
+            assert source is not None
+            if host._config != loads(text).require():
+                raise Problem("another configuration is in force")
+            if source._seen != (raw, ""):
+                raise Problem("the file was not read again")
+            if good != (not source.status.problems):
+                raise Problem(f"problems of the configuration: {source.status.problems}")
         if good and LastGood(self.root / "state").read() != raw:
             raise Problem("the last good configuration was not kept")
 

@@ -46,6 +46,7 @@ class Declared:
     never: bool = True
     answer: int = 0
     here: bool = True
+    group: bool = False  # of all that it finds
 
     def as_yaml(self, root: Path) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -54,14 +55,20 @@ class Declared:
             "replicas": self.replicas,
             "overlap": "allow" if self.overlap else "deny",
             "removeMissingAfter": "never" if self.never else "100ms",
-            "allocate": _ANSWERS[self.shown],
+            "allocate": _GROUPED if self.grouped else _ANSWERS[self.shown],
             "nodeNames": [NODE if self.here else "elsewhere"],
         }
-        if self.id is not None:
+        if self.grouped:
+            found["group"] = "together"
+        elif self.id is not None:
             found["id"] = self.id
         if self.max_devices is not None:
             found["maxDevices"] = self.max_devices
         return found
+
+    @property
+    def grouped(self) -> bool:
+        return self.group and not set(self.sources) & TOKENS.keys()
 
     @property
     def shown(self) -> int:
@@ -123,6 +130,9 @@ _ANSWERS: Final[list[dict[str, Any]]] = [
     {"env": {"D_${index}": "${name}"}},
     {"mounts": [{"hostPath": "${path}", "containerPath": "/opt/${index}"}]},
 ]
+
+
+_GROUPED: Final = {"env": {"NODES": "${realpath}"}}
 
 
 def _source(root: Path, source: str) -> dict[str, Any]:

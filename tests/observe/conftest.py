@@ -1,19 +1,12 @@
-"""A process that listens, and one kubelet: what devhost shows does not depend on it."""
+"""A process that listens."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import Daemon
-from tests.support.hosting import ONE_KUBELET, Kubelet, kubelet_of
 
 LISTEN = ["--listen", "127.0.0.1:0", "--status-listen", "127.0.0.1:0"]
-
-
-@pytest.fixture(params=[ONE_KUBELET])
-def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
-    """A kubelet that is not started yet."""
-    return kubelet_of(request.param, directory)
 
 
 @pytest.fixture

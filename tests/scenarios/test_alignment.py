@@ -62,7 +62,7 @@ async def given(
     return (await kubelet.admit(pod, {"app": {SLOT: count}}))["app"]["deviceIds"][SLOT]
 
 
-async def test_the_hints_are_what_sysfs_says(
+async def test_hints_have_the_numa_nodes_of_sysfs(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     hosting.start(config(), root=root)
@@ -75,7 +75,7 @@ async def test_the_hints_are_what_sysfs_says(
     assert await hints(started, 6) == set()
 
 
-async def test_a_number_is_for_all_devices(
+async def test_topology_with_a_number_is_for_all_devices(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     hosting.start(config(", topology: 1"), root=root)
@@ -86,19 +86,15 @@ async def test_a_number_is_for_all_devices(
     assert await hints(started, 1) == {Hint(ZERO, True)}
 
 
-async def test_tokens_may_have_a_node(started: RealKubelet, hosting: Hosting) -> None:
-    hosting.start(f"version: v1\nresources: [{{name: {SLOT}, sources: [static: 2], topology: 1}}]")
-    await nodes_are(started, {"0": [1], "1": [1]})
-    assert await given(started, "pod", 2, ONE) == ["0", "1"]
-
-
-async def test_none_has_no_say(started: RealKubelet, hosting: Hosting, root: Path) -> None:
+async def test_topology_none_gives_no_hints(
+    started: RealKubelet, hosting: Hosting, root: Path
+) -> None:
     hosting.start(config(", topology: none"), root=root)
     await nodes_are(started, {name: [] for name in MACHINE})
     assert await hints(started, 5) is None
 
 
-async def test_shares_are_where_their_device_is(
+async def test_shares_have_the_numa_node_of_their_device(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     hosting.start(config(", replicas: 2, maxDevices: 2"), root=root)
@@ -106,7 +102,7 @@ async def test_shares_are_where_their_device_is(
     assert await hints(started, 4) == {Hint(ZERO, True)}
 
 
-async def test_all_devices_have_a_node_or_none_has(
+async def test_a_device_without_a_numa_node_takes_the_hints_of_all(
     started: RealKubelet, hosting: Hosting, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One without a node would never satisfy a hint; when it goes, the others are as before."""
@@ -121,7 +117,7 @@ async def test_all_devices_have_a_node_or_none_has(
     assert await hints(started, 5) == {Hint(BOTH, True)}
 
 
-async def test_a_device_that_is_gone_keeps_its_node(
+async def test_a_device_that_is_gone_keeps_its_numa_node(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     """It must not take the nodes of the others away, and is where it was when it comes back."""
@@ -138,7 +134,7 @@ async def test_a_device_that_is_gone_keeps_its_node(
     ("prefer", "first", "second"),
     [("packed", ["c1::0"], ["c1::1"]), ("spread", ["c1::0"], ["d1::0"])],
 )
-async def test_among_aligned_devices_it_is_as_declared(
+async def test_prefer_chooses_among_aligned_devices(
     started: RealKubelet,
     hosting: Hosting,
     root: Path,
@@ -153,18 +149,8 @@ async def test_among_aligned_devices_it_is_as_declared(
     assert await given(started, "three", 1, ZERO) == ["a0::0"]
 
 
-async def test_all_that_are_aligned_are_given(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
-    hosting.start(config(", prefer: spread"), root=root)
-    await started.wait(SLOT, 5, 5)
-    assert await given(started, "three", 3, ONE) == ["c1", "d1", "e1"]
-    assert await hints(started, 1) == {Hint(ZERO, True)}
-    assert await given(started, "two", 2, ZERO) == ["a0", "b0"]
-
-
-@pytest.mark.parametrize("prefer", ["packed", "spread", "numa"])
-async def test_where_too_few_are_aligned_the_rest_is_added(
+@pytest.mark.parametrize("prefer", ["packed", "numa"])
+async def test_too_few_aligned_devices_are_filled_up_to_the_number(
     started: RealKubelet, hosting: Hosting, root: Path, prefer: str
 ) -> None:
     """The aligned ones must be included; the number is exact."""
@@ -173,7 +159,7 @@ async def test_where_too_few_are_aligned_the_rest_is_added(
     assert await given(started, "pod", 3, ZERO) == ["a0", "b0", "c1"]
 
 
-async def test_numa_stays_on_one_node_where_both_would_do(
+async def test_prefer_numa_stays_on_one_node_where_both_would_do(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     hosting.start(config(", prefer: numa"), root=root)
@@ -182,7 +168,7 @@ async def test_numa_stays_on_one_node_where_both_would_do(
     assert await given(started, "two", 2) == ["a0", "b0"]
 
 
-async def test_a_restarted_devhost_says_the_same(
+async def test_a_restart_of_devhost_gives_the_same_hints(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     hosting.start(config(), root=root)

@@ -25,10 +25,10 @@ async def all_have(standin: SimulatedKubelet, tokens: int) -> None:
         await standin.wait(f"example.com/r{number}", tokens, tokens)
 
 
-async def test_many_resources_begin_to_scan_one_after_the_other(
+async def test_many_scans_begin_in_a_round_of_the_event_loop_each(
     standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round of the event loop for each, between which calls of the kubelet come."""
+    """Calls of the kubelet come in between."""
     loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
     begin = Scanning._begin
 
@@ -53,10 +53,9 @@ async def test_many_resources_begin_to_scan_one_after_the_other(
     assert max(begun.values()) == 1
 
 
-async def test_one_that_waits_for_the_host_lets_others_be_scanned(
+async def test_scans_that_hang_hold_up_no_other_resource(
     standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many wait."""
     find, sick = Scanning._found, {f"example.com/r{number}" for number in range(COUNT - 1)}
 
     async def hanging(self: Scanning, scan: Scan, *, thorough: bool) -> Snapshot:

@@ -11,7 +11,9 @@ CONFIG = f"version: v1\nresources: [{{name: {SLOT}, sources: [static: 1]}}]"
 pytestmark = pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
 
 
-async def test_a_forgotten_resource_comes_back(started: RealKubelet, hosting: Hosting) -> None:
+async def test_a_resource_that_kubelet_forgot_registers_again(
+    started: RealKubelet, hosting: Hosting
+) -> None:
     """A host that was away for longer than that registers as if for the first time."""
     hosting.start(CONFIG)
     await started.wait(SLOT, 1, 1)
@@ -27,7 +29,9 @@ async def test_a_forgotten_resource_comes_back(started: RealKubelet, hosting: Ho
     await started.wait(SLOT, 1, 1)
 
 
-async def test_a_restarted_kubelet_forgets_too(started: RealKubelet, hosting: Hosting) -> None:
+async def test_a_restarted_kubelet_forgets_a_resource_without_a_plugin(
+    started: RealKubelet, hosting: Hosting
+) -> None:
     """From its checkpoint it knows a resource whose plugin does not come back."""
     hosting.start(CONFIG)
     await started.wait(SLOT, 1, 1)

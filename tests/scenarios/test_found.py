@@ -1,4 +1,4 @@
-"""What the model-based test (tests/model) has found, each in the fewest steps."""
+"""Races between scans, lists and edits that the model (tests/model) has found, each held at its moment."""
 
 import asyncio
 import gc
@@ -17,42 +17,12 @@ from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import PluginServer
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from tests.scenarios.test_reload import A, B, reloading
 from tests.support.answers import Nobody
-from tests.support.hosting import ONE_KUBELET, Hosting, Kubelet, kubelet_of
+from tests.support.hosting import Hosting, Kubelet
+from tests.support.reloading import A, B, reloading
 
 
-@pytest.fixture(params=[ONE_KUBELET])
-def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
-    """One: which of two finds a device is no matter of it."""
-    return kubelet_of(request.param, directory)
-
-
-async def test_a_device_that_comes_back_takes_nobodys_seat(
-    started: Kubelet, directory: Path
-) -> None:
-    """The limit fell while a device was missing: the one that is there keeps its seat."""
-    text = f"""
-version: v1
-resources:
-  - name: {A}
-    sources: [static: [t], directory: {directory}/colas]
-    maxDevices: 2
-    removeMissingAfter: never
-"""
-    (directory / "colas" / "a").touch()
-    async with reloading(directory, text) as running:
-        await started.wait(A, 2, 2)
-        (directory / "colas" / "a").unlink()
-        await started.wait(A, 2, 1)
-        running.config.write_text(text.replace("maxDevices: 2", "maxDevices: 1"))
-        await running.until(reloads=1)
-        (directory / "colas" / "a").touch()
-        await started.wait(A, 1, 1)
-        assert running.runner(A).published.may_hand_out() == {"t"}
-
-
-async def test_who_waits_learns_that_the_other_shares_now(
+async def test_a_node_that_is_withheld_is_offered_when_its_draining_resource_shares(
     started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """A node's former resource comes back while it drains, and shares: nobody waits for it."""
@@ -73,7 +43,7 @@ resources:
         await started.wait(B, 1, 1)
 
 
-async def test_a_look_that_is_out_of_date_takes_nothing_over(
+async def test_a_scan_that_is_out_of_date_takes_no_node_over(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node vanished while the second resource looked: it was never the second's."""
@@ -108,7 +78,7 @@ resources:
         assert running.runner(B).published.may_hand_out() == set()
 
 
-async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> None:
+async def test_a_server_that_is_cancelled_while_it_starts_leaves_nothing(directory: Path) -> None:
     """It leaves no socket, no task and no complaint of gRPC."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -129,7 +99,7 @@ async def test_a_server_that_is_cancelled_while_it_starts(directory: Path) -> No
     assert complaints == []
 
 
-async def test_a_node_that_an_earlier_resource_shares_meanwhile(
+async def test_a_node_that_an_earlier_resource_shares_meanwhile_stays(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the second resource's alone when that judged: it stays there."""
@@ -167,28 +137,7 @@ resources:
         await started.wait(B, 1, 1)
 
 
-async def test_a_new_id_is_not_handed_out_before_the_old_one_left(
-    started: Kubelet, directory: Path, may_leave: asyncio.Event
-) -> None:
-    """Meanwhile the second resource does not take the node."""
-    text = f"""
-version: v1
-resources:
-  - {{name: {A}, sources: [directory: {directory}/colas], maxDevices: 1}}
-  - {{name: {B}, sources: [directory: {directory}/colas]}}
-"""
-    (directory / "colas" / "x").touch()
-    async with reloading(directory, text) as running:
-        await started.wait(A, 1, 1)
-        running.config.write_text(text.replace("maxDevices", 'id: "new-${name}", maxDevices'))
-        await started.wait(A, 2, 0)
-        may_leave.set()
-        await started.wait(A, 1, 1)
-        await started.wait(B, 0, 0)
-        assert running.runner(A).published.may_hand_out() == {"new-x"}
-
-
-async def test_a_file_under_another_name_is_not_in_two_hands(
+async def test_a_renamed_file_is_withheld_while_its_former_id_is_listed(
     started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """A pod was just given it under the former."""
@@ -205,7 +154,7 @@ async def test_a_file_under_another_name_is_not_in_two_hands(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 @pytest.mark.parametrize("seen", [True, False])
-async def test_another_node_in_a_devices_place_is_no_blip(
+async def test_another_device_in_the_place_of_one_is_unhealthy_for_a_time(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,

@@ -9,7 +9,7 @@ from devhost.allocation.policy import Policy
 from devhost.host.resource import ServedResource
 from devhost.model.state import State
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 
 SLOT, OTHER = "example.com/slot", "example.com/other"
 WELL, ILL = "Healthy", "Unhealthy"
@@ -70,7 +70,8 @@ async def still_listed(kubelet: Kubelet, hosting: Hosting, count: int) -> None:
     assert (await kubelet.capacity())[SLOT] == (count, 0)
 
 
-async def test_a_removed_resource_drains_until_its_pods_have_ended(
+@contract
+async def test_a_removed_resource_drains_until_its_pods_end(
     started: Kubelet, hosting: Hosting
 ) -> None:
     start(hosting, config("sources: [static: [a, b, c]]"))
@@ -94,34 +95,8 @@ async def test_a_removed_resource_drains_until_its_pods_have_ended(
     await started.wait(OTHER, 1, 1)
 
 
-async def test_without_pod_resources_it_ends_in_time(started: Kubelet, hosting: Hosting) -> None:
-    """Whether a pod holds something is not known then."""
-    hosting.start(config("sources: [static: 1]"))
-    await started.wait(SLOT, 1, 1)
-    await hold(started, "pod")
-    hosting.reload(config())
-    await started.wait(SLOT, 0, 0)
-    await until(lambda: runner(hosting) is None, "its end")
-
-
-async def test_a_resource_added_again_goes_on_with_the_same_stream(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    start(hosting, config("sources: [static: [a, b]]"))
-    await started.wait(SLOT, 2, 2)
-    await hold(started, "pod")
-    sockets = set(hosting.plugins.glob("devhost-*.sock"))
-    hosting.reload(config())
-    await still_listed(started, hosting, 1)
-    hosting.reload(config("sources: [static: [a, b, c]]"))
-    await started.wait(SLOT, 3, 3)
-    await status(started, "pod", a=WELL)
-    await hold(started, "next")
-    assert state(hosting) == (State.REGISTERED, "")
-    assert sockets == set(hosting.plugins.glob("devhost-*.sock"))
-
-
-async def test_a_resource_that_drains_survives_the_kubelet(
+@contract
+async def test_a_draining_resource_is_registered_again_after_a_kubelet_restart(
     started: Kubelet, hosting: Hosting
 ) -> None:
     start(hosting, config("sources: [static: 2]"))
@@ -137,7 +112,7 @@ async def test_a_resource_that_drains_survives_the_kubelet(
     await until(lambda: runner(hosting) is None, "its end")
 
 
-async def test_pod_resources_that_do_not_answer_take_nothing_off(
+async def test_pod_resources_that_do_not_answer_keep_the_list(
     started: Kubelet, hosting: Hosting
 ) -> None:
     """The last that was known counts until something else is."""
@@ -156,6 +131,7 @@ async def test_pod_resources_that_do_not_answer_take_nothing_off(
     await started.wait(SLOT, 0, 0)
 
 
+@contract
 async def test_a_container_starts_again_while_its_resource_drains(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
@@ -174,7 +150,8 @@ async def test_a_container_starts_again_while_its_resource_drains(
     assert log.read_text() == "a\na\n"
 
 
-async def test_a_vanished_device_stays_while_it_is_held(
+@contract
+async def test_a_missing_device_stays_listed_while_a_pod_holds_it(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     colas = directory / "colas"
@@ -198,7 +175,8 @@ async def test_a_vanished_device_stays_while_it_is_held(
     await started.wait(SLOT, 1, 1)
 
 
-async def test_a_device_that_vanished_while_devhost_was_away(
+@contract
+async def test_a_device_that_vanished_while_devhost_was_away_is_listed_while_held(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """A new process has never seen it, and lists it all the same while a pod holds it."""
@@ -219,33 +197,26 @@ async def test_a_device_that_vanished_while_devhost_was_away(
     await started.wait(SLOT, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "count", "last"),
-    [
-        ("maxDevices: 3", "maxDevices: 1", 3, "c"),
-        ("replicas: 1", "maxDevices: 1", 3, "c"),
-    ],
-)
-async def test_over_a_lowered_limit_what_is_held_stays(
-    started: Kubelet, hosting: Hosting, before: str, after: str, count: int, last: str
+async def test_a_lowered_max_devices_keeps_what_pods_hold(
+    started: Kubelet, hosting: Hosting
 ) -> None:
     source = "sources: [static: [a, b, c]]"
-    start(hosting, config(f"{source}, {before}"))
-    await started.wait(SLOT, count, count)
+    start(hosting, config(f"{source}, maxDevices: 3"))
+    await started.wait(SLOT, 3, 3)
     await hold(started, "first", "second", "third")
     await started.free("first")
     await started.free("second")
-    await known(hosting, last)
-    hosting.reload(config(f"{source}, {after}"))
+    await known(hosting, "c")
+    hosting.reload(config(f"{source}, maxDevices: 1"))
     await started.wait(SLOT, 2, 1)
-    await status(started, "third", **{last: ILL})
+    await status(started, "third", c=ILL)
     await hold(started, "new")
     await status(started, "new", a=WELL)
     await started.free("third")
     await started.wait(SLOT, 1, 1)
 
 
-async def test_with_fewer_shares_those_that_are_held_stay(
+async def test_fewer_replicas_keep_the_shares_that_pods_hold(
     started: Kubelet, hosting: Hosting
 ) -> None:
     start(hosting, config("sources: [static: [a]], replicas: 3"))

@@ -1,12 +1,10 @@
 """Devices by CDI: the kubelet gets names, and what they stand for is on the disk."""
 
 import asyncio
-import contextlib
 import json
 import os
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from devhost.host.resource import ServedResource
 from devhost.model.state import State
 from tests.support import cdiverify
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.mounts import read_only, tmpfs
 from tests.support.sysfs import as_root
 
@@ -88,7 +86,8 @@ def named(*devices: str) -> list[str]:
     return [f"devhost.{PORT}={device}" for device in devices]
 
 
-async def test_the_answer_has_names_and_the_spec_has_the_nodes(
+@contract
+async def test_inject_cdi_answers_with_names_whose_nodes_are_in_the_spec(
     started: Kubelet, bench: Bench
 ) -> None:
     """Never both, or a container would have the node twice; it is the container's own user's."""
@@ -117,18 +116,9 @@ async def test_the_answer_has_names_and_the_spec_has_the_nodes(
     assert mounts == [str(config)]
 
 
-async def test_only_what_is_asked_for_is_in_the_container(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a", 1)
-    bench.plug("b", 2)
-    bench.start()
-    await started.wait(PORT, 2, 2)
-    for pod, minor in (("one", 1), ("two", 2)):
-        answer = (await started.admit(pod, {"app": {PORT: 1}}))["app"]
-        (node,) = bench.inject(*answer["cdiDevices"])["linux"]["devices"]
-        assert node["minor"] == minor
-
-
-async def test_variables_are_in_the_spec_or_in_the_answer(started: Kubelet, bench: Bench) -> None:
+async def test_inject_cdi_joins_variables_in_the_answer_and_has_others_in_the_spec(
+    started: Kubelet, bench: Bench
+) -> None:
     """What is joined over the devices of a container can stand in no spec."""
     bench.plug("a", 1)
     bench.plug("b", 2)
@@ -141,7 +131,9 @@ async def test_variables_are_in_the_spec_or_in_the_answer(started: Kubelet, benc
     assert oci["process"]["env"] == [f"PATH_a={bench.nodes}/a", f"PATH_b={bench.nodes}/b"]
 
 
-async def test_links_and_directories_are_resolved(started: Kubelet, bench: Bench) -> None:
+async def test_a_cdi_spec_has_what_symlinks_and_directories_lead_to(
+    started: Kubelet, bench: Bench
+) -> None:
     """CDI takes neither for a device."""
     target = bench.plug("real", 1)
     bench.plug("bus/001", 11)
@@ -163,7 +155,7 @@ async def test_links_and_directories_are_resolved(started: Kubelet, bench: Bench
     }
 
 
-async def test_where_no_spec_can_be_written_devices_are_unhealthy(
+async def test_devices_are_unhealthy_where_no_cdi_spec_can_be_written(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
     bench.plug("a", 1)
@@ -178,24 +170,8 @@ async def test_where_no_spec_can_be_written_devices_are_unhealthy(
     assert bench.numbers() == {"a": 1}
 
 
-@contextlib.contextmanager
-def unwritable(place: Path, how: str) -> Iterator[None]:
-    """Let nothing be written in a directory, by a read-only mount or a full one."""
-    if how == "read-only":
-        read_only(place, on=True)
-        yield
-        read_only(place, on=False)
-    else:
-        with contextlib.suppress(OSError), (place / "filler").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        yield
-        (place / "filler").unlink()
-
-
-@pytest.mark.parametrize("how", ["read-only", "full"])
-async def test_what_the_last_spec_has_stays_healthy(
-    started: Kubelet, bench: Bench, hosting: Hosting, how: str
+async def test_devices_of_the_last_cdi_spec_stay_healthy_while_none_can_be_written(
+    started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
     """Only what is new or changed waits, and no longer than the cause lasts."""
     for minor, name in enumerate("abc", 1):
@@ -203,7 +179,8 @@ async def test_what_the_last_spec_has_stays_healthy(
     with tmpfs(hosting.cdi, "size=64k"):
         bench.start()
         await started.wait(PORT, 3, 3)
-        with unwritable(hosting.cdi, how):
+        read_only(hosting.cdi, on=True)
+        try:
             bench.plug("d", 4)
             await started.wait(PORT, 4, 3)
             reason = hosting.reason(PORT, "d")
@@ -215,12 +192,17 @@ async def test_what_the_last_spec_has_stays_healthy(
             answer = (await started.admit("pod", {"app": {PORT: 2}}))["app"]
             bench.inject(*answer["cdiDevices"])
             assert sorted(answer["cdiDevices"]) == named("a", "b")
+        finally:
+            read_only(hosting.cdi, on=False)
         await started.wait(PORT, 4, 4)
         assert bench.numbers() == {"a": 1, "b": 2, "c": 3, "d": 4}
         await hosting.stop()
 
 
-async def test_the_spec_ends_with_its_resource(started: Kubelet, bench: Bench) -> None:
+@contract
+async def test_a_cdi_spec_stays_until_its_removed_resource_has_drained(
+    started: Kubelet, bench: Bench
+) -> None:
     """And that stays while a pod holds a device, whose container may start again."""
     bench.plug("a", 1)
     bench.start()
@@ -235,7 +217,7 @@ async def test_the_spec_ends_with_its_resource(started: Kubelet, bench: Bench) -
     await until(lambda: not bench.file.exists(), "the end of the spec")
 
 
-async def test_a_resource_that_is_added_again_while_its_files_are_removed_keeps_its_spec(
+async def test_a_resource_added_again_while_its_cdi_spec_is_removed_has_one(
     started: Kubelet, bench: Bench, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state directory may be slow when its records are dropped there."""
@@ -264,7 +246,9 @@ async def test_a_resource_that_is_added_again_while_its_files_are_removed_keeps_
     bench.inject(*answer["cdiDevices"])
 
 
-async def test_the_spec_stays_when_devhost_stops(started: Kubelet, bench: Bench) -> None:
+async def test_a_cdi_spec_stays_and_is_not_rewritten_when_devhost_restarts(
+    started: Kubelet, bench: Bench
+) -> None:
     bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)
@@ -278,29 +262,10 @@ async def test_the_spec_stays_when_devhost_stops(started: Kubelet, bench: Bench)
     assert after == before, "it was written again"
 
 
-async def test_specs_of_an_earlier_configuration_are_removed(
+async def test_stale_cdi_specs_are_removed_at_the_start_unless_a_pod_needs_them(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
-    """Those of others stay."""
-    bench.plug("a", 1)
-    stale = cdi.file_name("example.com/gone")
-    content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", envs={"X": "1"})])
-    assert content
-    hosting.cdi.mkdir(exist_ok=True)
-    (hosting.cdi / stale).write_bytes(content)
-    (hosting.cdi / "vendor.json").write_text("{}")
-    bench.start()
-    await started.wait(PORT, 1, 1)
-    await until(lambda: not (hosting.cdi / stale).exists(), "the end of the stale one")
-    left = {path.name for path in hosting.cdi.iterdir()}
-    assert left == {"vendor.json", bench.file.name}
-
-
-@pytest.mark.parametrize("left", ["[]", "[{name: example.com/other, sources: [static: 1]}]"])
-async def test_a_spec_that_a_pod_needs_is_not_stale(
-    started: Kubelet, bench: Bench, hosting: Hosting, left: str
-) -> None:
-    """Neither after an edit and a restart, nor for another release, while its own is away."""
+    """Those of others stay, too."""
     bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)
@@ -310,13 +275,15 @@ async def test_a_spec_that_a_pod_needs_is_not_stale(
     content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", envs={"X": "1"})])
     assert content
     stale.write_bytes(content)
-    config = f"version: v1\nresources: {left}\n"
+    (hosting.cdi / "vendor.json").write_text("{}")
+    config = "version: v1\nresources: []\n"
     hosting.start(config, pod_resources=hosting.pod_resources)
     await until(lambda: not stale.exists(), "the end of the stale one")
-    bench.inject(*named("a"))
+    assert {path.name for path in hosting.cdi.iterdir()} == {"vendor.json", bench.file.name}
+    assert bench.numbers() == {"a": 1}
 
 
-async def test_an_instance_that_waits_leaves_the_spec_to_the_one_that_serves(
+async def test_a_waiting_instance_writes_its_cdi_spec_when_it_takes_over(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
     """Their configurations may differ; when it serves, it writes its own."""
@@ -338,8 +305,8 @@ def _state(runner: ServedResource) -> State:
     return runner.status.state
 
 
-@pytest.mark.parametrize("more", ["inject: cdi", 'id: "${realpath}"', 'group: "${realpath}"'])
-async def test_a_link_to_an_odd_name_takes_no_other_device_away(
+@pytest.mark.parametrize("more", ["inject: cdi", 'group: "${realpath}"'])
+async def test_a_symlink_to_a_name_that_is_not_utf8_is_skipped_alone(
     started: Kubelet, bench: Bench, hosting: Hosting, more: str
 ) -> None:
     """A user who can make a link in the directory must not take the resource away."""
@@ -356,7 +323,7 @@ async def test_a_link_to_an_odd_name_takes_no_other_device_away(
     assert await started.capacity() == {PORT: (1, 1)}
 
 
-async def test_a_device_that_is_gone_stays_in_the_spec(started: Kubelet, bench: Bench) -> None:
+async def test_a_cdi_spec_keeps_devices_that_are_gone(started: Kubelet, bench: Bench) -> None:
     """A container that has it may start again; one that is new has an entry immediately."""
     bench.plug("a", 1).unlink()
     bench.plug("b", 2)
@@ -370,7 +337,7 @@ async def test_a_device_that_is_gone_stays_in_the_spec(started: Kubelet, bench: 
     assert bench.numbers() == {"a": 1, "b": 2, "c": 3}
 
 
-async def test_another_number_is_in_the_spec_before_the_device_is_healthy(
+async def test_a_cdi_spec_has_another_number_before_the_device_is_healthy(
     started: Kubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a container would be given what has the number now."""
@@ -395,7 +362,10 @@ async def test_another_number_is_in_the_spec_before_the_device_is_healthy(
     assert node["minor"] == 2
 
 
-async def test_a_reload_changes_how_devices_are_injected(started: Kubelet, bench: Bench) -> None:
+@contract
+async def test_a_reload_changes_inject_and_keeps_the_cdi_spec(
+    started: Kubelet, bench: Bench
+) -> None:
     """The spec stays for containers that have names; it comes before any answer that has some."""
     path = bench.plug("a", 1)
     bench.plug("b", 2)

@@ -17,7 +17,7 @@ from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, until
 from tests.support.daemon import tokens as config_of
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.overlap import Instance, Start, tokens
 
 T = "example.com/t"
@@ -57,7 +57,8 @@ async def foreign_stream(directory: Path) -> AsyncIterator[None]:
 # ── kubelet.sock ──
 
 
-async def test_a_touched_socket_registers_nobody(
+@contract
+async def test_a_touched_kubelet_socket_ends_no_stream_of_fifty_resources(
     started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No stream of 50 resources ends; a kubelet that starts has them all again."""
@@ -80,7 +81,7 @@ async def test_a_touched_socket_registers_nobody(
         assert sockets(directory).isdisjoint(before)
 
 
-async def test_a_socket_that_is_exchanged(
+async def test_a_kubelet_socket_that_is_replaced_is_named_as_the_reason(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """The log says who ended the stream: not the kubelet, which lives."""
@@ -102,7 +103,8 @@ async def test_a_socket_that_is_exchanged(
 # ── streams that are not the kubelet's ──
 
 
-async def test_a_foreign_stream_when_the_kubelet_goes(
+@contract
+async def test_a_foreign_stream_does_not_hold_up_the_next_registration(
     started: Kubelet, instance: Instance, directory: Path
 ) -> None:
     """It does not keep the resource from being registered again."""
@@ -114,7 +116,7 @@ async def test_a_foreign_stream_when_the_kubelet_goes(
         await started.wait(T, 3, 3)
 
 
-async def test_a_foreign_stream_comes_and_goes(
+async def test_a_foreign_stream_that_ends_keeps_the_registration(
     standin: SimulatedKubelet, instance: Instance, directory: Path
 ) -> None:
     """It gets the list and disturbs nobody."""
@@ -135,7 +137,7 @@ async def test_a_foreign_stream_comes_and_goes(
 # ── the plugin directory ──
 
 
-async def test_the_plugin_directory_is_a_link_that_is_changed(
+async def test_a_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
     directory: Path, daemon: Daemon
 ) -> None:
     """It is followed, as it is where a directory is replaced by a link."""
@@ -163,7 +165,7 @@ async def test_the_plugin_directory_is_a_link_that_is_changed(
 
 
 @pytest.mark.parametrize("steps", ["", ", preStart: [{run: [/bin/true]}]"])
-async def test_the_request_tells_the_options(
+async def test_register_has_the_options_of_the_plugin(
     standin: SimulatedKubelet, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
     """The kubelet asks for them, but people read traces."""

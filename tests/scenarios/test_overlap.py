@@ -17,7 +17,7 @@ from devhost.host.status import readiness
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import Daemon, until
-from tests.support.hosting import Hosting, Kubelet, on_one_kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.overlap import Instance, Start, served_by, tokens
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
@@ -48,14 +48,15 @@ def sockets(directory: Path) -> set[str]:
 # ── two, and one of them ends ──
 
 
-async def test_the_second_instance_waits_and_is_ready(pair: tuple[Instance, Instance]) -> None:
+async def test_a_second_instance_waits_and_is_ready(pair: tuple[Instance, Instance]) -> None:
     """Else a surge update would never go on."""
     _, second = pair
     assert second.status(T).reason == "another instance of devhost serves it"
     assert readiness(second.host)["ready"]
 
 
-async def test_the_second_takes_over_when_the_first_stops(
+@contract
+async def test_a_second_instance_takes_over_when_the_first_stops(
     pair: tuple[Instance, Instance], started: Kubelet, directory: Path
 ) -> None:
     """What a surge update does."""
@@ -66,7 +67,7 @@ async def test_the_second_takes_over_when_the_first_stops(
     assert len(sockets(directory)) == 1
 
 
-async def test_nothing_changes_when_the_second_stops(
+async def test_a_second_instance_that_stops_changes_nothing(
     pair: tuple[Instance, Instance], started: Kubelet, directory: Path
 ) -> None:
     """As when an update is taken back."""
@@ -77,9 +78,9 @@ async def test_nothing_changes_when_the_second_stops(
     assert (sockets(directory), first.status(T)) == before
 
 
-@on_one_kubelet
+@contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_the_second_process_takes_over_every_resource(
+async def test_a_second_process_takes_over_from_one_that_ends(
     started: Kubelet, directory: Path, number: signal.Signals
 ) -> None:
     """Whether the first is stopped or killed: no socket of it is left."""
@@ -104,7 +105,9 @@ async def test_the_second_process_takes_over_every_resource(
 # ── what the two declare differs ──
 
 
-async def test_each_serves_what_the_other_does_not_declare(started: Kubelet, start: Start) -> None:
+async def test_two_instances_serve_what_the_other_does_not_declare(
+    started: Kubelet, start: Start
+) -> None:
     """Who serves is settled for each resource."""
     first = start(tokens("old", t=2, u=2))
     await first.until(T, State.REGISTERED)
@@ -116,7 +119,7 @@ async def test_each_serves_what_the_other_does_not_declare(started: Kubelet, sta
     assert second.status(T).state is State.WAITING
 
 
-async def test_a_resource_that_the_first_drops_is_the_seconds(
+async def test_a_resource_dropped_by_an_edit_is_served_by_the_second_instance(
     started: Kubelet, start: Start
 ) -> None:
     first = start(tokens("old", t=2, u=2))
@@ -134,7 +137,8 @@ async def test_a_resource_that_the_first_drops_is_the_seconds(
 # ── kubelet ──
 
 
-async def test_the_kubelet_restarts_under_two(
+@contract
+async def test_a_kubelet_restart_leaves_the_resource_with_the_first_instance(
     pair: tuple[Instance, Instance], started: Kubelet
 ) -> None:
     """It removes all sockets and no lock: the same one serves again."""
@@ -145,7 +149,10 @@ async def test_the_kubelet_restarts_under_two(
     assert second.status(T).state is State.WAITING
 
 
-async def test_two_that_wait_for_the_kubelet_agree(kubelet: Kubelet, start: Start) -> None:
+@contract
+async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
+    kubelet: Kubelet, start: Start
+) -> None:
     """They see it at the same moment, as after a reboot."""
     both = [start(tokens("old", t=3)), start(tokens("old", t=3))]
     for one in both:
@@ -182,6 +189,7 @@ async def refused(kubelet: Kubelet, resource: str) -> None:
         await kubelet.admit("second", {"app": {resource: 1}})
 
 
+@contract
 @pytest.mark.parametrize("renamed", ["before it starts", "while it waits"])
 async def test_a_rename_between_two_instances_gives_no_node_to_two_pods(
     started: Kubelet,
@@ -218,7 +226,7 @@ def _states(hosting: Hosting) -> list[State]:
     return [one.status.state for one in hosting.hosts[-1].resources]
 
 
-async def test_a_node_that_no_pod_has_is_whose_pod_is_first(
+async def test_a_node_offered_by_two_instances_goes_to_the_first_pod(
     started: Kubelet, run: Callable[[str], Host]
 ) -> None:
     """Two instances offer it under two names, and the state directory tells."""

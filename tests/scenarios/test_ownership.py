@@ -14,7 +14,7 @@ from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hardware import HostTree
-from tests.support.hosting import Hosting, Kubelet, on_one_kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 
 A, B = "example.com/a", "example.com/b"
 
@@ -75,7 +75,8 @@ async def offered(kubelet: Kubelet, resource: str) -> None:
 # ── a change while devhost runs ──
 
 
-async def test_a_renamed_resource_waits_for_the_pod(
+@contract
+async def test_a_renamed_resource_waits_for_the_pod_that_holds_the_node(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path
 ) -> None:
     hosting.start(config(directory, A), pod_resources=hosting.pod_resources)
@@ -88,27 +89,21 @@ async def test_a_renamed_resource_waits_for_the_pod(
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
+    ("source", "name", "resource", "prefix"),
     [
-        pytest.param("sysfs: net", "ens1f0v0", id="interface"),
-        pytest.param("pci: {device: 8086:154c, node: none}", "0000:3b:02.0", id="function"),
+        ("sysfs: net", "ens1f0v0", B, ""),
+        ("pci: {device: 8086:154c, node: none}", "0000:3b:02.0", A, "new-"),
     ],
+    ids=["interface-resource", "function-id"],
 )
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param((A, ""), (B, ""), id="resource"),
-        pytest.param((A, ""), (A, "new-"), id="id"),
-    ],
-)
-async def test_a_device_without_a_node_waits_for_the_pod_that_has_it_by_another_name(
+async def test_hardware_without_a_node_is_withheld_under_another_name(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,
     source: str,
     name: str,
-    before: tuple[str, str],
-    after: tuple[str, str],
+    resource: str,
+    prefix: str,
 ) -> None:
     """What is owned is a place in the kernel, such as that of a network interface."""
     tree = HostTree(directory / "host")
@@ -120,18 +115,17 @@ async def test_a_device_without_a_node_waits_for_the_pod_that_has_it_by_another_
         options = f"sources: [{source}], id: '{prefix}${{name}}', {answer}"
         return f"version: v1\nresources: [{{name: {resource}, {options}}}]\n"
 
-    hosting.start(text(*before), root=tree.root, pod_resources=hosting.pod_resources)
+    hosting.start(text(A, ""), root=tree.root, pod_resources=hosting.pod_resources)
     await started.wait(A, 1, 1)
     await started.admit("first", {"app": {A: 1}})
-    hosting.reload(text(*after))
-    resource, prefix = after
+    hosting.reload(text(resource, prefix))
     why = f"withheld: held as {A} {name} by default/first"
     await until(lambda: hosting.reason(resource, f"{prefix}{name}") == why, "its pod")
     await started.free("first")
     await offered(started, resource)
 
 
-async def test_without_pod_resources_a_renamed_resource_waits(
+async def test_a_renamed_resource_without_pod_resources_names_assume_free(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path
 ) -> None:
     hosting.start(config(directory, A), assume_free=False)
@@ -141,7 +135,7 @@ async def test_without_pod_resources_a_renamed_resource_waits(
     await withheld(started, hosting, B, "drain the node and start devhost with --assume-free")
 
 
-async def test_removed_in_one_edit_and_added_in_another(
+async def test_a_resource_removed_and_added_under_another_name_is_withheld(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path
 ) -> None:
     hosting.start(config(directory, A), assume_free=False)
@@ -153,7 +147,7 @@ async def test_removed_in_one_edit_and_added_in_another(
     await withheld(started, hosting, B, f"it was handed out as {A} cola")
 
 
-async def test_what_comes_and_goes_is_not_withheld(
+async def test_devices_that_come_and_go_are_not_withheld(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Under its own name it comes back without pod-resources, alone or as a part of a device."""
@@ -184,7 +178,7 @@ async def test_what_comes_and_goes_is_not_withheld(
     await started.wait(B, 1, 1)
 
 
-async def test_two_devices_exchange_their_nodes(
+async def test_two_symlinks_that_exchange_their_nodes_wait_for_the_pod(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Each waits for the pod that holds its node under the other's ID."""
@@ -211,7 +205,6 @@ async def test_two_devices_exchange_their_nodes(
     await started.wait(A, 2, 2)
 
 
-@on_one_kubelet
 @pytest.mark.parametrize(
     ("key", "value", "edit"),
     [
@@ -221,7 +214,7 @@ async def test_two_devices_exchange_their_nodes(
         ("group", "all", ("}\n", ", group: all}\n")),
     ],
 )
-async def test_without_pod_resources_the_whole_edit_is_refused(
+async def test_an_edit_that_moves_nodes_without_pod_resources_is_refused(
     started: Kubelet,
     directory: Path,
     cola: Path,
@@ -260,66 +253,30 @@ async def test_without_pod_resources_the_whole_edit_is_refused(
 # ── a restart of devhost ──
 
 
-async def test_a_renamed_resource_waits_through_a_restart(
-    started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
-) -> None:
-    sockets: dict[str, Any] = {"pod_resources": hosting.pod_resources, "state_dir": state}
-    hosting.start(config(directory, A), **sockets)
-    await started.wait(A, 1, 1)
-    await started.admit("first", {"app": {A: 1}})
-    hosting.reload(config(directory, B))
-    await started.wait(B, 1, 0)
-    await hosting.stop()
-    hosting.start(config(directory, B), **sockets)
-    await withheld(started, hosting, B, f"held as {A} cola by default/first")
-    await started.free("first")
-    await offered(started, B)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "resource"),
-    [
-        pytest.param((A, ""), (B, ""), B, id="renamed"),
-        pytest.param((A, ""), (A, ", id: 'new-${name}'"), A, id="id"),
-        pytest.param((A, ", replicas: 1"), (B, ", id: 'new-${name}'"), B, id="both"),
-    ],
-)
+@contract
 @pytest.mark.parametrize("kubelet_restarts", [False, True])
-async def test_the_file_changes_while_devhost_is_down(
+async def test_an_edit_while_devhost_is_down_waits_for_the_pod(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,
     cola: Path,
     state: Path,
-    before: tuple[str, str],
-    after: tuple[str, str],
-    resource: str,
     kubelet_restarts: bool,
 ) -> None:
     sockets: dict[str, Any] = {"pod_resources": hosting.pod_resources, "state_dir": state}
-    hosting.start(config(directory, before[0], extra=before[1]), **sockets)
+    hosting.start(config(directory, A), **sockets)
     await started.wait(A, 1, 1)
     await started.admit("first", {"app": {A: 1}})
     await hosting.stop()
     if kubelet_restarts:
         await started.restart()
-    hosting.start(config(directory, after[0], extra=after[1]), **sockets)
-    if resource == A:  # the former ID is listed too, as long as it is held
-        await started.wait(A, 2, 0)
-        await asyncio.sleep(3 * hosting.leave_after)
-        assert (await started.capacity())[A] == (2, 0)
-        assert "held as example.com/a cola by default/first" in (
-            hosting.reason(A, "new-cola") or ""
-        )
-        await started.free("first")
-        await offered(started, A)
-        return
-    await withheld(started, hosting, resource, f"held as {A} cola by default/first")
+    hosting.start(config(directory, B, extra=", id: 'new-${name}'"), **sockets)
+    await withheld(started, hosting, B, f"held as {A} cola by default/first")
     await started.free("first")
-    await offered(started, resource)
+    await offered(started, B)
 
 
-async def test_without_pod_resources_the_file_changes_while_devhost_is_down(
+async def test_an_edit_while_devhost_is_down_without_pod_resources_is_withheld(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
 ) -> None:
     hosting.start(config(directory, A), state_dir=state, assume_free=False)
@@ -341,9 +298,8 @@ def damaged(state: Path) -> None:
     (state / "state.json").write_text("{")
 
 
-@on_one_kubelet
 @pytest.mark.usefixtures("damaged")
-async def test_a_damaged_state_file_is_a_trouble(
+async def test_a_damaged_state_file_shows_as_a_trouble(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
 ) -> None:
     hosting.start(config(directory, A), state_dir=state)

@@ -7,7 +7,7 @@ import pytest
 
 from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 from tests.support.sysfs import as_root, numa_machine
 
@@ -33,7 +33,8 @@ async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str
     return [without_share(one) for (one,) in found]
 
 
-async def test_spread_gives_each_pod_a_device_of_its_own_first(
+@contract
+async def test_prefer_spread_gives_each_pod_a_device_of_its_own_first(
     started: Kubelet, hosting: Hosting
 ) -> None:
     hosting.start(config("[a, b, c]", "replicas: 3, prefer: spread"))
@@ -42,7 +43,8 @@ async def test_spread_gives_each_pod_a_device_of_its_own_first(
     assert [sorted(devices[start : start + 3]) for start in (0, 3, 6)] == [["a", "b", "c"]] * 3
 
 
-async def test_spread_goes_where_a_pod_has_ended(started: Kubelet, hosting: Hosting) -> None:
+@contract
+async def test_prefer_spread_goes_where_a_pod_has_ended(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b, c]", "replicas: 2, prefer: spread"))
     await started.wait(SLOT, 6, 6)
     assert await one_by_one(started, 4) == ["a", "b", "c", "a"]
@@ -50,7 +52,8 @@ async def test_spread_goes_where_a_pod_has_ended(started: Kubelet, hosting: Host
     assert await given(started, "next") == ["b::0"]
 
 
-async def test_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) -> None:
+@contract
+async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b, c]", "replicas: 3, prefer: packed"))
     await started.wait(SLOT, 9, 9)
     assert await one_by_one(started, 4) == ["a", "a", "a", "b"]
@@ -59,10 +62,9 @@ async def test_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) ->
     assert await one_by_one(started, 3, "new") == ["a", "a", "b"]
 
 
-@pytest.mark.parametrize(
-    "more", ["", *(f", prefer: {one}" for one in ("packed", "spread", "numa"))]
-)
-async def test_a_container_gets_distinct_devices_first(
+@contract
+@pytest.mark.parametrize("more", ["", ", prefer: packed"])
+async def test_a_container_with_replicas_gets_distinct_devices_first(
     started: Kubelet, hosting: Hosting, more: str
 ) -> None:
     hosting.start(config("[a, b, c]", f"replicas: 3{more}"))
@@ -71,19 +73,7 @@ async def test_a_container_gets_distinct_devices_first(
         assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
 
 
-async def test_pods_that_come_and_go_get_distinct_devices_by_default(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """By no preference of the file; kubelet alone would pick shares at random."""
-    hosting.start(config("[a, b, c]", "replicas: 3"))
-    await started.wait(SLOT, 9, 9)
-    for pod in range(20):
-        assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
-        if pod >= 2:
-            await started.free(f"pod-{pod - 2}")
-
-
-async def test_shares_are_spread_by_default(started: Kubelet, hosting: Hosting) -> None:
+async def test_replicas_are_spread_by_default(started: Kubelet, hosting: Hosting) -> None:
     """So that the last pod that asks for two still finds two devices with a share."""
     hosting.start(config("[a, b, c, d, e, f]", "replicas: 2"))
     await started.wait(SLOT, 12, 12)
@@ -92,7 +82,10 @@ async def test_shares_are_spread_by_default(started: Kubelet, hosting: Hosting) 
         assert len(set(map(without_share, shares))) == 2, shares
 
 
-async def test_none_is_asked_too(started: Kubelet, hosting: Hosting) -> None:
+@contract
+async def test_prefer_none_is_asked_and_changes_without_a_registration(
+    started: Kubelet, hosting: Hosting
+) -> None:
     """Without replicas it answers nothing, so that another preference needs no new registration."""
     hosting.start(config("4", "prefer: none"))
     await started.wait(SLOT, 4, 4)
@@ -104,7 +97,10 @@ async def test_none_is_asked_too(started: Kubelet, hosting: Hosting) -> None:
     assert before == set(hosting.plugins.glob("devhost-*.sock"))
 
 
-async def test_at_most_so_many_shares_in_a_container(started: Kubelet, hosting: Hosting) -> None:
+@contract
+async def test_max_per_container_limits_the_shares_of_a_container(
+    started: Kubelet, hosting: Hosting
+) -> None:
     hosting.start(config("[a, b]", "replicas: 4, maxPerContainer: 2"))
     await started.wait(SLOT, 8, 8)
     with pytest.raises(AdmissionError, match=r"3 shares of device a, but maxPerContainer is 2"):
@@ -114,7 +110,9 @@ async def test_at_most_so_many_shares_in_a_container(started: Kubelet, hosting: 
         assert shares == {"a": 2, "b": 2}
 
 
-async def test_the_limit_is_of_a_container_not_of_a_pod(started: Kubelet, hosting: Hosting) -> None:
+async def test_max_per_container_is_of_a_container_not_of_a_pod(
+    started: Kubelet, hosting: Hosting
+) -> None:
     hosting.start(config("[a]", "replicas: 4, maxPerContainer: 1"))
     await started.wait(SLOT, 4, 4)
     answers = await started.admit("pod", {"x": {SLOT: 1}, "y": {SLOT: 1}})
@@ -124,7 +122,9 @@ async def test_the_limit_is_of_a_container_not_of_a_pod(started: Kubelet, hostin
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_what_an_init_container_had_is_kept(started: RealKubelet, hosting: Hosting) -> None:
+async def test_devices_of_an_init_container_are_kept_for_the_app(
+    started: RealKubelet, hosting: Hosting
+) -> None:
     """The kubelet settles on it; the rest is chosen to go with that."""
     hosting.start(config("[a, b]", "replicas: 2, prefer: spread"))
     await started.wait(SLOT, 4, 4)
@@ -133,8 +133,9 @@ async def test_what_an_init_container_had_is_kept(started: RealKubelet, hosting:
     assert ids(answers) == ["a::0", "b::0"]
 
 
+@contract
 @as_root
-async def test_numa_takes_devices_of_one_node(
+async def test_prefer_numa_takes_devices_of_one_node(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Also where the kubelet aligns nothing; the smallest node that suffices comes first."""
@@ -150,29 +151,3 @@ resources:
     assert await given(started, "two", 2) == ["d0::0", "d2::0"]
     assert await given(started, "three-more", 3) == ["d1::1", "d3::1", "d4::1"]
     assert await given(started, "two-more", 2) == ["d0::1", "d2::1"]
-
-
-async def test_it_prefers_among_the_healthy_ones(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    for name in "abc":
-        (directory / "colas" / name).touch()
-    text = f"""
-version: v1
-resources:
-  - {{name: {SLOT}, sources: [directory: {directory}/colas], prefer: packed, replicas: 2}}
-"""
-    hosting.start(text)
-    await started.wait(SLOT, 6, 6)
-    (directory / "colas" / "a").unlink()
-    await started.wait(SLOT, 6, 4)
-    assert await one_by_one(started, 3) == ["b", "b", "c"]
-
-
-async def test_a_reload_counts_for_the_next_pod(started: Kubelet, hosting: Hosting) -> None:
-    hosting.start(config("[a, b, c]", "replicas: 2, prefer: spread"))
-    await started.wait(SLOT, 6, 6)
-    assert await one_by_one(started, 2) == ["a", "b"]
-    hosting.reload(config("[a, b, c]", "replicas: 2, prefer: packed"))
-    assert await given(started, "three") == ["a::1"]
-    assert await given(started, "four") == ["b::1"]

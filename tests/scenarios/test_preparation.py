@@ -13,10 +13,10 @@ from devhost.kubelet.servicer import Servicer
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.loop import container, loop_device, mounted, program
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
-from tests.support.sysfs import as_root, numa_machine
+from tests.support.sysfs import as_root
 
 DISK = "example.com/disk"
 ALLOWED = Policy(allow_devices=("/dev/loop*",), allow_exec=True, enforced=True)
@@ -88,7 +88,10 @@ async def refused(kubelet: Kubelet, pod: str, container: str = "app") -> str:
 # ── once per holder ──
 
 
-async def test_a_crash_looping_container_is_prepared_once(started: Kubelet, bench: Bench) -> None:
+@contract
+async def test_prestart_of_a_crash_looping_container_runs_once(
+    started: Kubelet, bench: Bench
+) -> None:
     bench.plug("a")
     bench.start()
     await started.wait(DISK, 1, 1)
@@ -99,7 +102,7 @@ async def test_a_crash_looping_container_is_prepared_once(started: Kubelet, benc
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_an_init_container_and_the_app_after_it_are_one_holder(
+async def test_prestart_runs_once_for_an_init_container_and_the_app(
     started: RealKubelet, bench: Bench
 ) -> None:
     """They have the same device; what the first has written is for the second."""
@@ -117,7 +120,9 @@ async def test_an_init_container_and_the_app_after_it_are_one_holder(
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_a_sidecar_holds_devices_of_its_own(started: RealKubelet, bench: Bench) -> None:
+async def test_prestart_runs_for_the_devices_of_a_sidecar(
+    started: RealKubelet, bench: Bench
+) -> None:
     bench.plug("a", "b")
     bench.start()
     await started.wait(DISK, 2, 2)
@@ -128,7 +133,8 @@ async def test_a_sidecar_holds_devices_of_its_own(started: RealKubelet, bench: B
     assert bench.runs == ["a", "b"]
 
 
-async def test_a_restart_of_the_kubelet_is_none_of_the_holder(
+@contract
+async def test_prestart_is_not_repeated_after_a_kubelet_restart(
     started: Kubelet, bench: Bench
 ) -> None:
     bench.plug("a")
@@ -142,7 +148,9 @@ async def test_a_restart_of_the_kubelet_is_none_of_the_holder(
     assert bench.runs == ["a"]
 
 
-async def test_a_restart_of_devhost_is_none_of_the_holder(started: Kubelet, bench: Bench) -> None:
+async def test_prestart_is_not_repeated_after_a_restart_of_devhost(
+    started: Kubelet, bench: Bench
+) -> None:
     bench.plug("a", "b")
     bench.start()
     await started.wait(DISK, 2, 2)
@@ -159,7 +167,10 @@ async def test_a_restart_of_devhost_is_none_of_the_holder(started: Kubelet, benc
     assert bench.runs == ["a", "b"]
 
 
-async def test_the_next_pod_gets_a_fresh_device(started: Kubelet, bench: Bench) -> None:
+@contract
+async def test_prestart_runs_for_the_next_pod_of_the_same_name(
+    started: Kubelet, bench: Bench
+) -> None:
     """Also one of the same name, as those of a StatefulSet are."""
     bench.plug("a")
     bench.start()
@@ -171,7 +182,7 @@ async def test_the_next_pod_gets_a_fresh_device(started: Kubelet, bench: Bench) 
     assert bench.runs == ["a", "a"]
 
 
-async def test_every_start_is_every_start(started: Kubelet, bench: Bench) -> None:
+async def test_prestart_with_every_start_runs_at_each_start(started: Kubelet, bench: Bench) -> None:
     """Beside a step for holders; and it needs no record, so that it works for all."""
     bench.plug("a")
     holder = bench.run.replace("]", ", holder]")
@@ -186,7 +197,8 @@ async def test_every_start_is_every_start(started: Kubelet, bench: Bench) -> Non
 # ── what cannot be told is refused ──
 
 
-async def test_a_state_directory_lost_while_devhost_was_away(
+@contract
+async def test_prestart_is_refused_for_a_pod_whose_record_is_lost(
     started: Kubelet, bench: Bench
 ) -> None:
     """A pod that runs is never wiped: its next start is refused, a new pod is prepared."""
@@ -214,7 +226,7 @@ async def test_a_state_directory_lost_while_devhost_was_away(
 # ── steps that fail ──
 
 
-async def test_a_step_that_fails_is_tried_again(started: Kubelet, bench: Bench) -> None:
+async def test_prestart_that_fails_is_tried_again(started: Kubelet, bench: Bench) -> None:
     bench.plug("a")
     bench.start()
     await started.wait(DISK, 1, 1)
@@ -233,9 +245,7 @@ async def test_a_step_that_fails_is_tried_again(started: Kubelet, bench: Bench) 
     assert bench.runs == ["a"]
 
 
-async def test_a_step_that_devhost_s_stop_cuts_off_is_done_again(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_prestart_cut_off_by_a_stop_is_done_again(started: Kubelet, bench: Bench) -> None:
     bench.plug("a")
     bench.start()
     await started.wait(DISK, 1, 1)
@@ -253,67 +263,6 @@ async def test_a_step_that_devhost_s_stop_cuts_off_is_done_again(
     await started.start_container("pod", "app")
     await started.start_container("pod", "app")
     assert bench.runs == ["a"]
-
-
-async def test_a_device_that_is_gone_is_not_prepared(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a", "b")
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", ONE)
-    (bench.directory / "colas" / "a").unlink()
-    await started.wait(DISK, 2, 1)
-    assert "device a is missing" in await refused(started, "pod")
-    bench.plug("a")
-    await started.wait(DISK, 2, 2)
-    await started.start_container("pod", "app")
-    assert bench.runs == ["a"]
-
-
-# ── other steps ──
-
-
-async def test_wait_for_holds_the_start_up(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a")
-    ready = bench.directory / "ready-a"
-    bench.start(f'waitFor: "{bench.directory}/ready-${{id}}"', bench.run)
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    starting = asyncio.create_task(started.start_container("pod", "app"))
-    await asyncio.wait({starting}, timeout=0.2)
-    assert not starting.done()
-    assert bench.runs == []
-    ready.touch()
-    await starting
-    assert bench.runs == ["a"]
-
-
-@as_root
-async def test_mode_is_set_for_each_holder(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    root = numa_machine(directory / "root", {"n": -1})
-    node = root / "dev" / "fake" / "n"
-    text = f"""
-version: v1
-resources: [{{name: {DISK}, sources: [/dev/fake/*], preStart: [mode: "0660"]}}]
-"""
-    hosting.start(
-        text,
-        root=root,
-        state_dir=directory / "state",
-        policy=Policy(allow_exec=True, enforced=True, allow_devices=("/dev/fake/*",)),
-    )
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE, start=False)
-    assert node.stat().st_mode & 0o777 == 0o600
-    await started.start_container("pod", "app")
-    assert node.stat().st_mode & 0o777 == 0o660
-    node.chmod(0o600)
-    await started.start_container("pod", "app")
-    assert node.stat().st_mode & 0o777 == 0o600
-    await started.free("pod")
-    await started.admit("pod", ONE)
-    assert node.stat().st_mode & 0o777 == 0o660
 
 
 # ── a reload ──
@@ -334,7 +283,10 @@ async def registered_anew(kubelet: Kubelet, bench: Bench, config: str, count: in
     await kubelet.wait(DISK, count, count)
 
 
-async def test_added_steps_do_not_wipe_what_a_pod_has(started: Kubelet, bench: Bench) -> None:
+@contract
+async def test_prestart_added_by_a_reload_does_not_wipe_what_a_pod_has(
+    started: Kubelet, bench: Bench
+) -> None:
     """Whether the pod has used the device cannot be told: nobody kept a record."""
     bench.plug("a", "b")
     plain = bench.config()
@@ -354,7 +306,7 @@ async def test_added_steps_do_not_wipe_what_a_pod_has(started: Kubelet, bench: B
     assert bench.runs == ["b"]
 
 
-async def test_a_pod_that_started_while_steps_were_added_is_not_wiped(
+async def test_prestart_added_while_a_pod_starts_does_not_wipe_its_device(
     started: Kubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its device was handed out by the new declaration, and it started by the old options."""
@@ -372,17 +324,6 @@ async def test_a_pod_that_started_while_steps_were_added_is_not_wiped(
     assert bench.runs == []
 
 
-async def test_other_steps_hold_for_the_next_holder(started: Kubelet, bench: Bench) -> None:
-    bench.plug("a", "b")
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    await started.admit("old", ONE)
-    bench.hosting.reload(bench.config(bench.run.replace("]", ", other]")))
-    await started.start_container("old", "app")
-    await started.admit("new", ONE)
-    assert bench.runs == ["a", "b other"]
-
-
 # ── a real disk ──
 
 
@@ -396,12 +337,12 @@ class Disk:
         self.path.symlink_to(device)
         self._state, self._hosting = directory / "state", hosting
 
-    def start(self, *, in_use: bool = False) -> None:
+    def start(self) -> None:
         text = f"""
 version: v1
 resources:
   - name: {DISK}
-    sources: [glob: {{paths: {self.path.parent}/*, types: block, inUse: {str(in_use).lower()}}}]
+    sources: [glob: {{paths: {self.path.parent}/*, types: block}}]
     preStart:
       - run: [{program("mkfs.ext4")}, -q, "${{path}}"]
 """
@@ -416,7 +357,7 @@ def disk(directory: Path, hosting: Hosting) -> Iterator[Disk]:
 
 
 @as_root
-async def test_a_disk_is_formatted_for_each_holder_and_for_nobody_else(
+async def test_prestart_formats_a_disk_for_each_pod_and_for_nobody_else(
     started: Kubelet, disk: Disk, hosting: Hosting
 ) -> None:
     """What a crash-looping container has written stays; the next pod does not see it."""
@@ -444,7 +385,9 @@ async def test_a_disk_is_formatted_for_each_holder_and_for_nobody_else(
 
 
 @as_root
-async def test_a_disk_that_is_still_mounted_is_not_formatted(started: Kubelet, disk: Disk) -> None:
+async def test_prestart_does_not_format_a_disk_that_is_still_mounted(
+    started: Kubelet, disk: Disk
+) -> None:
     """By a container of the pod before, whose process hangs, say."""
     disk.start()
     await started.wait(DISK, 1, 1)
@@ -462,18 +405,17 @@ async def test_a_disk_that_is_still_mounted_is_not_formatted(started: Kubelet, d
 
 
 @as_root
-@pytest.mark.parametrize("in_use", [True, False])
-async def test_a_disk_that_the_machine_sees_mounted_is_not_formatted(
-    started: Kubelet, disk: Disk, hosting: Hosting, in_use: bool
+async def test_prestart_does_not_format_a_disk_again_that_its_pod_has_mounted(
+    started: Kubelet, disk: Disk, hosting: Hosting
 ) -> None:
     """The holder has mounted it where all see it; its containers may start again."""
-    disk.start(in_use=in_use)
+    disk.start()
     await started.wait(DISK, 1, 1)
     await started.admit("pod", ONE)
     with mounted(disk.device, disk.place) as place:
         (place / "file").write_text("precious")
         hosting.hosts[-1].resources[0].trigger_scan()
-        await started.wait(DISK, 1, 1 if in_use else 0)
+        await started.wait(DISK, 1, 0)
         await started.start_container("pod", "app")
         assert (place / "file").read_text() == "precious"
     hosting.hosts[-1].resources[0].trigger_scan()
@@ -483,7 +425,9 @@ async def test_a_disk_that_the_machine_sees_mounted_is_not_formatted(
         assert (place / "file").read_text() == "precious"
 
 
-async def test_another_profile_still_knows_who_was_prepared(started: Kubelet, bench: Bench) -> None:
+async def test_prestart_is_not_repeated_after_another_configuration_ran(
+    started: Kubelet, bench: Bench
+) -> None:
     """The node goes to another DaemonSet and back: a container that crashed may start again."""
     options: dict[str, Any] = {"state_dir": bench.state, "policy": ALLOWED}
     bench.plug("a")

@@ -1,93 +1,17 @@
-"""Live reload, on the stand-in and on real device managers."""
+"""Live reload: what an edit of the file changes, and what it leaves alone."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from devhost.allocation.policy import Policy
-from devhost.host.config_source import ConfigSource
-from devhost.host.host import Host, Settings
-from devhost.host.resource import ServedResource
-from devhost.host.state_files import LastGood
-from devhost.hostfs.files import HostFiles
+from devhost.host.config_source import _watch_targets
 from devhost.kubelet import servicer
 from devhost.model.config import Resource
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
-from tests.support.hosting import ONE_KUBELET, Kubelet, kubelet_of
-
-A, B, C = "example.com/a", "example.com/b", "example.com/c"
-
-
-def tokens(**counts: int) -> str:
-    """Return a configuration with resources of so many tokens."""
-    resources = "".join(
-        f'\n  - {{name: "example.com/{name}", sources: [static: {count}]}}'
-        for name, count in counts.items()
-    )
-    return f"version: v1\nresources:{resources or ' []'}\n"
-
-
-class Reloading:
-    """A host in this process that follows a configuration file."""
-
-    def __init__(self, directory: Path, config: Path) -> None:
-        self.directory, self.config = directory, config
-        self.last_good = LastGood(directory / "state")
-        self.source = ConfigSource(str(config), Policy(), self.last_good)
-        loaded, copy = self.source.first()
-        used = loaded.config or (copy.config if copy else None)
-        assert used is not None
-        settings = Settings(
-            directory / "plugins", "node-1", HostFiles(), Policy(), 0.3, 0.0, assume_free=True
-        )
-        self.host = Host(used, settings, self.source)
-
-    def runner(self, name: str) -> ServedResource:
-        return next(one for one in self.host.resources if one.name == name)
-
-    def sockets(self) -> dict[str, int]:
-        found = (self.directory / "plugins").glob("devhost-*.sock")
-        return {path.name: path.stat().st_ino for path in found}
-
-    async def until(self, **wanted: int) -> None:
-        """Wait until the status counts so many reloads or failures."""
-        async with asyncio.timeout(60):
-            while any(getattr(self.source.status, key) < n for key, n in wanted.items()):
-                await asyncio.sleep(0.005)
-
-    async def ended(self, name: str) -> None:
-        """Wait until a drained resource is gone."""
-        async with asyncio.timeout(60):
-            while any(one.name == name for one in self.host.resources):
-                await asyncio.sleep(0.005)
-
-
-@contextlib.asynccontextmanager
-async def reloading(
-    directory: Path, text: str, config: Path | None = None
-) -> AsyncIterator[Reloading]:
-    config = config or directory / "etc" / "config.yaml"
-    config.parent.mkdir(exist_ok=True)
-    if text:
-        config.write_text(text)
-    running = Reloading(directory, config)
-    task = asyncio.create_task(running.host.run())
-    try:
-        yield running
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-@pytest.fixture(params=[ONE_KUBELET])
-def kubelet(request: pytest.FixtureRequest, directory: Path) -> Kubelet:
-    """One: what an edit changes in a list is for all kubelets the same."""
-    return kubelet_of(request.param, directory)
+from tests.support.hosting import Kubelet, contract
+from tests.support.reloading import A, B, C, reloading, tokens
 
 
 @pytest.fixture
@@ -106,7 +30,8 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ended
 
 
-async def test_what_is_unchanged_keeps_its_socket_and_stream(
+@contract
+async def test_reload_keeps_sockets_and_streams_of_what_is_unchanged(
     started: Kubelet, directory: Path, streams: list[str], may_leave: asyncio.Event
 ) -> None:
     """One is added, one removed, one changed: of the others no stream ends, no socket changes."""
@@ -128,7 +53,7 @@ async def test_what_is_unchanged_keeps_its_socket_and_stream(
         assert (await started.capacity())[A] == (1, 1)
 
 
-async def test_an_invalid_file_changes_nothing_and_the_next_good_one_heals(
+async def test_reload_of_an_invalid_file_changes_nothing(
     started: Kubelet, directory: Path, streams: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Errors are logged with their place, counted and shown; a file that is gone is one."""
@@ -148,7 +73,7 @@ async def test_an_invalid_file_changes_nothing_and_the_next_good_one_heals(
         assert streams == []
 
 
-async def test_every_way_to_edit_a_file(started: Kubelet, directory: Path) -> None:
+async def test_reload_notices_every_way_to_edit_a_file(started: Kubelet, directory: Path) -> None:
     """A ConfigMap's swap, an editor's rename, a plain write, a bent link."""
     mount = directory / "etc"
     mount.mkdir()
@@ -187,7 +112,9 @@ async def test_every_way_to_edit_a_file(started: Kubelet, directory: Path) -> No
         await started.wait(B, 1, 1)
 
 
-async def test_a_hundred_edits_end_in_the_last(started: Kubelet, directory: Path) -> None:
+async def test_reload_after_a_hundred_edits_ends_in_the_last(
+    started: Kubelet, directory: Path
+) -> None:
     """However fast the edits come, what is in force at the end is what the file says."""
     async with reloading(directory, tokens(a=1)) as running:
         await started.wait(A, 1, 1)
@@ -198,7 +125,8 @@ async def test_a_hundred_edits_end_in_the_last(started: Kubelet, directory: Path
         await started.wait(B, 101, 101)
 
 
-async def test_a_resource_comes_back_while_it_drains(
+@contract
+async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     started: Kubelet, directory: Path, streams: list[str], may_leave: asyncio.Event
 ) -> None:
     """It goes on with the same stream, and its devices are healthy again."""
@@ -214,23 +142,9 @@ async def test_a_resource_comes_back_while_it_drains(
         assert streams == []
 
 
-async def test_new_templates_hold_for_the_next_allocate(started: Kubelet, directory: Path) -> None:
-    """The answer changes; the device, its ID and its stream do not."""
-    text = """
-version: v1
-resources: [{name: example.com/a, sources: [static: 2], allocate: {env: {X: "VALUE"}}}]
-"""
-    async with reloading(directory, text.replace("VALUE", "old")) as running:
-        await started.wait(A, 2, 2)
-        one = await started.admit("one", {"app": {A: 1}})
-        assert one["app"]["envs"] == {"X": "old"}
-        running.config.write_text(text.replace("VALUE", "new"))
-        await running.until(reloads=1)
-        two = await started.admit("two", {"app": {A: 1}})
-        assert two["app"]["envs"] == {"X": "new"}
-
-
-async def test_a_reload_while_the_kubelet_is_away(started: Kubelet, directory: Path) -> None:
+async def test_reload_while_kubelet_is_away_counts_when_it_comes_back(
+    started: Kubelet, directory: Path
+) -> None:
     """What is declared when the kubelet comes back is what it gets."""
     async with reloading(directory, tokens(a=1, b=1)) as running:
         await started.wait(A, 1, 1)
@@ -245,7 +159,8 @@ async def test_a_reload_while_the_kubelet_is_away(started: Kubelet, directory: P
         assert len(running.sockets()) == 2
 
 
-async def test_new_ids_wait_for_the_old_ones(
+@contract
+async def test_reload_that_changes_ids_waits_until_the_old_ones_left(
     started: Kubelet, directory: Path, streams: list[str], may_leave: asyncio.Event
 ) -> None:
     """A device that is shared from now on is not handed out under both IDs."""
@@ -270,7 +185,8 @@ resources: [{{name: {A}, sources: [directory: {directory}/colas], replicas: 1}}]
         assert streams == []
 
 
-async def test_a_renamed_resource_waits_for_the_former(
+@contract
+async def test_reload_that_renames_a_resource_waits_until_the_old_one_left(
     started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """Its devices stay unhealthy until they have left the other resource's list."""
@@ -286,25 +202,9 @@ async def test_a_renamed_resource_waits_for_the_former(
         await started.wait(A, 0, 0)
 
 
-async def test_the_next_resource_gets_the_nodes_of_one_that_is_removed(
+async def test_a_start_with_a_bad_file_uses_the_last_good_one(
     started: Kubelet, directory: Path
 ) -> None:
-    both = f"""
-version: v1
-resources:
-  - {{name: {A}, sources: [directory: {directory}/colas]}}
-  - {{name: {B}, sources: [directory: {directory}/colas]}}
-"""
-    (directory / "colas" / "x").touch()
-    async with reloading(directory, both) as running:
-        await started.wait(A, 1, 1)
-        await started.wait(B, 0, 0)
-        running.config.write_text("".join(line for line in both.splitlines(True) if A not in line))
-        await running.ended(A)
-        await started.wait(B, 1, 1)
-
-
-async def test_the_last_good_configuration_survives(started: Kubelet, directory: Path) -> None:
     """A node that starts with a bad edit starts from what it had before; a good edit heals it."""
     async with reloading(directory, tokens(a=1)):
         await started.wait(A, 1, 1)
@@ -321,7 +221,7 @@ async def test_the_last_good_configuration_survives(started: Kubelet, directory:
             await asyncio.sleep(0.005)
 
 
-async def test_a_state_directory_that_cannot_be_written(
+async def test_a_state_directory_that_cannot_be_written_heals(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said, nothing else suffers, and it heals by itself."""
@@ -337,7 +237,8 @@ async def test_a_state_directory_that_cannot_be_written(
         assert running.last_good.read() == running.config.read_bytes()
 
 
-async def test_added_preparation_registers_anew(
+@contract
+async def test_reload_that_adds_prestart_registers_again(
     started: Kubelet, directory: Path, streams: list[str]
 ) -> None:
     """The kubelet asks for the options once a registration."""
@@ -379,10 +280,8 @@ async def admitted_at_last(kubelet: Kubelet, resource: str) -> None:
                 return
 
 
-def test_links_on_the_way_are_watched(tmp_path: Path) -> None:
+def test_each_symlink_on_the_way_to_the_file_is_watched(tmp_path: Path) -> None:
     """Each directory in which the file, or a link that leads to it, may be exchanged."""
-    from devhost.host.config_source import _watch_targets
-
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "c.yaml").touch()
     (tmp_path / "etc").mkdir()
@@ -395,44 +294,7 @@ def test_links_on_the_way_are_watched(tmp_path: Path) -> None:
     assert str(tmp_path) in {one.path for one in _watch_targets(str(loop))}
 
 
-async def test_a_new_id_comes_when_the_old_one_has_left(
-    started: Kubelet, directory: Path, may_leave: asyncio.Event
-) -> None:
-    """It does not wait for the next look at the host, which may be half a minute away."""
-    (directory / "colas" / "x").touch()
-    text = f"""
-version: v1
-resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
-"""
-    async with reloading(directory, text) as running:
-        await started.wait(A, 1, 1)
-        running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
-        await started.wait(A, 2, 0)
-        may_leave.set()
-        await started.wait(A, 1, 1)
-
-
-async def test_a_new_id_comes_also_when_something_else_happens(
-    started: Kubelet, directory: Path, may_leave: asyncio.Event
-) -> None:
-    """An event at the moment at which the old ID leaves does not hide that it has left."""
-    (directory / "colas" / "x").touch()
-    text = f"""
-version: v1
-resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
-"""
-    async with reloading(directory, text) as running:
-        await started.wait(A, 1, 1)
-        running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
-        await started.wait(A, 2, 0)
-        may_leave.set()
-        while running.runner(A).published.device_list.leaving:
-            running.runner(A).trigger_scan()
-            await asyncio.sleep(0.005)
-        await started.wait(A, 1, 1)
-
-
-async def test_an_id_that_the_kubelet_never_had_is_not_waited_for(
+async def test_reload_before_the_first_registration_waits_for_no_old_id(
     kubelet: Kubelet, directory: Path
 ) -> None:
     """A reload before the first registration: there is no list that the old ID has to leave."""
@@ -450,23 +312,3 @@ resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}
         await kubelet.start()
         await kubelet.wait(A, 1, 1)
         await kubelet.stop()
-
-
-@pytest.mark.parametrize("edit", ['id: "new-${name}"', "replicas: 2"])
-async def test_new_ids_within_a_limit(
-    started: Kubelet, directory: Path, edit: str, may_leave: asyncio.Event
-) -> None:
-    """Devices under another ID take the seats of the old ones as soon as those are given up."""
-    for name in ("x", "y", "z"):
-        (directory / "colas" / name).touch()
-    text = f"""
-version: v1
-resources: [{{name: {A}, sources: [directory: {directory}/colas], maxDevices: 2, EDIT}}]
-"""
-    async with reloading(directory, text.replace("EDIT", "replicas: 1")) as running:
-        await started.wait(A, 2, 2)
-        running.config.write_text(text.replace("EDIT", edit))
-        count = 4 if "replicas" in edit else 2
-        await started.wait(A, 2 + count, 0)
-        may_leave.set()
-        await started.wait(A, count, count)

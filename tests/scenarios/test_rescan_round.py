@@ -11,7 +11,7 @@ from tests.support.fuse import remote_directory
 from tests.support.hosting import Hosting
 from tests.support.mounts import bound, mount, unmount
 
-COUNT = 8
+COUNT = 3
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
 
@@ -33,7 +33,7 @@ def rescan(hosting: Hosting) -> None:
 
 
 @as_root
-async def test_a_mount_after_an_event(
+async def test_a_mount_over_a_watched_directory_is_found_by_the_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """As udisks and CSI do: a directory is made, a moment later something is mounted on it."""
@@ -59,7 +59,7 @@ async def test_a_mount_after_an_event(
 
 
 @as_root
-async def test_a_filesystem_without_events(
+async def test_a_filesystem_without_events_is_read_by_each_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Each change is found in the round that follows, the first one after a start too."""
@@ -83,7 +83,7 @@ async def test_a_filesystem_without_events(
 
 
 @as_root
-async def test_a_mount_on_a_file(
+async def test_a_mount_over_a_file_is_found_by_the_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Its directory stays as it was."""

@@ -14,14 +14,14 @@ from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.realkubelet import REAL_KUBELETS, RealKubelet, real_kubelets
+from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 Kubelet = SimulatedKubelet | RealKubelet
 
 STAND_IN = pytest.param(None, id="stand-in")
-# Where its version can make no difference: the newest real one, or the stand-in if there is none.
-ONE_KUBELET = REAL_KUBELETS[-1] if real_kubelets() else STAND_IN
-on_one_kubelet = pytest.mark.parametrize("kubelet", [ONE_KUBELET], indirect=True)
+KUBELETS = [STAND_IN, *REAL_KUBELETS]
+# For what the stand-in has to do as a real kubelet does: such a test runs on both. All others trust it.
+contract = pytest.mark.parametrize("kubelet", KUBELETS, indirect=True)
 
 
 def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kubelet:

@@ -43,7 +43,7 @@ def binary_version(binary: Path) -> tuple[int, ...]:
 UNSET = "DEVHOST_TEST_KUBELET is not set: run `make test`"
 
 # The real kubelets as parameters of the fixture `kubelet`; one that is skipped if there are none.
-# It takes them and the stand-in. A test that needs what only a real kubelet has says
+# A test that needs what only a real kubelet has says
 # @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True).
 REAL_KUBELETS = [
     pytest.param(path, id=f"real-{version}", marks=pytest.mark.real_kubelet)

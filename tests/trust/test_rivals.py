@@ -16,7 +16,7 @@ from devhost.kubelet.registration import PluginServer
 from devhost.model.allocation import Allocation
 from devhost.model.state import State, Status
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet
+from tests.support.hosting import Hosting, Kubelet, contract
 
 GPU, OTHER = "vendor.com/gpu", "example.com/other"
 REASON = (
@@ -80,6 +80,7 @@ async def who_answers(kubelet: Kubelet) -> Any:
     return answer["app"]["envs"]["WHO"]
 
 
+@contract
 async def test_it_waits_until_the_other_has_gone(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
@@ -112,6 +113,7 @@ async def test_the_name_in_the_flag_overrides(
         await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
 
 
+@contract
 @pytest.mark.parametrize("kubelet_restarts", [False, True])
 async def test_it_does_not_wait_for_itself(
     started: Kubelet, hosting: Hosting, directory: Path, kubelet_restarts: bool
@@ -126,6 +128,7 @@ async def test_it_does_not_wait_for_itself(
         await hosting.stop()
 
 
+@contract
 async def test_it_does_not_wait_for_another_instance(started: Kubelet, hosting: Hosting) -> None:
     """Which has served it until now, and has just ended."""
     hosting.start(config("old", 3), pod_resources=hosting.pod_resources)

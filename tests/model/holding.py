@@ -1,0 +1,194 @@
+"""Whatever is edited, restarted and started: no node is given to two living pods.
+
+Unless ``replicas`` or ``overlap`` says so. Without a state directory nothing is promised of pods that
+were there before devhost started.
+"""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from devhost.host.host import Host
+from devhost.host.owners import is_withheld
+from devhost.loading.loader import loads
+from devhost.standin.kubelet import AdmissionError, Answer
+from tests.model.bench import REST_S
+from tests.model.declared import Declared, name_of, text_of
+from tests.model.sequence import Sequence, both_run, step
+
+Places = frozenset[str | tuple[int, int]]  # the path of a node, and its inode
+
+FILES = ("a0", "a1", "k0")  # the last is a symlink to the first
+# Few, so that nodes often go from one to another.
+DECLARED = st.builds(
+    Declared,
+    name=st.sampled_from(["example.com/p", "example.com/q"]),
+    sources=st.sampled_from([("d0",), ("d0",), ("d0/a*",), ("d1/k*",), ("d1", "d0")]),
+    id=st.sampled_from([None, None, "x-${name}"]),
+    replicas=st.sampled_from([1, 1, 2]),
+    max_devices=st.sampled_from([None, None, 1]),
+    overlap=st.sampled_from([False, False, False, True]),
+    group=st.sampled_from([False, False, True]),
+)
+CONFIG = st.lists(DECLARED, min_size=1, max_size=2, unique_by=lambda one: one.name)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A living pod: what it was given, and by which process."""
+
+    process: Host
+    resource: str
+    nodes: dict[str, Places]  # by the ID under which it has them
+    overlap: bool
+
+
+def second_may_come(machine: Sequence) -> bool:
+    """Whether a second instance would know what the first one has handed out."""
+    bench = machine.bench
+    return both_run(machine) and bench.asked and bench.durable and len(bench.hosts) == 1
+
+
+def two_run(machine: Sequence) -> bool:
+    return both_run(machine) and len(machine.bench.hosts) > 1
+
+
+class HoldingMachine(Sequence):
+    """A sequence in which devhost may not assume that what has left the list is free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench.assume_free = False
+        self.living: dict[str, Pod] = {}  # those of `pods`, and former ones
+        self.sharing: set[str] = set()  # resources with overlap, now or a moment ago
+
+    @initialize(declared=CONFIG, asked=st.booleans(), durable=st.booleans())
+    def begin(self, declared: list[Declared], asked: bool, durable: bool) -> None:
+        self.bench.asked, self.bench.durable = asked, durable
+
+        async def begin() -> None:
+            self.path("a0").touch()
+            self.path("a1").touch()
+            self.path("k0").symlink_to(self.path("a0"))
+            await self.start(declared)
+
+        self.run(begin(), f"begin({declared}, {asked=}, {durable=})")
+
+    def note_lists(self) -> None:
+        super().note_lists()
+        self.sharing = set(self.bench.listener.tolerant)
+        if len(self.bench.hosts) > 1:  # each of them may offer a node that no pod has
+            self.bench.listener.tolerant = {one.name for one in self.here}
+
+    # ── the configuration, and devices ──
+
+    def edit(self, declared: list[Declared]) -> None:
+        """Write it if devhost does not refuse it, because it cannot ask."""
+        config = loads(text_of(declared, self.root)).require()
+        if not any(host.refused(config) for host in self.bench.hosts):
+            super().edit(declared)
+            self.sharing |= self.bench.listener.tolerant
+
+    @step(declared=CONFIG | st.just([]))
+    async def edit_all(self, declared: list[Declared]) -> None:
+        await self.edited(declared)
+
+    @step(both_run, declared=CONFIG)
+    async def edit_while_devhost_is_down(self, declared: list[Declared]) -> None:
+        await self.stop()
+        self.edit(declared)
+        self.bench.start_host()
+
+    @step(name=st.sampled_from(FILES))
+    async def plug(self, name: str) -> None:
+        """Or unplug."""
+        if self.path(name).is_symlink() or self.path(name).exists():
+            self.path(name).unlink()
+        elif name == "k0":
+            self.path(name).symlink_to(self.path("a0"))
+        else:
+            self.path(name).touch()
+        self.nudge()
+
+    # ── pods ──
+
+    @step(both_run, changes=False, index=st.integers(0, 1), at_rest=st.booleans())
+    async def admit(self, index: int, at_rest: bool) -> None:
+        if at_rest:
+            await self.rest()
+        if index < len(self.here):
+            with contextlib.suppress(AdmissionError):
+                await self.admitted(self.here[index].name, 1)
+        self.never()
+
+    async def admitted(self, resource: str, count: int) -> Answer:
+        process, places = self.bench.hosts[0], self._places()
+        answer = await super().admitted(resource, count)
+        nodes = {
+            one: self._nodes(answer, one, places) for one in answer["deviceIds"].get(resource, ())
+        }
+        pod = Pod(process, resource, nodes, resource in self.sharing)
+        for name in self.pods.keys() & self.living.keys():
+            other = self.living[name]
+            for one, mine in pod.nodes.items():
+                for two, its in other.nodes.items():
+                    free = mine.isdisjoint(its) or self._allowed(pod, one, other, two)
+                    assert free, f"{pod}\n{name}: {other}\n{self.seen()}"
+        self.living[f"pod-{self.number}"] = pod
+        return answer
+
+    def _places(self) -> dict[str, Places]:
+        """Return where each name leads to, and what is there."""
+        found = dict[str, Places]()
+        for name in FILES:
+            with contextlib.suppress(FileNotFoundError):
+                path = self.path(name).resolve(strict=True)
+                inode = path.stat().st_dev, path.stat().st_ino
+                found[name] = found[str(path)] = frozenset({str(path), inode})
+        return found
+
+    def _nodes(self, answer: Answer, device_id: str, places: dict[str, Places]) -> Places:
+        named = answer["envs"].get("NODES", name_of(device_id)).split(",")
+        return frozenset(it for one in named for it in places[one])
+
+    def _allowed(self, pod: Pod, one: str, other: Pod, two: str) -> bool:
+        """Whether two pods may have a node, by these IDs."""
+        if not self.bench.durable and other.process is not pod.process:
+            return True
+        if pod.resource == other.resource:
+            return one != two and one.rpartition("::")[0] == two.rpartition("::")[0] != ""
+        if other.resource in {it.name for it in self.here}:
+            return pod.overlap or other.resource in self.sharing
+        return pod.overlap and other.overlap
+
+    # ── a second instance ──
+
+    @step(second_may_come)
+    async def start_second_instance(self) -> None:
+        self.bench.listener.tolerant |= {one.name for one in self.here}
+        self.bench.start_host()
+
+    @step(two_run, which=st.integers(0, 1))
+    async def stop_one_instance(self, which: int) -> None:
+        await self.bench.stop_host(which)
+        self.orphaned |= (await self.bench.kubelet.capacity()).keys()
+
+    # ── the end ──
+
+    async def settled(self) -> None:
+        """When all pods have ended, everything is on offer."""
+        await super().settled()
+        while self.pods:
+            await self.bench.kubelet.free(self.pods.popitem()[0])
+        end = time.monotonic() + REST_S
+        while self.bench.asked and (left := self._withheld()):
+            assert time.monotonic() < end, f"{left}\n{self.seen()}"
+            await asyncio.sleep(0.01)
+
+    def _withheld(self) -> list[str]:
+        runners = self.bench.runners.values()
+        return [it.id for one in runners for it in one.snapshot.devices.values() if is_withheld(it)]

@@ -1,0 +1,285 @@
+"""The steps that Hypothesis draws: files, the configuration, restarts of either side, pods."""
+
+import asyncio
+import shutil
+from dataclasses import replace
+from typing import Any, Final, Self
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from devhost.standin.kubelet import AdmissionError
+from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, is_token, node_of
+from tests.model.expected import Past, Problem, check
+from tests.model.sequence import (
+    Sequence,
+    both_run,
+    host_runs,
+    step,
+)
+
+NAMES: Final = tuple(f"example.com/{letter}" for letter in "pqrs")
+FILE = st.sampled_from([name for names in FILES.values() for name in names])
+LINK = st.sampled_from(list(LINKS))
+FREE_FILE = st.sampled_from(["a1", "b0", "c0", "c1"])  # no link leads to these
+PLACE = st.integers(0, 3)  # of a resource
+DECLARED = st.builds(
+    Declared,
+    name=st.sampled_from(NAMES),
+    sources=st.lists(st.sampled_from(SOURCES), min_size=1, max_size=3, unique=True).map(tuple),
+    id=st.sampled_from(IDS),
+    replicas=st.sampled_from([1, 1, 1, 2, 3]),
+    max_devices=st.sampled_from([None, None, None, 1, 2]),
+    overlap=st.sampled_from([False, False, False, True]),
+    never=st.booleans(),
+    answer=st.integers(0, 3),
+    here=st.sampled_from([True, True, True, True, False]),
+)
+BEGINNING = st.lists(DECLARED, min_size=1, max_size=3, unique_by=lambda one: one.name)
+FIELDS = st.sampled_from(
+    ["sources", "id", "replicas", "max_devices", "overlap", "never", "answer", "here"]
+)
+INVALID = st.sampled_from(["oops: 1\n", "resources: []\n", "{", "\t- x: ["])
+
+
+class Machine(Sequence):
+    """A sequence in which what is listed at rest is known exactly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past: dict[str, Past] = {}
+        self.former: dict[str, set[str]] = {}  # by the name of a file, those that it had before
+
+    # ── the model's side ──
+
+    def note_change(self) -> None:
+        for one in self.here:
+            self.past.setdefault(one.name, Past()).step(one, self.root)
+
+    def note_restart(self) -> None:
+        self.past.clear()
+
+    def note_lists(self) -> None:
+        super().note_lists()
+        behind = {one.name: self.behind(one) for one in self.here}
+        for one in self.here:
+            self.past[one.name].rest(self.bench.entries(one.name), behind[one.name])
+        self.past = {one.name: self.past[one.name] for one in self.here}
+
+    def check_lists(self) -> None:
+        taken, alone = set[str](), set[str]()
+        for one in self.here:
+            entries = self.bench.entries(one.name)
+            try:
+                past, behind = self.past[one.name], self.behind(one)
+                offered = check(one, self.root, entries, past, taken, taken - alone, behind)
+            except Problem as problem:
+                raise Problem(f"{one.name}: {problem}: {entries}") from None
+            taken |= offered
+            alone |= set[str]() if one.overlap else offered
+
+    def behind(self, one: Declared) -> set[str]:
+        """Return the nodes that resources behind one offer and do not share, since some time."""
+        return {
+            node_of(device_id)
+            for other in self.here[self.here.index(one) + 1 :]
+            for device_id, well in self.bench.entries(other.name).items()
+            if well and not other.overlap and not is_token(device_id)
+            if device_id.partition("::")[0]
+            in self.past[other.name].kept | self.past[other.name].maybe
+        }
+
+    # ── the beginning ──
+
+    @initialize(declared=BEGINNING, files=st.sets(FILE))
+    def begin(self, declared: list[Declared], files: set[str]) -> None:
+        async def begin() -> None:
+            for name in files:
+                self.path(name).touch()
+            await self.start(declared)
+
+        self.run(begin(), f"begin({declared}, {files})")
+
+    # ── files ──
+
+    @step(name=FILE)
+    async def create(self, name: str) -> None:
+        if self.path(name).parent.is_dir() and not self.path(name).is_symlink():
+            self.path(name).touch()
+        self.nudge_links(name)
+
+    @step(name=st.one_of(FILE, LINK))
+    async def remove(self, name: str) -> None:
+        self.path(name).unlink(missing_ok=True)
+        self.nudge_links(name)
+
+    @step(name=FILE)
+    async def exchange(self, name: str) -> None:
+        """Another inode at the path, by a rename."""
+        fresh = self.root / "fresh"
+        if self.path(name).parent.is_dir():
+            fresh.touch()
+            fresh.rename(self.path(name))
+        self.nudge_links(name)
+
+    @step(name=FILE, other=FILE)
+    async def rename(self, name: str, other: str) -> None:
+        old, new = self.path(name), self.path(other)
+        linked = {name, other} & set(LINKS.values()) and old.is_symlink()
+        if name != other and old.exists() and new.parent.is_dir() and not linked:
+            # Where a source finds the new name, the IDs of the former ones leave.
+            self.former[other] = {name} | self.former.pop(name, set())
+            for past in self.past.values():
+                past.uncertain(self.former[other])
+            old.rename(new)
+        self.nudge_links(name)
+        self.nudge_links(other)
+
+    @step(name=FREE_FILE, dangling=st.booleans())
+    async def link(self, name: str, dangling: bool) -> None:
+        """A symlink out of the directory takes the place of what is there."""
+        self.number += 1
+        target = self.root / "t" / str(self.number)  # each a node of its own
+        target.touch()
+        fresh = self.root / "fresh"
+        if self.path(name).parent.is_dir():
+            fresh.symlink_to(self.root / "t" / "nothing" if dangling else target)
+            fresh.rename(self.path(name))
+
+    @step(name=LINK)
+    async def second_name(self, name: str) -> None:
+        """A symlink to a file that has a name of its own."""
+        if self.path(name).parent.is_dir() and not self.path(name).is_symlink():
+            self.path(name).symlink_to(self.path(LINKS[name]))
+
+    @step(
+        directory=st.sampled_from(list(FILES)),
+        how=st.sampled_from(["remove", "away", "back", "empty"]),
+    )
+    async def whole_directory(self, directory: str, how: str) -> None:
+        path, away = self.root / directory, self.root / f"away-{directory}"
+        match how:
+            case "remove" if path.is_dir():
+                shutil.rmtree(path)
+            case "away" if path.is_dir():
+                shutil.rmtree(away, ignore_errors=True)
+                path.rename(away)
+            case "back" if away.is_dir() and not path.exists():
+                away.rename(path)
+            case _:
+                path.mkdir(exist_ok=True)
+        self.nudge()
+
+    # ── the configuration ──
+
+    def edit(self, declared: list[Declared]) -> None:
+        """Write a good configuration, and note it as in force."""
+        before = {one.name: one for one in self.declared}
+        if not self.rested:  # nodes may have gone to another resource and come back
+            for past in self.past.values():
+                past.forget()
+        for one in declared:
+            past = self.past.setdefault(one.name, Past())
+            past.changed(before.get(one.name, replace(one, here=False)), one)
+        for name in before.keys() - {one.name for one in declared}:
+            gone = replace(before[name], here=False)
+            self.past.setdefault(name, Past()).changed(before[name], gone)
+        super().edit(declared)
+
+    @step(one=DECLARED, place=PLACE)
+    async def add(self, one: Declared, place: int) -> None:
+        others = [it for it in self.declared if it.name != one.name]
+        await self.edited([*others[:place], one, *others[place:]])
+
+    @step(index=PLACE)
+    async def take_out(self, index: int) -> None:
+        await self.edited([one for place, one in enumerate(self.declared) if place != index])
+
+    @step(index=PLACE, name=st.sampled_from(NAMES))
+    async def rename_resource(self, index: int, name: str) -> None:
+        declared = self._changed(index, name=name)
+        if len({one.name for one in declared}) == len(declared):
+            await self.edited(declared)
+
+    @step(index=PLACE, field=FIELDS, like=DECLARED)
+    async def change(self, index: int, field: str, like: Declared) -> None:
+        await self.edited(self._changed(index, **{field: getattr(like, field)}))
+
+    def _changed(self, index: int, **changes: Any) -> list[Declared]:
+        return [
+            replace(one, **changes) if place == index else one
+            for place, one in enumerate(self.declared)
+        ]
+
+    @step(places=st.permutations(range(4)))
+    async def reorder(self, places: list[int]) -> None:
+        declared = [self.declared[place] for place in places if place < len(self.declared)]
+        if len(declared) == len(self.declared):
+            await self.edited(declared)
+
+    @step(host_runs, nonsense=INVALID)  # with a host: else it may never have been in force
+    async def spoil(self, nonsense: str) -> None:
+        """An invalid file: what was in force stays."""
+        self.bench.config.write_text(self.text + nonsense)
+        await self.read()
+
+    # ── pods ──
+
+    @step(both_run, changes=False, index=PLACE, count=st.integers(1, 3))
+    async def admit(self, index: int, count: int) -> None:
+        """At rest a pod is admitted if enough is free, and is given what is declared."""
+        await self.rest()
+        if index >= len(self.here):
+            return
+        one = self.here[index]
+        held = {
+            device_id
+            for resource, answer in self.pods.values()
+            if resource == one.name
+            for device_id in answer["deviceIds"][resource]
+        }
+        listed = self.bench.entries(one.name).items()
+        free = {device_id for device_id, well in listed if well} - held
+        try:
+            answer = await self.admitted(one.name, count)
+        except AdmissionError as error:
+            assert len(free) < count, f"{error}\nfree: {free}\n{self.seen()}"
+        else:
+            ids = set(answer["deviceIds"][one.name])
+            assert len(ids) == count
+            assert ids <= free, f"{ids}, free: {free}"
+            expected = one.expected_answer(self.root, ids)
+            given = {key: answer[key] for key in expected}  # type: ignore[literal-required]
+            given["mounts"].sort(key=lambda mount: mount["containerPath"])
+            assert given == expected
+        self.never()
+
+    @step(
+        both_run,
+        indexes=st.lists(PLACE, min_size=1, max_size=3),
+        count=st.integers(1, 2),
+        name=FILE,
+        edit=st.none() | st.tuples(PLACE, FIELDS, DECLARED),
+        rest=st.just(True),
+    )
+    async def admit_during_changes(
+        self, indexes: list[int], count: int, name: str, edit: tuple[int, str, Declared] | None
+    ) -> None:
+        """Each pod is admitted or refused, and the kubelet lives."""
+        names = [one.name for one in self.here]
+        wanted = [names[index] for index in indexes if index < len(names)]
+        admissions = [asyncio.ensure_future(self.admitted(one, count)) for one in wanted]
+        self.path(name).unlink(missing_ok=True)
+        self.nudge_links(name)
+        if edit is not None:
+            index, field, like = edit
+            await self.edited(self._changed(index, **{field: getattr(like, field)}))
+        for outcome in await asyncio.gather(*admissions, return_exceptions=True):
+            assert isinstance(outcome, AdmissionError | dict), repr(outcome)
+
+    @classmethod
+    def drawn(cls, declared: list[Declared], *files: str) -> Self:
+        """Return one with these resources and files, for a sequence that was drawn once."""
+        machine = cls()
+        machine.begin(declared, set(files))
+        return machine
