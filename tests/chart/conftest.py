@@ -10,18 +10,12 @@ def _helm(major: int) -> Helm:
     return Helm(major)
 
 
-@pytest.fixture(params=PACKAGES, ids=[f"helm{major}" for major in PACKAGES])
-def each_helm(request: pytest.FixtureRequest) -> Helm:
-    """Both Helms, one after the other."""
-    return _helm(request.param)
-
-
-@pytest.fixture
-def helms() -> tuple[Helm, ...]:
-    return tuple(_helm(major) for major in PACKAGES)
-
-
 @pytest.fixture
 def helm() -> Helm:
-    """The newer Helm, for what does not differ; that it does not is tested."""
+    """The newer Helm, for what does not differ."""
     return _helm(max(PACKAGES))
+
+
+@pytest.fixture
+def older_helm() -> Helm:
+    return _helm(min(PACKAGES))

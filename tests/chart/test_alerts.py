@@ -156,7 +156,7 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_fires(helm: Helm, case: str) -> None:
+def test_alerts_fire(helm: Helm, case: str) -> None:
     """From a minute on, and to the end unless that is of a moment."""
     changed, expected = CASES[case]
     same = [one for one in WELL if one.labels not in [other.labels for other in changed]]
@@ -179,7 +179,7 @@ def firing(shipped: Sequence[Any], series: Sequence[Series]) -> dict[str, int]:
     return found
 
 
-def test_each_alert_is_tested(helm: Helm) -> None:
+def test_alerts_are_each_tested_and_documented(helm: Helm) -> None:
     shipped = {rule["alert"] for rule in rules(helm)}
     assert shipped == {alert for _, expected in CASES.values() for alert in expected}
     assert {rule["for"][-1] for rule in rules(helm)} == {"m"}

@@ -63,7 +63,9 @@ def of_helm_test(helm: Helm, values: Values, file: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("more", TRUSTED)
-def test_helm_test_fails_for_what_run_refuses(helm: Helm, more: Values, tmp_path: Path) -> None:
+def test_validate_and_plan_in_the_pods_refuse_what_run_refuses(
+    helm: Helm, more: Values, tmp_path: Path
+) -> None:
     values = resource(more) | SHOWN
     file = served(helm, values, tmp_path)
     environment = environment_of(container_of(helm, values)) | {"DEVHOST_ROOT": str(tmp_path)}
@@ -73,13 +75,6 @@ def test_helm_test_fails_for_what_run_refuses(helm: Helm, more: Values, tmp_path
     assert (status, "need" in said and "--allow-" in said) == (1, True)
     status, said = of_helm_test(helm, values | {"allow": ALLOWED}, file)
     assert status == 0, said
-
-
-@pytest.mark.parametrize("more", TRUSTED)
-def test_plan_in_the_pod_knows_what_is_allowed(helm: Helm, more: Values, tmp_path: Path) -> None:
-    """As do all commands that somebody runs there: it is not only in the process's arguments."""
-    values = resource(more) | SHOWN
-    file = served(helm, values, tmp_path)
     root = {"DEVHOST_ROOT": str(tmp_path)}
     for allow, warns in (({}, True), (ALLOWED, False)):
         container = container_of(helm, values | {"allow": allow})

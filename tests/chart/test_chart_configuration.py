@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
@@ -14,8 +12,7 @@ from devhost.loading.loader import load_bytes
 from devhost.model.config import Config
 from tests.chart.helm import Helm
 from tests.chart.pods import SYSFS
-from tests.chart.values import EVERYTHING, EXAMPLES, TOKENS, Values, example
-from tests.support.examples import ALL_EXAMPLES
+from tests.chart.values import EXAMPLES, TOKENS, Values, example
 
 # Texts that YAML 1.1 or 1.2 would take for something else if they were not quoted.
 HARD = [
@@ -51,40 +48,29 @@ def loaded(raw: bytes) -> Config:
     return found.config
 
 
-@pytest.mark.parametrize("path", ALL_EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_means_the_same_in_values(each_helm: Helm, path: Path) -> None:
-    assert loaded(served(each_helm, example(path))) == loaded(path.read_bytes())
-
-
-def test_what_the_defaults_serve_is_valid(helm: Helm) -> None:
+def test_default_configuration_is_valid_and_empty(helm: Helm) -> None:
     assert loaded(served(helm, {})).resources == ()
 
 
-def test_texts_arrive_as_they_are(each_helm: Helm) -> None:
+def test_configuration_arrives_as_it_was_given(helm: Helm) -> None:
+    """Texts, numbers that JSON and YAML could write otherwise, and keys for anchors."""
     env = {f"TEXT_{index}": text.replace("$", "$$") for index, text in enumerate(HARD)}
-    resource = TOKENS["resources"][0] | {"allocate": {"env": env}}
-    config = TOKENS | {"resources": [resource]}
+    devices = [
+        {"hostPath": f"/dev/x{number}", "uid": number, "gid": number}
+        for number in (0, 1, 100000, 1000000, 4294967294)
+    ]
+    resource = TOKENS["resources"][0] | {
+        "allocate": {"env": env, "devices": devices},
+        "inject": "cdi",
+    }
+    config = TOKENS | {"x-common": {"a": 1}, "resources": [resource]}
     as_json = json.dumps(config, ensure_ascii=False).encode()
-    assert loaded(served(each_helm, {"config": config})) == loaded(as_json)
+    raw = served(helm, {"config": config})
+    assert b"x-common:" in raw
+    assert loaded(raw) == loaded(as_json)
 
 
-@pytest.mark.parametrize("number", [0, 1, 100000, 1000000, 4294967294])
-def test_numbers_arrive_as_they_are(each_helm: Helm, number: int) -> None:
-    node = {"hostPath": "/dev/x", "uid": number, "gid": number}
-    resource = TOKENS["resources"][0] | {"allocate": {"devices": [node]}, "inject": "cdi"}
-    (rendered,) = loaded(
-        served(each_helm, {"config": TOKENS | {"resources": [resource]}})
-    ).resources
-    assert rendered.allocate.devices is not None
-    (device,) = rendered.allocate.devices
-    assert (device.uid, device.gid) == (number, number)
-
-
-def test_keys_for_anchors_are_kept(helm: Helm) -> None:
-    assert b"x-common:" in served(helm, EVERYTHING | {"fullnameOverride": "", "profiles": []})
-
-
-def test_a_profile_serves_its_own(helm: Helm) -> None:
+def test_profile_serves_its_own_configuration(helm: Helm) -> None:
     values: Values = {
         "config": example(EXAMPLES[0])["config"],
         "profiles": [{"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}],
@@ -93,7 +79,7 @@ def test_a_profile_serves_its_own(helm: Helm) -> None:
     assert loaded(served(helm, values)) == loaded(EXAMPLES[0].read_bytes())
 
 
-def test_somebody_elses_configmap_is_mounted_and_none_is_made(helm: Helm) -> None:
+def test_existing_configmap_is_mounted_and_none_is_made(helm: Helm) -> None:
     rendered = helm.render({"config": {"existingConfigMap": "theirs"}})
     assert rendered.of("ConfigMap") == []
     for pod in (
@@ -104,7 +90,7 @@ def test_somebody_elses_configmap_is_mounted_and_none_is_made(helm: Helm) -> Non
         assert volume["configMap"] == {"name": "theirs"}
 
 
-def test_what_is_rendered_finds_devices_below_the_mounts(helm: Helm, tmp_path: Path) -> None:
+def test_mounted_host_path_is_where_devices_are_found(helm: Helm, tmp_path: Path) -> None:
     """From values to what a container would receive, with the host as the pod's mounts show it."""
     cola = next(path for path in EXAMPLES if path.stem == "cola")
     values: Values = example(cola) | {"hostPaths": ["/etc/colas"]}
@@ -116,7 +102,7 @@ def test_what_is_rendered_finds_devices_below_the_mounts(helm: Helm, tmp_path: P
     assert found["allocation"]["envs"] == {"COLA_DEVICES": "cherry"}
 
 
-def test_what_is_not_mounted_is_not_found(helm: Helm, tmp_path: Path) -> None:
+def test_unmounted_host_path_has_no_devices(helm: Helm, tmp_path: Path) -> None:
     cola = next(path for path in EXAMPLES if path.stem == "cola")
     host, pod = tmp_path / "host", tmp_path / "pod"
     make_host(host)

@@ -1,4 +1,4 @@
-"""values.schema.json: it is current, Helm understands it, and it refuses what the loader does."""
+"""values.schema.json: Helm understands it, and it refuses what the loader does."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from devhost.loading.loader import loads
 from devhost.loading.schema import json_schema
 from tests.chart.helm import Helm
-from tests.chart.values import SETS, TOKENS, Values
+from tests.chart.values import TOKENS, Values
 from tools import chart as generate
 from tools.helm import RefusedError
 
@@ -23,18 +23,8 @@ BASE = TOKENS["resources"][0]
 PROFILE: Values = {"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}
 
 
-def test_the_schema_is_current() -> None:
-    assert generate.SCHEMA.read_text() == generate.schema_text(), "run make generate"
-
-
-def test_the_schema_is_one() -> None:
+def test_schema_is_a_json_schema() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
-
-
-@pytest.mark.parametrize("values", SETS)
-def test_good_values_pass(values: str) -> None:
-    """Also those that Helm renders in other tests; here the reason would be plain."""
-    jsonschema.Draft7Validator(SCHEMA).validate(SETS[values])
 
 
 def patterns(node: Any) -> Iterator[str]:
@@ -46,12 +36,12 @@ def patterns(node: Any) -> Iterator[str]:
         yield from patterns(item)
 
 
-@pytest.mark.parametrize("pattern", sorted(set(patterns(SCHEMA))))
-def test_patterns_are_re2(pattern: str) -> None:
-    re2.compile(pattern)
+def test_patterns_are_accepted_by_re2() -> None:
+    for pattern in set(patterns(SCHEMA)):
+        re2.compile(pattern)
 
 
-def test_references_stay_within() -> None:
+def test_references_stay_within_the_schema() -> None:
     assert set(re.findall(r'"\$ref": "([^#"]*)', json.dumps(SCHEMA))) == {""}
 
 
@@ -94,7 +84,7 @@ def test_permissions_are_the_same_without_looking_ahead(text: str) -> None:
     same(text, PERMISSIONS, SCHEMA["$defs"]["DeviceNode"]["properties"]["permissions"])
 
 
-def test_a_new_pattern_that_looks_ahead_is_noticed() -> None:
+def test_pattern_with_lookahead_that_is_not_known_is_an_error() -> None:
     with pytest.raises(ValueError, match="without lookahead"):
         generate._for_helm({"pattern": "^(?!x)"})
 
@@ -121,15 +111,14 @@ BAD = [
         "permissions",
         "one of 'r'",
     ),
-    ({"replicas": 0}, "resources/0/replicas", "minimum: got 0, want 1"),
     ({"prefer": "best"}, "resources/0/prefer", "must be one of 'packed', 'spread'"),
     ({"removeMissingAfter": "5"}, "resources/0/removeMissingAfter", "does not match pattern"),
 ]
 
 
 @pytest.mark.parametrize(("resource", "path", "reason"), BAD)
-def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
-    each_helm: Helm, resource: Values, path: str, reason: str
+def test_bad_resource_is_refused_with_its_place_and_a_reason(
+    helm: Helm, resource: Values, path: str, reason: str
 ) -> None:
     config = {"version": "v1", "resources": [BASE | resource]}
     assert loads(json.dumps(config)).config is None, "the loader takes it"
@@ -139,7 +128,7 @@ def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
         ({"profiles": [profile]}, "/profiles/0/config"),
     ):
         with pytest.raises(RefusedError) as refused:
-            each_helm.render(values)
+            helm.render(values)
         assert prefix in str(refused.value)
         assert path in str(refused.value)
         assert reason in str(refused.value)
@@ -154,12 +143,9 @@ def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
             "additional properties 'enable' not allowed",
         ),
         ({"config": {"version": "v2"}}, "/config/version': value must be 'v1'"),
-        ({"config": {"resource": []}}, "/config': additional properties 'resource' not allowed"),
         ({"hostPaths": ["/"]}, "/hostPaths/0': '/' does not match"),
-        ({"hostPaths": ["etc"]}, "/hostPaths/0': 'etc' does not match"),
         ({"log": {"level": "loud"}}, "/log/level': value must be one of"),
         ({"allow": {"paths": ["/opt/a b"]}}, "/allow/paths/0': '/opt/a b' does not match"),
-        ({"allow": {"paths": ["/a", "/b\t"]}}, "/allow/paths/1'"),
         ({"allow": {"paths": ["opt"]}}, "/allow/paths/0': 'opt' does not match"),
         ({"probes": {"live": {}}}, "/probes': additional properties 'live' not allowed"),
         (
@@ -173,20 +159,13 @@ def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
         ({"probes": {"startup": {"periodSeconds": 0}}}, "minimum: got 0, want 1"),
         ({"probes": {"readiness": {"timeoutSeconds": "5"}}}, "got string, want null or integer"),
         ({"nodeSelector": {"a": True}}, "/nodeSelector/a': got boolean, want null or string"),
-        ({"podAnnotations": {"a": 1}}, "/podAnnotations/a': got number, want null or string"),
-        ({"podLabels": {"a": ["b"]}}, "/podLabels/a': got array, want null or string"),
         ({"serviceAccount": {"annotations": {"a": 1}}}, "got number, want string"),
-        ({"metrics": {"dashboard": {"labels": {"grafana_dashboard": 1}}}}, "got number"),
         ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type': value must be one of"),
-        ({"updateStrategy": {"maxSurge": 1}}, "additional properties 'maxSurge' not allowed"),
         ({"nameOverride": "Own"}, "/nameOverride': 'Own' does not match"),
         ({"fullnameOverride": "a.b"}, "/fullnameOverride': 'a.b' does not match"),
-        ({"fullnameOverride": "a-"}, "/fullnameOverride': 'a-' does not match"),
         ({"serviceAccount": {"name": "own_one"}}, "/serviceAccount/name'"),
         ({"profiles": [PROFILE | {"podLabels": {"a": 1}}]}, "/profiles/0/podLabels/a'"),
-        ({"profiles": [PROFILE | {"nodeSelector": {"a": 1}}]}, "/profiles/0/nodeSelector/a'"),
         ({"profiles": [PROFILE | {"nodeSelector": {"a": None}}]}, "/profiles/0/nodeSelector'"),
-        ({"profiles": [PROFILE | {"probes": {"live": {}}}]}, "/profiles/0/probes'"),
         ({"podResources": {"enabled": "yes"}}, "/podResources/enabled': got string, want boolean"),
         ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
         ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),
@@ -204,7 +183,7 @@ def test_a_bad_resource_is_refused_with_its_place_and_a_reason(
         ),
     ],
 )
-def test_a_bad_value_is_refused(each_helm: Helm, values: Values, reason: str) -> None:
+def test_bad_value_is_refused_with_its_place(helm: Helm, values: Values, reason: str) -> None:
     with pytest.raises(RefusedError) as refused:
-        each_helm.render(values)
+        helm.render(values)
     assert reason in str(refused.value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.chart.helm import Helm
-from tests.chart.values import EXAMPLES, TOKENS, Values, example
+from tests.chart.values import SETS, TOKENS, Values
 from tools.helm import CHART
 
 PROFILE: Values = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
@@ -26,7 +26,7 @@ def warnings(notes: str) -> list[str]:
     return [line for line in notes.splitlines() if line.startswith("WARNING: ")]
 
 
-def test_they_tell_how_to_go_on(helm: Helm) -> None:
+def test_notes_tell_how_to_go_on(helm: Helm) -> None:
     notes = helm.notes(resource() | {"profiles": [PROFILE]})
     assert "test-devhost serves:\n  e.com/x\ntest-devhost-one serves:\n  e.com/t\n" in notes
     assert (
@@ -40,11 +40,16 @@ def test_they_tell_how_to_go_on(helm: Helm) -> None:
     assert warnings(notes) == []
 
 
-def test_they_say_that_nothing_is_served_yet(helm: Helm) -> None:
+@pytest.mark.parametrize("values", SETS)
+def test_notes_of_each_set_are_rendered(helm: Helm, values: str) -> None:
+    assert " serves" in helm.notes(SETS[values])
+
+
+def test_notes_without_resources_say_so(helm: Helm) -> None:
     assert "test-devhost serves no resources yet: add them to config.resources" in helm.notes({})
 
 
-def test_they_name_the_configmap_of_somebody_else(helm: Helm) -> None:
+def test_notes_name_an_existing_configmap(helm: Helm) -> None:
     assert "the ConfigMap theirs" in helm.notes({"config": {"existingConfigMap": "theirs"}})
 
 
@@ -54,21 +59,18 @@ def test_they_name_the_configmap_of_somebody_else(helm: Helm) -> None:
         ({"directory": "/etc/colas"}, "/etc/colas"),
         ({"directory": {"path": "/etc/colas/"}}, "/etc/colas"),
         ("/srv/a/*.tok", "/srv/a"),
-        ("/srv/a/x?/y", "/srv/a"),
         ("/srv/one", "/srv"),
         ({"glob": "/*"}, "/"),
         ({"glob": ["/srv/[ab]", "/dev/x*", "/opt/b/*"]}, "/opt/b, /srv"),
         ({"glob": {"paths": "/srv/**/x"}}, "/srv"),
-        ({"glob": {"paths": ["/srv/*"]}}, "/srv"),
         ({"directory": "/device"}, "/device"),
-        ({"directory": "/dev"}, None),
         ({"directory": "/sys/class/x"}, None),
         ({"directory": "/sys/kernel/x"}, "/sys/kernel/x"),
         ({"dev": "x"}, None),
         ({"static": 3}, None),
     ],
 )
-def test_they_name_the_host_paths_that_are_not_mounted(
+def test_warning_names_host_paths_that_are_not_mounted(
     helm: Helm, source: Any, missing: str | None
 ) -> None:
     said = warnings(helm.notes(resource(sources=[source])))
@@ -83,11 +85,11 @@ def test_they_name_the_host_paths_that_are_not_mounted(
     "values",
     [{"hostPaths": ["/etc"]}, {"hostPaths": ["/etc/colas/"]}, {"hostRoot": {"enabled": True}}],
 )
-def test_what_is_mounted_is_not_missing(helm: Helm, values: Values) -> None:
+def test_warning_is_absent_for_mounted_host_paths(helm: Helm, values: Values) -> None:
     assert warnings(helm.notes(resource(sources=[{"directory": "/etc/colas"}]) | values)) == []
 
 
-def test_a_profiles_own_mounts_count(helm: Helm) -> None:
+def test_warning_of_a_profile_respects_its_own_mounts(helm: Helm) -> None:
     config = resource(sources=[{"directory": "/etc/colas"}])["config"]
     profile = PROFILE | {"config": config}
     (warning,) = warnings(helm.notes({"profiles": [profile]}))
@@ -122,7 +124,7 @@ def test_a_profiles_own_mounts_count(helm: Helm) -> None:
         ({"inject": "cdi"}, {"cdi": {"enabled": True}}, "cdi.enabled"),
     ],
 )
-def test_they_name_what_the_values_do_not_allow(
+def test_warning_names_what_the_values_do_not_allow(
     helm: Helm, more: Values, allowed: Values, said: str
 ) -> None:
     (warning,) = warnings(helm.notes(resource(**more)))
@@ -131,7 +133,7 @@ def test_they_name_what_the_values_do_not_allow(
     assert [one for one in left if "is privileged" not in one] == []
 
 
-def test_they_warn_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path: Path) -> None:
+def test_warning_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path: Path) -> None:
     """Only `helm template` takes a version of Kubernetes, and it does not show notes."""
     chart = tmp_path / "devhost"
     shutil.copytree(CHART, chart)
@@ -144,7 +146,7 @@ def test_they_warn_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_pa
         assert said.count("WARNING: Mounts can be read-only recursively") == count
 
 
-def test_they_warn_of_series_that_need_holders(helm: Helm) -> None:
+def test_warning_of_device_metrics_without_pod_resources(helm: Helm) -> None:
     unasked = {"podResources": {"enabled": False}}
     values: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
     said = warnings(helm.notes(values | unasked))
@@ -156,7 +158,7 @@ def test_they_warn_of_series_that_need_holders(helm: Helm) -> None:
     assert warnings(helm.notes(values)) == []
 
 
-def test_they_warn_where_pod_resources_are_disabled(helm: Helm) -> None:
+def test_warning_where_pod_resources_are_disabled(helm: Helm) -> None:
     step = resource(preStart=[{"waitFor": "/dev/y"}])
     assert warnings(helm.notes(step | {"podResources": {"enabled": False}})) == []
     assumed = {"podResources": {"enabled": False, "assumeFree": True}}
@@ -164,23 +166,18 @@ def test_they_warn_where_pod_resources_are_disabled(helm: Helm) -> None:
     assert "drain the nodes before such an edit" in warning
 
 
-def test_they_warn_of_the_namespace_default(helm: Helm) -> None:
+def test_warning_of_the_namespace_default(helm: Helm) -> None:
     (warning,) = warnings(helm.notes({}, namespace="default"))
     assert "default" in warning
 
 
-def test_they_warn_of_profiles_that_cannot_be_kept_apart(helm: Helm) -> None:
+def test_warning_of_profiles_that_cannot_be_kept_apart(helm: Helm) -> None:
     profile = {"name": "one", "affinity": {"nodeAffinity": {}}, "config": TOKENS}
     (warning,) = warnings(helm.notes({"config": TOKENS, "profiles": [profile]}))
     assert "the profile one selects nodes by affinity" in warning.replace("The", "the")
     assert warnings(helm.notes({"profiles": [profile]})) == []
 
 
-def test_they_warn_of_alerts_without_a_monitor(helm: Helm) -> None:
+def test_warning_of_alerts_without_a_monitor(helm: Helm) -> None:
     (warning,) = warnings(helm.notes({"metrics": {"prometheusRule": {"enabled": True}}}))
     assert "metrics.podMonitor" in warning
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_can_be_noted(helm: Helm, path: Any) -> None:
-    assert "serves:" in helm.notes(example(path))

@@ -9,7 +9,6 @@ from tools.helm import ROOT
 
 Values = dict[str, Any]
 
-KUBERNETES = [f"1.{minor}" for minor in range(28, 38)]
 EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.yaml"))
 
 TOKENS: Values = {"version": "v1", "resources": [{"name": "e.com/t", "sources": [{"static": 2}]}]}
@@ -92,7 +91,7 @@ EVERYTHING: Values = {
     "tests": {"strict": True},
     "profiles": [
         {
-            "name": "boards",
+            "name": "twenty-characters-xx",
             "nodeSelector": {"board": "true", "site": "x"},
             "hostRoot": {"enabled": True},
             "deviceAccess": {"privileged": False},
@@ -100,11 +99,6 @@ EVERYTHING: Values = {
             "probes": {"startup": None, "liveness": {"failureThreshold": None}},
             "updateStrategy": {"type": "OnDelete", "rollingUpdate": None},
             "config": TOKENS,
-        },
-        {
-            "name": "twenty-characters-xx",
-            "affinity": {"nodeAffinity": {}},
-            "config": {"existingConfigMap": "theirs"},
         },
     ],
 }
@@ -115,12 +109,24 @@ def example(path: Any) -> Values:
     return {"config": yaml.safe_load(path.read_text())}
 
 
-SETS: Mapping[str, Values] = {
-    "defaults": {},
-    "everything": EVERYTHING,
-    "existing": {"config": {"existingConfigMap": "theirs"}},
-    "only profiles": {
-        "profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}],
-    },
-    **{path.stem: example(path) for path in EXAMPLES},
+# Another's ConfigMap and service account, nothing that can be left out, and null for what is removed.
+HARDENED: Values = {
+    "config": {"existingConfigMap": "theirs"},
+    "image": {"repository": "localhost/devhost", "pullPolicy": "Never"},
+    "serviceAccount": {"create": False},
+    "podResources": {"enabled": False, "assumeFree": True},
+    "hostRoot": {"enabled": True},
+    "hostPaths": ["/srv"],
+    "allow": {"paths": ["/dev/*"], "devices": None},
+    "securityContext": {"seLinuxOptions": None},
+    "priorityClassName": "a\nhostNetwork: true",
+    "podLabels": {"a": None},
+    "nodeSelector": {"a": None},
+    "probes": {"startup": None, "liveness": {"initialDelaySeconds": None}},
+    "networkPolicy": {"enabled": False},
+    "command": ["python3", "/plugins/vpcport.py"],
+    "args": [],
+    "tests": None,
+    "profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}],
 }
+SETS: Mapping[str, Values] = {"defaults": {}, "everything": EVERYTHING, "hardened": HARDENED}
