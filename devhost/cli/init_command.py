@@ -128,8 +128,12 @@ def convert(
     from devhost.loading.loader import loads
 
     check_output(output, force=force)
-    entries = conversion.converted([one for file in files for one in _found(file)], domain)
-    count, lost = sum(bool(one.resource) for one in entries), conversion.lost(entries)
+    try:
+        entries = conversion.converted([one for file in files for one in _found(file)], domain)
+    except LookupError as error:
+        printer.fail(str(error))
+    count = sum(bool(one.resource) for one in entries)
+    lost = [why for one in entries for why in one.lost]
     for one in lost:
         printer.note(f"not carried over: {one}")
     if not count:

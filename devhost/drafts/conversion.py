@@ -6,6 +6,7 @@ of USB devices. The n-th device of a group has the n-th match of each path, in s
 
 import glob
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal
 
@@ -21,8 +22,7 @@ from devhost.model import limits
 
 _DIRECTORIES: Final = ("snd", "dri", "input", "dvb")
 _HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
-_DOMAIN: Final = "squat.ai"
-_LOST: Final = "Not carried over: "
+_IMAGE: Final = re.compile(r".*generic-device-plugin:v?([0-9]+)\.([0-9]+).*")
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
 _EACH_USB: Final = "Each USB device is one of its own; before, all that match were one."
 _COUNTS: Final = "the groups have different counts; `replicas` is the lowest of them"
@@ -56,12 +56,12 @@ class _Path(_Settings):
         """What a container gets, but for the path on the host."""
         return (self.mount_path, self.permissions, self.read_only, self.type)
 
-    def source(self) -> _Entry:
+    def source(self) -> _Entry | str:
         path = self.path.replace("[^", "[!")
         if self.type == "Mount":
             return {"glob": {"paths": path, "types": _ANY}}
         is_directory = path.removeprefix("/dev/") in _DIRECTORIES
-        return {"glob": {"paths": path, "types": "directory"} if is_directory else path}
+        return {"glob": {"paths": path, "types": "directory"}} if is_directory else path
 
     def rule(self, *, constant: bool = False) -> _Entry:
         """Return the entry of `allocate` for what the source finds, or for the path itself."""
@@ -132,14 +132,12 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
         case {"name": str(), "groups": _}:
             yield value, domain
         case dict():
-            own = value.get("domain", domain)
+            own = _domain(value) or domain
             for one in value.values():
-                yield from _below(one, own if isinstance(own, str) else domain, extent)
-        case list():
-            words = [part for one in value if isinstance(one, str) for part in one.split("=", 1)]
-            own = dict(itertools.pairwise(words)).get("--domain", domain)
-            for one in value:
                 yield from _below(one, own, extent)
+        case list():
+            for one in value:
+                yield from _below(one, domain, extent)
         case str() if "groups" in value:  # in a ConfigMap, or an argument of a container
             try:
                 tree = yamltree.parse(value.removeprefix("--device="), extent)
@@ -149,34 +147,51 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
                 yield from _below(_written(tree), domain, extent)
 
 
+def _domain(value: dict[str, Any]) -> str | None:
+    """Return the domain of the devices in a mapping: a key, a flag, or its plugin's default."""
+    listed = [one for one in value.values() if isinstance(one, list)]
+    words = [one for one in itertools.chain(*listed) if isinstance(one, str)]
+    flags = dict(itertools.pairwise(part for one in words for part in one.split("=", 1)))
+    if isinstance(given := value.get("domain", flags.get("--domain")), str):
+        return given
+    match value.get("image"):
+        case {"repository": repository, "tag": tag}:
+            image = _IMAGE.fullmatch(f"{repository}:{tag}")
+        case other:
+            image = _IMAGE.fullmatch(str(other))
+    if image is None:
+        return None
+    return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"
+
+
 def converted(devices: Iterable[ForeignDevice], domain: str | None = None) -> list[DraftEntry]:
-    """Return the same resources as devhost has them, by default in the domain they had."""
+    """Return the same resources as devhost has them, in a domain or in the one that they had.
+
+    A `LookupError` if nothing says what domain that is.
+    """
     entries: list[DraftEntry] = []
     for device, own in itertools.islice(devices, limits.RESOURCES_MAX + 1):
         if len(entries) == limits.RESOURCES_MAX:
-            entries[-1] = _lost(f"the settings after the first {limits.RESOURCES_MAX}")
+            many = f"the settings after the first {limits.RESOURCES_MAX}"
+            entries[-1] = DraftEntry({}, lost=(many,))
             break
-        name = f"{domain or own or _DOMAIN}/{device['name']}"
+        if (domain or own) is None:
+            raise LookupError(
+                f"nothing says in which domain {device['name']} is: give it by --domain; the "
+                "plugin's default is devic.es since 0.2.0, and was squat.ai before"
+            )
+        name = f"{domain or own}/{device['name']}"
         try:
             entry = _entry(name, _Device.model_validate(device).groups)
             _check(entry, entries)
         except ValidationError as error:
             first = error.errors()[0]
-            entry = _lost(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}")
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            entry = DraftEntry({}, lost=(f"{name}: {why}",))
         except ValueError as error:
-            entry = _lost(f"{name}: {error}")
+            entry = DraftEntry({}, lost=(f"{name}: {error}",))
         entries.append(entry)
     return entries
-
-
-def lost(entries: Iterable[DraftEntry]) -> list[str]:
-    """Return what could not be carried over."""
-    comments = (one for entry in entries for one in entry.comments)
-    return [one.removeprefix(_LOST) for one in comments if one.startswith(_LOST)]
-
-
-def _lost(why: str) -> DraftEntry:
-    return DraftEntry({}, (f"{_LOST}{why}",))
 
 
 def _check(entry: DraftEntry, before: Iterable[DraftEntry]) -> None:
@@ -191,7 +206,7 @@ def _check(entry: DraftEntry, before: Iterable[DraftEntry]) -> None:
 def _entry(name: str, groups: Sequence[_Group]) -> DraftEntry:
     """Return a device as a resource, or raise `ValueError` if devhost has no such resource."""
     paths = [one.paths for one in groups]
-    comments = []
+    comments, lost = [], []
     resource: _Entry = {"name": name}
     if groups and all(len(one.usb) == 1 and not one.paths for one in groups):
         resource["sources"] = [one.usb[0].source() for one in groups]
@@ -212,8 +227,8 @@ def _entry(name: str, groups: Sequence[_Group]) -> DraftEntry:
     if min(counts) > 1:
         resource["replicas"] = min(counts)
     if len(counts) > 1:
-        comments.append(f"{_LOST}{name}: {_COUNTS}")
-    return DraftEntry(resource, tuple(comments))
+        lost.append(f"{name}: {_COUNTS}")
+    return DraftEntry(resource, tuple(comments), tuple(lost))
 
 
 def _set(paths: Sequence[_Path]) -> _Entry:

@@ -1,16 +1,16 @@
 """A configuration that devhost writes for a person: resources, and comments that explain them."""
 
-import json
-import re
+import io
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from devhost.loading.yamltree import reads_as_string
+import yaml
+
 from devhost.model.immutable import immutable
 from devhost.model.names import printable
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9$/_.*-][A-Za-z0-9$/_.*:{} -]*")
 _COLUMNS: Final = 100
 
 
@@ -20,6 +20,7 @@ class DraftEntry:
 
     resource: Mapping[str, Any]
     comments: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()  # settings that it does not have
     active: bool = True  # else it is commented out
 
 
@@ -32,66 +33,45 @@ def text(header: Iterable[str], entries: Sequence[DraftEntry]) -> str:
         lines += ["resources: []  # remove the brackets when there is an entry", ""]
     for number, entry in enumerate(entries):
         lines += [*([""] if number else []), *_comments(entry.comments, "  ")]
+        lines += _comments((f"Not carried over: {one}" for one in entry.lost), "  ")
         shown = resource_lines(entry.resource) if entry.resource else ()
         lines += [f"  {'' if entry.active else '# '}{line}" for line in shown]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def resource_lines(resource: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of an entry of `resources`, as people write them."""
-    mark = "- "
-    for key, value in resource.items():
-        for line in _block(key, value):
-            yield mark + line
-            mark = "  "
+def resource_lines(resource: Mapping[str, Any]) -> list[str]:
+    """Return the lines of an entry of `resources`; each item of a list in it is on one line."""
+    node = yaml.SafeDumper(io.StringIO(), sort_keys=False).represent_data(resource)
+    _set_style(node)
+    entry = yaml.SequenceNode("tag:yaml.org,2002:seq", [node], flow_style=False)
+    text: str = yaml.serialize(entry, Dumper=_Dumper, width=sys.maxsize)
+    return text.splitlines()
 
 
-def _block(key: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield f"{key}:"
-        for name, one in value.items():
-            yield from (f"  {line}" for line in _block(name, one))
-    elif isinstance(value, list) and value:
-        yield f"{key}:"
-        for one in value:
-            yield f"  - {_item(one)}"
-    else:
-        yield f"{key}: {_scalar(value, flow=False) if value != [] else '[]'}"
+class _Dumper(yaml.SafeDumper):
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        """Begin the items of a list further right than its key."""
+        super().increase_indent(flow)
+
+    def analyze_scalar(self, scalar: str) -> Any:
+        """Write 0403:6001 without quotes, also in braces."""
+        found = super().analyze_scalar(scalar)
+        if not set(scalar) & set("{}[],?"):
+            found.allow_flow_plain = found.allow_block_plain
+        return found
 
 
-def _item(value: Any) -> str:
-    """Return an item of a list: a mapping with one key needs no braces, a path no `glob`."""
-    if isinstance(value, dict) and len(value) == 1:
-        ((key, one),) = value.items()
-        if key == "glob" and isinstance(one, str):
-            return _scalar(one, flow=False)
-        return f"{key}: {_flow(one)}"
-    return _flow(value) if isinstance(value, dict | list) else _scalar(value, flow=False)
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_flow, value))}]"
-    return _scalar(value)
-
-
-def _scalar(value: object, *, flow: bool = True) -> str:
-    """Return a scalar, quoted where YAML would read something else."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    shown = str(value)
-    if isinstance(value, int):
-        return shown
-    plain = bool(_PLAIN.fullmatch(shown)) and not (flow and set(shown) & set("{}"))
-    plain = plain and ": " not in shown and shown.strip() == shown and not shown.endswith(":")
-    if plain and shown[0] not in "*-" and reads_as_string(shown):
-        return shown
-    return "".join(
-        one if one.isprintable() else f"\\U{ord(one):08x}"
-        for one in json.dumps(shown, ensure_ascii=False)
-    )
+def _set_style(node: Any, *, flow: bool = False) -> None:
+    if isinstance(node, yaml.CollectionNode):
+        node.flow_style = flow
+    if isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            _set_style(value, flow=flow)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _set_style(item, flow=True)
+            if isinstance(item, yaml.MappingNode) and len(item.value) == 1:
+                item.flow_style = flow  # needs no braces
 
 
 def _comments(texts: Iterable[str], indent: str) -> Iterator[str]:

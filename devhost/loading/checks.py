@@ -10,7 +10,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
 from devhost.loading.source_checks import check_amounts, check_sources, is_single
-from devhost.loading.template_checks import check_cdi, check_steps, check_templates
+from devhost.loading.template_checks import check_owners, check_steps, check_templates
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import Probe, Resource
@@ -69,7 +69,7 @@ def _alone(path: Path, resource: Resource) -> Iterator[Finding]:
         return  # variables would seem to be unknown
     yield from check_templates(path, resource)
     yield from check_steps(path, resource)
-    yield from check_cdi(path, resource)
+    yield from check_owners(path, resource)
 
 
 def _entries(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:

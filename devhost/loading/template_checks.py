@@ -19,7 +19,16 @@ from devhost.allocation.variables import (
 from devhost.hostfs.files import is_in_dev
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
-from devhost.model.config import DeviceNode, Mount, Probe, Resource, Text
+from devhost.model.config import (
+    Allocate,
+    DeviceNode,
+    FileCheck,
+    Mount,
+    Probe,
+    Resource,
+    Step,
+    Text,
+)
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.spelling import did_you_mean
@@ -34,56 +43,50 @@ _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has
 
 
 def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Yield unknown variables, and what they would do that is surely not meant."""
+    """Yield unknown variables, and what known ones would do that is surely not meant."""
     given = _by_source(resource)
     known, some = _everywhere(resource, given), frozenset.union(*given)
     if resource.group is not None:
         yield from _group((*path, "group"), resource, resource.group, given)
         given = [known]
     yield from _ids((*path, "id"), resource.id or (), given, some)
-    base = (*path, "allocate")
-    for where, name, text in _texts(base, resource):
-        allowed = some if text.optional else known
-        key = Template.parse(name)
-        yield from _check_template((*where, "value"), text.value, allowed, allowed)
-        yield from _check_template(where, key, allowed, allowed)
-        literals = [part for part in text.value.parts if isinstance(part, str)]
-        joined = Rule("env", key, text.value).joined
-        if joined and text.separator and any(text.separator in part for part in literals):
+    for place, template, entry in resource.templates:
+        where = (*path, *place)
+        match entry:
+            case Text() | DeviceNode() | Mount():
+                allowed = some if entry.optional else known
+                yield from _check_template(where, template, allowed, allowed)
+                yield from _check_entry(where, template, entry, resource)
+            case Probe() | FileCheck():
+                yield from _check_template(where, template, known - LATE_VARIABLES, known)
+            case Allocate() | Step():
+                yield from _check_template(where, template, known, known)
+    yield from _paths_of_links((*path, "allocate"), resource)
+
+
+def _check_entry(
+    where: Path, template: Template, entry: Text | DeviceNode | Mount, resource: Resource
+) -> Iterator[Finding]:
+    """Check a template of an entry of ``allocate``."""
+    if isinstance(entry, Text):
+        joined = Rule("env", Template.parse(str(where[-2])), entry.value).joined
+        literals = [part for part in template.parts if isinstance(part, str)]
+        separated = entry.separator and any(entry.separator in one for one in literals)
+        if template is entry.value and joined and separated:
             message = (
-                f"the value contains {text.separator!r}, which separates the values of devices; "
+                f"the value contains {entry.separator!r}, which separates the values of devices; "
                 "set another `separator`"
             )
-            yield "error", where, message, False
-    for where, entry in _entries(base, resource):
-        allowed = some if entry.optional else known
-        for at, template in _paths(where, entry):
-            yield from _check_template(at, template, allowed, allowed)
-        yield from _changeable((*where, "hostPath"), entry.host_path, resource)
-    for index, template in enumerate(resource.allocate.cdi):
-        yield from _check_template((*base, "cdi", index), template, known, known)
-    yield from _paths_of_links(base, resource)
-
-
-def _texts(base: Path, resource: Resource) -> Iterator[tuple[Path, str, Text]]:
-    """Yield the environment variables and annotations with their paths and names."""
-    for section in ("env", "annotations"):
-        for name, text in getattr(resource.allocate, section).items():
-            yield (*base, section, name), name, text
-
-
-def _entries(base: Path, resource: Resource) -> Iterator[tuple[Path, DeviceNode | Mount]]:
-    """Yield the entries of ``devices`` and ``mounts`` with their paths."""
-    for index, node in enumerate(resource.allocate.devices or ()):
-        yield (*base, "devices", index), node
-    for index, mount in enumerate(resource.allocate.mounts):
-        yield (*base, "mounts", index), mount
-
-
-def _paths(where: Path, entry: DeviceNode | Mount) -> Iterator[tuple[Path, Template]]:
-    yield (*where, "hostPath"), entry.host_path
-    if entry.container_path is not None:
-        yield (*where, "containerPath"), entry.container_path
+            yield "error", where[:-1], message, False
+        return
+    if template is entry.host_path:
+        yield from _changeable(where, template, resource)
+    for name in sorted(LATE_VARIABLES & template.names) if resource.inject == "cdi" else ():
+        message = (
+            f"${{{name}}} is not known yet when the CDI spec is written; "
+            "use a variable of the device, or `inject: deviceSpecs`"
+        )
+        yield "error", where, message, False
 
 
 def _group(
@@ -192,46 +195,27 @@ def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
             yield "warning", (*base, "env", key), message, False
 
 
-def check_cdi(path: Path, resource: Resource) -> Iterator[Finding]:
-    """Yield what the way in which devices are injected does not support."""
-    base = (*path, "allocate")
-    if resource.inject == "cdi":
-        for where, entry in _entries(base, resource):
-            for at, template in _paths(where, entry):
-                for name in sorted(LATE_VARIABLES & template.names):
-                    message = (
-                        f"${{{name}}} is not known yet when the CDI spec is written; "
-                        "use a variable of the device, or `inject: deviceSpecs`"
-                    )
-                    yield "error", at, message, False
-        return
+def check_owners(path: Path, resource: Resource) -> Iterator[Finding]:
+    """Yield owners and modes of nodes, which kubelet does not know."""
     for index, node in enumerate(resource.allocate.devices or ()):
-        for option in ("uid", "gid", "mode"):
+        for option in ("uid", "gid", "mode") if resource.inject != "cdi" else ():
             if getattr(node, option) is not None:
                 message = "only takes effect with `inject: cdi`: kubelet passes the node unchanged"
-                yield "error", (*base, "devices", index, option), message, True
+                yield "error", (*path, "allocate", "devices", index, option), message, True
 
 
 def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
     """Yield errors and warnings of ``health`` and ``preStart``."""
-    known = _everywhere(resource, _by_source(resource))
-    allowed = known - {"index", "count"}
     for index, check in enumerate(resource.health.checks if resource.health is not None else ()):
         where = (*path, "health", "checks", index)
-        if not isinstance(check, Probe):
-            continue
-        yield from _command((*where, "exec"), check.exec or (), allowed, known)
-        if check.file is not None:
-            at = (*where, "file", "path")
-            yield from _check_template(at, check.file.path, allowed, known)
-            for place, text in enumerate(check.file.matches):
+        if isinstance(check, Probe):
+            yield from _command((*where, "exec"), check.exec or ())
+            for place, text in enumerate(check.file.matches if check.file is not None else ()):
                 if mistake := pattern.content_mistake(text):
                     yield "warning", (*where, "file", "matches", place), mistake, False
     for index, step in enumerate(resource.pre_start):
         where = (*path, "preStart", index)
-        yield from _command((*where, "run"), step.run or (), known, known)
-        if step.wait_for is not None:
-            yield from _check_template((*where, "waitFor"), step.wait_for, known, known)
+        yield from _command((*where, "run"), step.run or ())
         shared = resource.replicas > 1 or resource.overlap == "allow"
         if step.run and step.every == "holder" and shared:
             message = (
@@ -248,15 +232,12 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
         yield "warning", (*path, "preStart"), message, True
 
 
-def _command(
-    path: Path, argv: tuple[Template, ...], allowed: frozenset[str], known: frozenset[str]
-) -> Iterator[Finding]:
-    """Check a command: its variables, and what only a shell would understand."""
+def _command(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
+    """Warn of what only a shell would understand."""
     words = [str(text) for text in argv]
-    for index, text in enumerate(argv):
-        yield from _check_template((*path, index), text, allowed, known)
-        if words[index] in _OF_SHELLS:
-            yield "warning", (*path, index), f"'{text}' is an argument: there is no shell", False
+    for index, word in enumerate(words):
+        if word in _OF_SHELLS:
+            yield "warning", (*path, index), f"'{word}' is an argument: there is no shell", False
     if words and words[0].partition(" ")[2].startswith(("-", "/", "$")):
         better = ", ".join(words[0].split())
         message = f"no program is called {words[0]!r}; there is no shell: write {better}"
@@ -265,7 +246,7 @@ def _command(
         yield from _script(path, argv)
 
 
-def _script(path: Path, argv: tuple[Template, ...]) -> Iterator[Finding]:
+def _script(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
     """Warn of a shell that would run what the name of a device contains."""
     for index, (option, text) in enumerate(pairwise(argv), 1):
         if str(option).startswith("-") and str(option).endswith("c"):

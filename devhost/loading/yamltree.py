@@ -30,7 +30,6 @@ _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
 _BOOLEANS: Final = dict.fromkeys(("yes", "true", "on"), True) | dict.fromkeys(
     ("no", "false", "off"), False
 )
-_RESOLVER: Final = yaml.resolver.Resolver()
 _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
@@ -166,12 +165,6 @@ def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
     if not trees:
         raise TreeError("the file is empty; needs 'version: v1' and 'resources:'", 1, 1)
     return trees
-
-
-def reads_as_string(text: str) -> bool:
-    """Whether a scalar without quotes is a string."""
-    found = _RESOLVER.resolve(ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
-    return bool(found == _STRING)
 
 
 class _Loader(Composer, yaml.CSafeLoader):

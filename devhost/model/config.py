@@ -5,6 +5,7 @@ loader rejects nulls, so ``None`` always means that a key is absent.
 """
 
 import fnmatch
+import functools
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal, Self
 
@@ -19,9 +20,13 @@ from devhost.model.values import (
     ConfigModel,
     NotEmpty,
     OneOrMore,
+    key_of,
     main_option,
     shorthand,
 )
+
+Found = tuple[tuple[str | int, ...], Template, ConfigModel]
+"""The keys and indexes that lead to a template, it, and the mapping that it is in."""
 
 
 class Text(ConfigModel):
@@ -87,17 +92,6 @@ class Allocate(ConfigModel):
     """Annotations for the container runtime, by key."""
     cdi: Annotated[tuple[values.CdiName, ...], AsTuple] = ()
     """Fully qualified CDI device names."""
-
-    @property
-    def templates(self) -> Iterator[Template]:
-        """All templates but those in names of variables and annotations."""
-        for text in (*self.env.values(), *self.annotations.values()):
-            yield text.value
-        for device in self.devices or ():
-            yield from filter(None, (device.host_path, device.container_path))
-        for mount in self.mounts:
-            yield from filter(None, (mount.host_path, mount.container_path))
-        yield from self.cdi
 
 
 class FileCheck(ConfigModel):
@@ -250,20 +244,37 @@ class Resource(ConfigModel):
         return max(min(tokens, self.max_devices or tokens), 1) * self.replicas
 
     @property
+    def templates(self) -> Iterator[Found]:
+        """All templates, also names of variables and annotations."""
+        return _templates(self, (), self)
+
+    @functools.cached_property  # each scan asks
     def mentioned(self) -> frozenset[str]:
         """The variables that templates mention."""
-        templates = [*(self.id or ()), *filter(None, (self.group,)), *self.allocate.templates]
-        for check in self.health.checks if self.health is not None else ():
-            if isinstance(check, Probe):
-                templates += [*(check.exec or ()), *((check.file.path,) if check.file else ())]
-        for step in self.pre_start:
-            templates += [*(step.run or ()), *filter(None, (step.wait_for,))]
-        return frozenset(name for template in templates for name in template.names)
+        return frozenset(name for _, template, _ in self.templates for name in template.names)
 
     def applies_to(self, node_name: str) -> bool:
         """Whether the resource is served on a node."""
         globs = self.node_names
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
+
+
+def _templates(value: object, path: tuple[str | int, ...], mapping: ConfigModel) -> Iterator[Found]:
+    match value:
+        case Template():
+            yield path, value, mapping
+        case ConfigModel():
+            for name in type(value).model_fields:
+                key = key_of(type(value), name)
+                yield from _templates(getattr(value, name), (*path, key), value)
+        case dict():
+            for key, one in value.items():
+                if isinstance(one, Text):
+                    yield (*path, key), Template.parse(key), one
+                yield from _templates(one, (*path, key), mapping)
+        case tuple():
+            for index, one in enumerate(value):
+                yield from _templates(one, (*path, index), mapping)
 
 
 class Config(ConfigModel):

@@ -189,7 +189,7 @@ EXAMPLES: Final[dict[str, Given]] = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_example_offers_the_same(name: str, tree: HostTree) -> None:
     device = EXAMPLES[name]
-    text, errors = convert(json.dumps({"devices": [device]}))
+    text, errors = convert(json.dumps({"devices": [device], "domain": "a.org"}))
     (found,) = offered(text, tree).values()
     assert Counter(found) == Counter(expected(device, tree)), text
     assert "0 settings not carried over" in errors
@@ -208,87 +208,88 @@ def test_any_device_of_single_paths_offers_the_same(tree: HostTree, data: st.Dat
     count = data.draw(st.integers(1, 3))
     groups = [{"paths": [{"path": f"/dev/{stem}", **access}], "count": count} for stem in stems]
     device = {"name": "some", "groups": groups}
-    text, _ = convert(json.dumps({"devices": [device]}))
+    text, _ = convert(json.dumps({"devices": [device], "domain": "a.org"}))
     (found,) = offered(text, tree).values()
     assert Counter(found) == Counter(expected(device, tree)), text
 
 
-DEVICE: Final = "name: fuse\ngroups:\n- count: 10\n  paths:\n  - path: /dev/fuse\n"
+DEVICE: Final = "name: fuse\ngroups:\n- paths:\n  - path: /dev/fuse\n"
+SETTINGS: Final = {"devices": [yaml.safe_load(DEVICE)]}
 
 
-def daemon_set(arguments: list[str]) -> str:
-    containers = [{"name": "plugin", "image": "example.org/plugin:1", "args": arguments}]
-    pod = {"spec": {"containers": containers}}
-    kinds = [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}},
-        {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": pod}},
-    ]
-    return yaml.safe_dump_all(kinds)
+def pods(*arguments: str, image: str = "") -> dict[str, Any]:
+    container = {"image": image or "example.org/plugin:1", "args": [*arguments]}
+    spec = {"template": {"spec": {"containers": [container]}}}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": spec}
+
+
+def config_map(settings: Given) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "data": {"c.yaml": yaml.safe_dump(settings)}}
+
+
+GENERIC: Final = "ghcr.io/squat/generic-device-plugin"
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("documents", "name"),
     [
-        (yaml.safe_dump({"devices": [yaml.safe_load(DEVICE)]}), "squat.ai/fuse"),
-        (yaml.safe_dump({"device": [yaml.safe_load(DEVICE)], "domain": "a.org"}), "a.org/fuse"),
-        (daemon_set(["--device", DEVICE]), "squat.ai/fuse"),
-        (daemon_set([f"--device={json.dumps(yaml.safe_load(DEVICE))}", "--domain", "b.org"]), "b.org/fuse"),
-        (daemon_set(["--domain=b.org", "--device", DEVICE]), "b.org/fuse"),
+        ([{**SETTINGS, "domain": "a.org"}], "a.org/fuse"),
+        ([{"device": SETTINGS["devices"], "domain": "a.org"}], "a.org/fuse"),
+        ([{"kind": "Namespace"}, pods("--device", DEVICE, "--domain", "b.org")], "b.org/fuse"),
+        ([pods("--domain=b.org", f"--device={json.dumps(SETTINGS['devices'][0])}")], "b.org/fuse"),
+        ([pods("--device", DEVICE, image=f"{GENERIC}:0.1.0")], "squat.ai/fuse"),
+        ([pods("--device", DEVICE, image=f"{GENERIC}:v0.2.0@sha256:12")], "devic.es/fuse"),
+        ([config_map({**SETTINGS, "domain": "c.org"})], "c.org/fuse"),
+        ([{"plugin": {"image": {"repository": GENERIC, "tag": "1.0"}, **SETTINGS}}], "devic.es/fuse"),
+        # a domain is that of its own object
         (
-            yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": {"config.yaml": f"devices:\n- {DEVICE.replace(chr(10), chr(10) + '  ')}"}}),
-            "squat.ai/fuse",
+            [{"kind": "List", "items": [config_map({"domain": "d.org"}), pods("--device", DEVICE, image=f"{GENERIC}:0.2.1")]}],
+            "devic.es/fuse",
         ),
-        (
-            yaml.safe_dump({"genericDevicePlugin": {"status": "Enabled", "domain": "c.org", "devices": [yaml.safe_load(DEVICE)]}}),
-            "c.org/fuse",
-        ),
-        (yaml.safe_dump({"controllers": {"main": {"args": ["--device", DEVICE]}}}), "squat.ai/fuse"),
-        (yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(daemon_set(["--device", DEVICE]).split("---")[1])]}), "squat.ai/fuse"),
     ],
 )  # fmt: skip
-def test_wherever_the_settings_are(text: str, name: str, tree: HostTree) -> None:
-    converted, _ = convert(text)
+def test_settings_are_found_with_the_domain_of_their_object(
+    documents: list[Any], name: str, tree: HostTree
+) -> None:
+    converted, _ = convert(yaml.safe_dump_all(documents))
     assert list(offered(converted, tree)) == [name]
+    renamed, _ = convert(yaml.safe_dump_all(documents), "--domain", "e.org")
+    assert list(offered(renamed, tree)) == ["e.org/fuse"]
 
 
-def test_a_domain_given_by_a_flag_holds_for_all_files(tmp_path: Path, tree: HostTree) -> None:
-    (tmp_path / "config.yaml").write_text(f"devices:\n- {DEVICE.replace(chr(10), chr(10) + '  ')}")
-    (tmp_path / "ds.yaml").write_text(
-        daemon_set(["--device", DEVICE.replace("fuse", "kvm"), "--domain", "d.org"])
-    )
-    files = [str(tmp_path / name) for name in ("config.yaml", "ds.yaml")]
-    result = CliRunner().invoke(main, ["convert", *files, "--domain", "e.org"])
-    assert list(offered(result.stdout, tree)) == ["e.org/fuse", "e.org/kvm"]
+def test_without_a_domain_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "ds.yaml").write_text(yaml.safe_dump(pods("--device", DEVICE)))
+    out = tmp_path / "out.yaml"
+    result = CliRunner().invoke(main, ["convert", str(tmp_path / "ds.yaml"), "-o", str(out)])
+    assert (result.exit_code, result.stdout, out.exists()) == (1, "", False)
+    assert "nothing says in which domain fuse is: give it by --domain" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("device", "lost"),
     [
-        ({"name": "x", "groups": [paths("/dev/fuse", count=10), paths("/dev/video0")]}, "`replicas` is the lowest"),
-        ({"name": "x", "groups": [{"paths": [{"path": f"/dev/{one}", "mountPath": "/dev/x", "permissions": mode}]} for one, mode in (("tpm0", "r"), ("fuse", "rw"))]}, "paths with different mountPath, permissions"),
-        ({"name": "x", "groups": [paths("/dev/fuse")], "color": "red"}, "color: Extra inputs"),
-        ({"name": "x", "groups": [paths("/dev/video0"), paths("/dev/tpm0", "/dev/tpmrm0")]}, "several groups of several paths"),
-        ({"name": "x", "groups": [paths("/dev/video*", "/srv/*")]}, "several globs in one group"),
-        ({"name": "x y", "groups": [paths("/dev/fuse")]}, "x y"),
-        ({"name": "x", "groups": [{"usb": [{"vendor": "1a86"}]}]}, "groups.0.usb.0.product: Field required"),
-        ({"name": "x", "groups": [{"usb": [{"vendor": "zz", "product": "1"}]}]}, "usb.0.vendor: String should match pattern"),
-        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "permissions": "rwx"}]}]}, "'rwx'"),
-        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "mountPath": "relative"}]}]}, "relative"),
-        ({"name": "x", "groups": [{"paths": [{"path": "/dev/fuse", "limit": [1]}]}]}, "limit: Input should be"),
-        ({"name": "x", "groups": [{"count": 1}]}, "needs groups of paths alone"),
-        ({"name": "x", "groups": [paths("fuse")]}, "path: String should match pattern '^/'"),
-        ({"name": "x", "groups": [paths("/dev/fuse")]}, "a second resource"),
+        ({"groups": [paths("/dev/fuse", count=10), paths("/dev/video0")]}, "`replicas` is the lowest"),
+        ({"groups": [{"paths": [{"path": f"/dev/{one}", "mountPath": "/dev/x", "permissions": mode}]} for one, mode in (("tpm0", "r"), ("fuse", "rw"))]}, "paths with different mountPath, permissions"),
+        ({"groups": [paths("/dev/fuse")], "color": "red"}, "color: Extra inputs"),
+        ({"groups": [paths("/dev/video0"), paths("/dev/tpm0", "/dev/tpmrm0")]}, "several groups of several paths"),
+        ({"groups": [paths("/dev/video*", "/srv/*")]}, "several globs in one group"),
+        ({"groups": [{"usb": [{"vendor": "zz", "product": "1"}]}]}, "usb.0.vendor: String should match pattern"),
+        ({"groups": [{"paths": [{"path": "/dev/fuse", "permissions": "rwx"}]}]}, "'rwx'"),
+        ({"groups": [{"paths": [{"path": "/dev/fuse", "limit": [1]}]}]}, "limit: Input should be"),
+        ({"groups": [{"count": 1}]}, "needs groups of paths alone"),
+        ({"groups": [paths("fuse")]}, "path: String should match pattern '^/'"),
+        ({"groups": [paths("/dev/fuse")]}, "a second resource"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_carried_over_is_named(device: Given, lost: str, tree: HostTree) -> None:
-    devices = [{"name": "first", "groups": [paths("/dev/net/tun")]}, device, device]
-    text, errors = convert(json.dumps({"devices": devices}))
+    named = {"name": "x", **device}
+    devices = [{"name": "first", "groups": [paths("/dev/net/tun")]}, named, named]
+    given = json.dumps({"devices": devices, "domain": "a.org"})
+    text, errors = convert(given)
     assert lost in errors
     assert "# Not carried over:" in text
-    assert "squat.ai/first" in offered(text, tree)
-    result = CliRunner().invoke(
-        main, ["convert", "-", "--strict"], input=json.dumps({"devices": devices})
-    )
+    assert "a.org/first" in offered(text, tree)
+    result = CliRunner().invoke(main, ["convert", "-", "--strict"], input=given)
     assert result.exit_code == 1
     assert result.stdout.startswith("# Converted by")
 
@@ -307,16 +308,15 @@ def test_what_has_no_devices_is_an_error(text: str, message: str) -> None:
     assert (result.exit_code, message in result.stderr) == (1, True), result.output
 
 
-def test_a_file_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_is_not_overwritten_without_force(tmp_path: Path) -> None:
     target = tmp_path / "devhost.yaml"
-    given = daemon_set(["--device", DEVICE])
+    given = yaml.safe_dump({**SETTINGS, "domain": "a.org"})
     _, errors = convert(given, "-o", str(target))
     assert f"next: devhost plan {target}\n" in errors
     first = target.read_text()
-    result = CliRunner().invoke(
-        main, ["convert", "-", "-o", str(target), "--domain", "f.org"], input=given
-    )
+    again = ["convert", "-", "-o", str(target), "--domain", "f.org"]
+    result = CliRunner().invoke(main, again, input=given)
     assert (result.exit_code, "overwrite it with --force" in result.stderr) == (1, True)
     assert target.read_text() == first
-    convert(given, "-o", str(target), "--domain", "f.org", "--force")
+    convert(given, *again[2:], "--force")
     assert "f.org/fuse" in target.read_text()

@@ -52,49 +52,27 @@ def commented_in(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
-def test_all_that_is_offered_can_be_allocated(path: Path, tree: HostTree) -> None:
+def test_what_a_host_offers_without_a_flag_is_written_and_the_rest_commented_out(
+    path: Path, tree: HostTree
+) -> None:
     tree.hardware(path.read_text())
     text = written(tree)
-    assert text == written(tree)
     config = loads(text, policy=Policy(enforced=True)).require()
-    found = report(config, HostFiles(str(tree.root)), Policy(enforced=True), "")
-    assert bool(found) == (path.stem not in EMPTY)
-    nodes: set[object] = set()
-    for one in found:
-        for device in one.snapshot.devices.values():
-            assert device.healthy, device.reason
-            assert not nodes & {node.path for node in device.nodes}
-            nodes |= {node.path for node in device.nodes}
-
-
-@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
-def test_what_is_commented_out_would_be_refused(path: Path, tree: HostTree) -> None:
-    tree.hardware(path.read_text())
-    text = written(tree)
-    loaded = loads(commented_in(text))
-    config = loaded.require()
+    assert bool(config.resources) == (path.stem not in EMPTY)
     assert text.count("# Not offered: ") == text.count("  # - name: ") or "/dev/kvm" in text
-    active = {one.name for one in loads(text).require().resources}
-    for one in report(config, HostFiles(str(tree.root)), Policy(enforced=True), ""):
+    whole = loads(commented_in(text)).require()
+    nodes: list[str] = []
+    for one in report(whole, HostFiles(str(tree.root)), Policy(enforced=True), ""):
         healthy = [device for device in one.snapshot.devices.values() if device.healthy]
-        assert bool(healthy) == (one.resource.name in active), one.resource.name
-
-
-@pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
-def test_every_device_with_a_safe_node_is_offered(path: Path, tree: HostTree) -> None:
-    """No adapter, camera, sound card or GPU is forgotten."""
-    text = path.read_text()
-    tree.hardware(text)
-    config = loads(written(tree)).require()
-    found = report(config, HostFiles(str(tree.root)), Policy(enforced=True), "")
-    names = {
-        node.variables["name"] for one in found for device in one.snapshot.devices.values() for node in device.nodes
-    }  # fmt: skip
-    for line in map(str.split, text.splitlines()):
+        assert bool(healthy) == (one.resource in config.resources), one.resource.name
+        nodes += [node.variables["name"] for device in healthy for node in device.nodes]
+    assert len(nodes) == len(set(nodes))
+    # No adapter, camera, sound card or GPU is forgotten.
+    for line in map(str.split, path.read_text().splitlines()):
         if line[0] in ("tty", "video4linux", "dvb", "sound", "gpio", "apex") and ":" in line[-1]:
-            assert line[1] in names or path.stem in EMPTY, line
+            assert line[1] in nodes or path.stem in EMPTY, line
         if line[0] == "drm" and line[1].startswith("render"):
-            assert line[1] in names
+            assert line[1] in nodes
 
 
 def test_an_empty_host_gets_examples(tree: HostTree) -> None:
@@ -153,20 +131,6 @@ def test_chosen_devices(tree: HostTree) -> None:
     assert one.sources[0].usb.serial == ("A50285BI",)
     result = init(tree, "ttyUSB9")
     assert (result.exit_code, "no device ttyUSB9" in result.stderr) == (1, True)
-
-
-def test_a_file_is_not_overwritten(tree: HostTree, tmp_path: Path) -> None:
-    target = tmp_path / "devhost.yaml"
-    result = init(tree, "-o", str(target))
-    assert (
-        result.stdout,
-        f"next: devhost plan {target} --root {tree.root}\n" in result.stderr,
-    ) == ("", True)
-    result = init(tree, "-o", str(target), "--domain", "a.org")
-    assert (result.exit_code, "overwrite it with --force" in result.stderr) == (1, True)
-    assert "a.org" not in target.read_text()
-    assert init(tree, "-o", str(target), "--domain", "a.org", "--force").exit_code == 0
-    assert "a.org/kvm" in target.read_text()
 
 
 def test_an_invalid_domain_is_an_error(tree: HostTree) -> None:

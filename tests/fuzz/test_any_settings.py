@@ -52,7 +52,7 @@ def test_settings_of_other_plugins(settings: Any, *, inside: bool) -> None:
             found = conversion.found(text)
         except TreeError:
             return
-        entries = conversion.converted(found)
+        entries = conversion.converted(found, "example.com")
         text = draft.text(["From a # file\nnamed so."], entries)
         loaded = loads(text)
         assert loaded.config is not None, (loaded.problems, text)
@@ -78,4 +78,4 @@ def test_the_worst_settings(text: str) -> None:
             found = conversion.found(text)
         except TreeError:
             return
-        assert loads(draft.text((), conversion.converted(found))).config is not None
+        assert loads(draft.text((), conversion.converted(found, "example.com"))).config is not None
