@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.model.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX, WATCHES_MAX
+from devhost.model.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, until
+from tests.support.root import needs_root
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-]
+pytestmark = [pytest.mark.slow, needs_root]
 
 BAD, WELL = "example.com/bad", "example.com/well"
 # As the chart's container: user 0 that may not read what others keep to themselves.
@@ -65,13 +63,12 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
 @pytest.mark.parametrize(
     ("directories", "count", "length", "more"),
     [
-        (1, 2 * ENTRIES_MAX, 200, ""),
-        (1, 2 * ENTRIES_MAX, 8, ", maxDevices: 10"),
+        (1, 2 * ENTRIES_MAX, 200, ", maxDevices: 10"),
         (1, ENTRIES_MAX - 100, 255, ""),
         (4, ENTRIES_TOTAL_MAX // 4 + 500, 255, ""),
     ],
 )
-async def test_a_full_directory_does_not_end_the_process(
+async def test_directory_with_very_many_files_ends_neither_the_process_nor_another_resource(
     standin: SimulatedKubelet,
     daemon: Daemon,
     place: Path,
@@ -112,7 +109,7 @@ async def test_a_full_directory_does_not_end_the_process(
 
 
 @pytest.mark.parametrize("evil", ["link", "directory"])
-async def test_what_is_private_is_skipped_alone(
+async def test_entry_that_is_private_is_skipped_alone(
     standin: SimulatedKubelet, daemon: Daemon, place: Path, tmp_path: Path, evil: str
 ) -> None:
     """A user's own directory, or a link into it, makes nothing else unhealthy."""
@@ -150,22 +147,7 @@ async def test_what_is_private_is_skipped_alone(
 # ── watches ──
 
 
-async def test_very_many_directories_are_not_all_watched(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
-    """The rest is polled, and the status says so."""
-    for number in range(2 * WATCHES_MAX):
-        (place / "bad" / f"d{number}").mkdir()
-    await daemon.start(config(place, f"'{place}/bad/**/x'"))
-    await daemon.logged("inotify unavailable, polling instead")
-    assert daemon.figures().watches <= WATCHES_MAX + 50
-    (place / "bad" / f"d{2 * WATCHES_MAX - 1}" / "x").touch()
-    await standin.wait(BAD, 1, 1)
-    await serves_on(standin, place)
-    assert await daemon.stop() == 0
-
-
-async def test_shared_memory_is_not_watched(
+async def test_directories_below_dev_shm_are_not_watched(
     standin: SimulatedKubelet, daemon: Daemon, place: Path
 ) -> None:
     """Anybody may make directories there."""
@@ -186,34 +168,32 @@ async def test_shared_memory_is_not_watched(
 # ── lists ──
 
 
-async def test_a_flood_of_changes_is_no_flood_of_lists(
+async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
     standin: SimulatedKubelet, daemon: Daemon, place: Path
 ) -> None:
     """The last state is sent all the same, and the log says what it leaves out."""
     daemon.bound = True
     changes = 0
-    standin.on_change = lambda: None
-    await daemon.start(config(place, f"directory: {place}/bad"))
-    await standin.wait(BAD, 3, 3)
 
     def count() -> None:
         nonlocal changes
         changes += 1
 
+    await daemon.start(config(place, f"directory: {place}/bad"))
+    await standin.wait(BAD, 3, 3)
     standin.on_change = count
-    began = asyncio.get_running_loop().time()
+    clock = asyncio.get_running_loop().time
+    began = clock()
     for number in range(1000):
-        (place / "bad" / "flapping").touch()
+        flapping = place / "bad" / f"n{number % 10}"
+        flapping.touch()
         await asyncio.sleep(0.002)
-        (place / "bad" / "flapping").unlink()
-        (place / "bad" / f"n{number % 10}").touch()
-        await asyncio.sleep(0.002)
-        (place / "bad" / f"n{number % 10}").unlink()
-    seconds = asyncio.get_running_loop().time() - began
+        flapping.unlink()
+    seconds = clock() - began
     (place / "bad" / "last").touch()
     await until(lambda: standin.devices(BAD).get("last") == "Healthy", "the last one is there")
     assert changes <= 2 * (10 + seconds + 10)
     await serves_on(standin, place)
-    seconds = asyncio.get_running_loop().time() - began
-    assert len(daemon.found("", logger="devhost.host.changes")) < 100 + 5 * seconds + 50
+    most = 100 + 5 * (clock() - began) + 50
+    assert len(daemon.found("", logger="devhost.host.changes")) < most
     assert await daemon.stop() == 0

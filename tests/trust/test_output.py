@@ -1,10 +1,8 @@
 """Nothing that is shown moves the cursor, turns the text around, or hides: names may be any bytes."""
 
 import asyncio
-import contextlib
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -28,6 +26,7 @@ from devhost.observe.http import page
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import get
 from tests.support.daemon import Daemon, until
+from tests.support.screen import terminal
 
 CONTROLS: Final = "\x01\a\b\t\n\r\x1b\x7f\x85\x9b\x9d"
 BIDI: Final = "\u061c\u200e\u200f\u202a\u202d\u202e\u2066\u2067\u2069"
@@ -85,11 +84,26 @@ def tree(root: Path, names: Iterable[str]) -> Path:
     return root
 
 
+def check_id(device_id: str) -> set[str]:
+    return {unicodedata.category(one) for one in device_id} & UNSEEN
+
+
+def unusable(name: str) -> bool:
+    """Whether no path may be like that."""
+    return any(one < " " or one == "\x7f" or unicodedata.category(one) == "Cs" for one in name)
+
+
+ODD: Final = [f"a{one}" for one in HIDDEN + NOT_UTF8]
+UNUSABLE: Final = [name for name in ODD if unusable(name)]
+
+
 @given(st.lists(NAMES, min_size=1, max_size=4, unique=True), st.booleans())
-@example([f"a{one}" for one in HIDDEN + NOT_UTF8], False)
-@example([f"a{one}" for one in HIDDEN + NOT_UTF8], True)
-@settings(max_examples=60)
-def test_plan(names: Sequence[str], as_json: bool) -> None:
+@example(ODD, False)
+@example(ODD, True)
+@settings(max_examples=30)
+def test_plan_of_files_with_any_names_shows_nothing_unseen(
+    names: Sequence[str], as_json: bool
+) -> None:
     """Whatever files are called, and the file of the configuration."""
     with tempfile.TemporaryDirectory() as place:
         root, config = tree(Path(place), names), Path(place) / f"{names[0]}.yaml"
@@ -109,50 +123,33 @@ def test_plan(names: Sequence[str], as_json: bool) -> None:
     assert {f"/dev/{n}{name}" for n, name in enumerate(names) if not unusable(name)} == {*found}
 
 
-def check_id(device_id: str) -> set[str]:
-    return {unicodedata.category(one) for one in device_id} & UNSEEN
-
-
-def unusable(name: str) -> bool:
-    """Whether no path may be like that."""
-    return any(one < " " or one == "\x7f" or unicodedata.category(one) == "Cs" for one in name)
-
-
-@pytest.mark.parametrize("hidden", HIDDEN + NOT_UTF8)
-def test_an_id_that_cannot_be_seen_is_skipped(tmp_path: Path, hidden: str) -> None:
-    """With the reason; or two would look alike."""
-    root = tree(tmp_path, [f"a{hidden}b", "ab"])
+def test_id_with_what_cannot_be_seen_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    """Or two would look alike; one that is declared is an error."""
+    root = tree(tmp_path, [*(f"a{one}b" for one in HIDDEN + NOT_UTF8), "ab"])
     config = root / "c.yaml"
     config.write_text(CONFIG)
     done = CliRunner().invoke(main, [*PLAN, str(root), str(config), "-o", "json"])
     names, *_ = json.loads(done.stdout)["resources"]
     assert [device["id"] for device in names["devices"]] == ["ab"]
-    (skipped,) = names["skipped"]
-    assert "which cannot be seen" in skipped["reason"] or "unusable name" in skipped["reason"]
-
-
-@pytest.mark.parametrize("hidden", [*HIDDEN])
-def test_nor_is_one_declared(hidden: str) -> None:
-    """Of tokens; the others are found by the loader."""
-    text = json.dumps({"version": "v1", "resources": [
-        {"name": "example.com/a", "sources": [{"static": [f"a{hidden}"]}]}]})  # fmt: skip
-    problems = loads(text).problems
-    assert [one.severity for one in problems] == ["error"]
-    assert str(problems[0]).isprintable()
+    reasons = [one["reason"] for one in names["skipped"]]
+    assert len(reasons) == len(HIDDEN + NOT_UTF8)
+    assert [one for one in reasons if "cannot be seen" in one or "unusable name" in one] == reasons
+    for hidden in HIDDEN:
+        resource = {"name": "example.com/a", "sources": [{"static": [f"a{hidden}"]}]}
+        problems = loads(json.dumps({"version": "v1", "resources": [resource]})).problems
+        assert [one.severity for one in problems] == ["error"], repr(hidden)
+        assert str(problems[0]).isprintable()
 
 
 @given(st.text(st.characters(exclude_categories=())))
-def test_no_id_has_what_cannot_be_seen(text: str) -> None:
+def test_id_with_what_cannot_be_seen_has_a_problem(text: str) -> None:
     assert id_problem(text) or not check_id(text)
 
 
-ODD: Final = [f"a{one}" for one in HIDDEN + NOT_UTF8]
-UNUSABLE: Final = [name for name in ODD if unusable(name)]
-
-
 @pytest.mark.parametrize("command", ["plan", "validate", "try"])
-def test_real_processes(tmp_path: Path, command: str) -> None:
-    """Also what they say of files and arguments that are wrong."""
+def test_process_that_is_given_odd_files_and_arguments_shows_nothing_unseen(
+    tmp_path: Path, command: str
+) -> None:
     root = tree(tmp_path, ODD)
     good, bad = root / f"{HIDDEN}.yaml", root / "bad\x9b\u202e\x1b.yaml"
     good.write_text(CONFIG)
@@ -164,7 +161,6 @@ def test_real_processes(tmp_path: Path, command: str) -> None:
         [*once, *below, str(bad)],
         [*once, *below, str(root / "\x9bmissing\u202e")],
         [str(good), "\x9bsurplus\u202e", f"--{HIDDEN}"],
-        ["--root", f"/{HIDDEN}", str(good)],
         ["--allow-path", "\x9b\u202e", str(good)],
     ):
         program = [sys.executable, "-m", "devhost", command, *arguments]
@@ -172,29 +168,21 @@ def test_real_processes(tmp_path: Path, command: str) -> None:
         assert check(done.stdout + done.stderr).strip()
 
 
-def test_a_terminal(tmp_path: Path) -> None:
-    """Tables have colors there, and nothing else."""
-    root, (ours, theirs) = tree(tmp_path, ODD), pty.openpty()
+async def test_terminal_shows_nothing_unseen_but_colors(tmp_path: Path) -> None:
+    root = tree(tmp_path, ODD)
     (root / "c.yaml").write_text(CONFIG)
     program = [sys.executable, "-m", "devhost", *PLAN, str(root), str(root / "c.yaml")]
-    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "2000"}
-    with subprocess.Popen(program, stdout=theirs, stderr=theirs, env=environ):
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # the end of a terminal
-            while True:
-                shown += os.read(ours, 4096)
-    os.close(ours)
-    colors = re.compile(rb"\r|\x1b\[[0-9;]*m")
-    assert b"\x1b[1m" in shown
-    assert "\\u202e" in check(colors.sub(b"", shown))
+    async with terminal(program, {**os.environ, "COLUMNS": "2000"}) as screen:
+        await screen.shows("TARGET=")  # among the last
+        shown = screen.text
+    assert "\x1b[1m" in shown
+    assert "\\u202e" in check(re.sub(r"\r|\x1b\[[0-9;]*m", "", shown).encode())
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-async def test_a_daemon(
+async def test_daemon_log_status_and_metrics_show_nothing_unseen(
     daemon: Daemon, standin: SimulatedKubelet, directory: Path, form: str
 ) -> None:
-    """Its log, its status and its metrics."""
     root, log = tree(directory / "colas", ODD), directory / "log"
     daemon.flags = ["--root", str(root), "--listen", "127.0.0.1:0", "--allow-path", "*"]
     daemon.flags += ["--status-listen", "127.0.0.1:0", "--log-level", "debug", "--log-format", form]
@@ -226,8 +214,8 @@ async def test_a_daemon(
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="no node to run the page's script")
-def test_the_page() -> None:
-    """It shows what it gets by one function; /status is ASCII and says all."""
+def test_page_shows_what_it_gets_by_a_function_that_escapes() -> None:
+    """/status is ASCII and says all."""
     html = page().body.decode()
     assert "status = JSON.parse(text, visible)" in html
     (function,) = re.findall(r"^const escaped = .*?;$", html, re.DOTALL | re.MULTILINE)

@@ -84,7 +84,7 @@ async def still_serves(standin: SimulatedKubelet, daemon: Daemon) -> None:
     assert await daemon.stop() == 0
 
 
-async def test_a_request_that_kubelet_would_not_send_is_refused(
+async def test_request_that_kubelet_would_not_send_is_refused(
     served: Daemon, standin: SimulatedKubelet
 ) -> None:
     async with channels(served) as all_sockets:
@@ -98,8 +98,9 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
-async def test_many_connections(served: Daemon, standin: SimulatedKubelet) -> None:
-    """They are closed, but for a few; kubelet's stays."""
+async def test_connections_beyond_the_limit_are_closed_but_that_of_kubelet(
+    served: Daemon, standin: SimulatedKubelet
+) -> None:
     before = served.figures().descriptors
     held = []
     for name in served.sockets():
@@ -121,7 +122,9 @@ async def test_many_connections(served: Daemon, standin: SimulatedKubelet) -> No
     await still_serves(standin, served)
 
 
-async def test_large_metadata(served: Daemon, standin: SimulatedKubelet) -> None:
+async def test_request_with_large_metadata_is_refused(
+    served: Daemon, standin: SimulatedKubelet
+) -> None:
     async with channels(served) as all_sockets:
         metadata = [(f"x-{number}", "y" * 60_000) for number in range(20)]
         answers = await asyncio.gather(

@@ -35,12 +35,11 @@ async def bounded(memory: None, daemon: Daemon) -> AsyncIterator[Daemon]:
     "declared",
     [
         {"a": MOST},
-        {"a": MOST // 2, "b": MOST // 2},
         {f"r{number}": MOST // limits.RESOURCES_MAX for number in range(limits.RESOURCES_MAX)},
     ],
-    ids=["one resource", "two resources", "many resources"],
+    ids=["one resource", "many resources"],
 )
-async def test_the_largest_configuration(
+async def test_configuration_with_the_most_devices_is_served_and_changed(
     bounded: Daemon, standin: SimulatedKubelet, declared: dict[str, int]
 ) -> None:
     """It is served, changed, and served again to another kubelet."""
@@ -66,7 +65,7 @@ async def test_the_largest_configuration(
 @pytest.mark.parametrize(
     ("entries", "value"), [(100, "${id}"), (1, "x" * 20_000 + "${id}")], ids=["many", "long"]
 )
-async def test_the_text_of_many_devices_is_not_kept(
+async def test_text_of_many_devices_is_not_kept_in_memory(
     bounded: Daemon, standin: SimulatedKubelet, entries: int, value: str
 ) -> None:
     """A short file may ask for hundreds of MiB of it."""
@@ -78,7 +77,7 @@ async def test_the_text_of_many_devices_is_not_kept(
     assert await bounded.stop() == 0
 
 
-async def test_an_edit_beyond_that_changes_nothing(
+async def test_edit_beyond_the_bounds_changes_nothing(
     bounded: Daemon, standin: SimulatedKubelet
 ) -> None:
     await bounded.start(tokens(a=3))
@@ -99,7 +98,7 @@ async def test_an_edit_beyond_that_changes_nothing(
 
 
 @pytest.mark.timeout(600)
-async def test_more_devices_than_may_be_are_found(
+async def test_devices_beyond_the_bounds_are_left_out(
     bounded: Daemon, standin: SimulatedKubelet, directory: Path
 ) -> None:
     """Those beyond are left out, which is said; others go on, and get what becomes free."""

@@ -44,7 +44,7 @@ async def left(hosting: Hosting, name: str = "x") -> None:
 
 
 @pytest.mark.parametrize("assume_free", [False, True])
-async def test_a_link_does_not_take_a_device_away(
+async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
     standin: SimulatedKubelet,
     hosting: Hosting,
     directory: Path,
@@ -65,7 +65,7 @@ async def test_a_link_does_not_take_a_device_away(
     assert (await standin.capacity())[HSM] == (1, 1)
 
 
-async def test_a_link_does_not_take_a_device_away_at_a_restart(
+async def test_symlink_does_not_take_a_device_away_at_a_restart(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
     """The state directory says what pods got; devhost, and the kubelet too, may start again."""
@@ -83,7 +83,7 @@ async def test_a_link_does_not_take_a_device_away_at_a_restart(
         await left(hosting, "x0")
 
 
-async def test_a_device_that_is_held_back_at_a_restart_is_not_free(
+async def test_symlink_does_not_take_a_device_away_that_is_held_back_at_a_restart(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
     """An earlier source might name it: for that moment it is not offered by anyone."""
@@ -102,7 +102,7 @@ async def test_a_device_that_is_held_back_at_a_restart_is_not_free(
     await left(hosting)
 
 
-async def test_a_link_to_a_part_of_a_device_takes_nothing_away(
+async def test_symlink_does_not_take_a_part_of_a_device_away(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
     """A pod may hold the rest of a device that has lost a node."""
@@ -122,36 +122,8 @@ async def test_a_link_to_a_part_of_a_device_takes_nothing_away(
     await standin.wait(HSM, 1, 1)
 
 
-async def test_what_has_gone_is_free(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
-) -> None:
-    """A node that its resource no longer finds goes to the first that does."""
-    hosting.start(config(directory))
-    await standin.wait(HSM, 1, 1)
-    link = directory / "tenant" / "x"
-    link.symlink_to(node)
-    await left(hosting)
-    hosting.reload(config(directory).replace("colas/*", "elsewhere/*"))
-    await standin.wait(HSM, 0, 0)
-    await standin.wait(TENANT, 1, 1)
-
-
-async def test_an_edit_moves_a_node(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
-) -> None:
-    """The editor may put another resource first: the node waits until it has left the list."""
-    first, second = config(directory).splitlines()[2:]
-    hosting.start(f"version: v1\nresources:\n{second}\n{first}\n")
-    await standin.wait(HSM, 1, 1)
-    (directory / "tenant" / "x").symlink_to(node)
-    await left(hosting)
-    hosting.reload(config(directory))
-    await standin.wait(HSM, 0, 0)
-    await standin.wait(TENANT, 1, 1)
-
-
 @needs_root
-async def test_a_new_node_waits_for_the_links_of_an_earlier_resource(
+async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """As udev makes them a moment later; the order of the file decides, not who finds it first."""
