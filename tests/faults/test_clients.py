@@ -59,29 +59,11 @@ async def channel(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[gr
         yield channel
 
 
-async def test_a_client_that_does_not_read(
+async def test_client_that_does_not_read_holds_up_neither_lists_nor_the_end(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
-    """A stopped client holds up neither the kubelet's lists nor a registration."""
     (directory / "a").mkdir()
     for number in range(1500):  # more than a connection takes unread
-        (directory / "a" / f"{number:060}").touch()
-    await daemon.start(directories(directory, "a"))
-    await standin.wait(A, 1500, 1500)
-    async with silent(daemon):
-        for number in range(1500, 1520):
-            (directory / "a" / f"{number:060}").touch()
-            await standin.wait(A, number + 1, number + 1)
-        await standin.restart()
-        await at_rest(standin, daemon, {A: {path.name for path in (directory / "a").iterdir()}})
-
-
-async def test_the_end_with_a_client_that_does_not_read(
-    standin: SimulatedKubelet, daemon: Daemon, directory: Path
-) -> None:
-    """A stopped client does not keep the process from ending."""
-    (directory / "a").mkdir()
-    for number in range(1500):
         (directory / "a" / f"{number:060}").touch()
     await daemon.start(directories(directory, "a"))
     await standin.wait(A, 1500, 1500)
@@ -89,14 +71,19 @@ async def test_the_end_with_a_client_that_does_not_read(
         for number in range(1500, 1510):
             (directory / "a" / f"{number:060}").touch()
             await standin.wait(A, number + 1, number + 1)
+        await standin.restart()
+        await at_rest(standin, daemon, {A: {path.name for path in (directory / "a").iterdir()}})
+    async with silent(daemon):
+        (directory / "a" / f"{1510:060}").touch()
+        await standin.wait(A, 1511, 1511)
         assert await daemon.stop() == 0
         assert daemon.sockets() == set()
 
 
-async def test_many_allocations_at_once(
+async def test_allocates_at_once_are_all_answered(
     standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
 ) -> None:
-    """Two hundred concurrent Allocates are all answered, also those that ask for nonsense."""
+    """Also those that ask for nonsense."""
     stub = pb_grpc.DevicePluginStub(channel)
 
     async def ask(number: int) -> str:
@@ -115,10 +102,10 @@ async def test_many_allocations_at_once(
     await at_rest(standin, daemon, {A: numbers(3)})
 
 
-async def test_connections_that_make_no_sense(
+async def test_connections_with_garbage_leave_nothing_behind(
     standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
 ) -> None:
-    """Garbage, and connections that are dropped immediately, leave nothing behind."""
+    """Also those that are dropped immediately."""
     (name,) = daemon.sockets()
     before = daemon.figures()
     held = []

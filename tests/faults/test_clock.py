@@ -26,8 +26,9 @@ signal.signal(signal.SIGUSR1, jump)
 """
 
 
-async def test_the_clock_jumps(standin: SimulatedKubelet, daemon: Daemon, directory: Path) -> None:
-    """A clock that goes a day forward or back ends no stream and keeps no device from leaving."""
+async def test_clock_that_jumps_a_day_ends_no_stream_and_keeps_no_device_from_leaving(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
     daemon.constants, daemon.code = {"kubelet.device_list.LEAVE_AFTER_S": 0.3}, JUMPS
     (directory / "a").mkdir()
     (directory / "a" / "0").touch()

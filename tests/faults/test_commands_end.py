@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from devhost.discovery import command
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
+from tests.support.root import needs_root
 
 DISK = "example.com/disk"
 # Says if another run is still alive, and what its processes are; then it works until it may end.
@@ -102,23 +102,21 @@ def work(directory: Path, daemon: Daemon, standin: SimulatedKubelet) -> Iterator
         os.kill(pid, signal.SIGKILL)
 
 
-async def test_sigterm_in_the_middle_of_a_step(daemon: Daemon, work: Work) -> None:
+async def test_step_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> None:
     # As on a busy machine: the thread that waits for the command has no time before the end.
     daemon.constants = daemon.constants | {"discovery.command._STEP_S": 2.0}
-    for _ in range(3):
-        await daemon.start(work.config())
-        async with work.starting():
-            assert len(work.left) == 2
-            assert await daemon.stop() == 0
-        await until(lambda: not work.left, "the end of the step")
+    await daemon.start(work.config())
+    async with work.starting():
+        assert len(work.left) == 2
+        assert await daemon.stop() == 0
+    await until(lambda: not work.left, "the end of the step")
     await daemon.start()
     await work.succeeds()
 
 
-async def test_as_process_1(daemon: Daemon, work: Work) -> None:
+@needs_root
+async def test_step_ends_with_devhost_as_process_1(daemon: Daemon, work: Work) -> None:
     """The kernel ends what is in the PID namespace."""
-    if os.geteuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("a PID namespace needs root and unshare")
     daemon.wrapper = ("unshare", "--pid", "--fork", "--kill-child")
     await daemon.start(work.config())
     async with work.starting():
@@ -130,7 +128,7 @@ async def test_as_process_1(daemon: Daemon, work: Work) -> None:
     assert not alive(step)
 
 
-async def test_a_check_ends_too(daemon: Daemon, work: Work) -> None:
+async def test_check_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> None:
     script = work.place / "check.sh"
     script.write_text(
         f"sleep 1000 & echo $$ $! > {work.place}/new\nmv {work.place}/new {work.place}/pids; wait\n"
@@ -165,15 +163,16 @@ except ChildProcessError:
 """
 
 
-def test_what_dies_slowly_is_reaped_after_a_later_command() -> None:
+def test_process_that_dies_slowly_is_reaped_after_a_later_command() -> None:
     """On a busy machine a killed process may take longer than anybody waits for it."""
     argv = [sys.executable, "-c", SLOW_TO_DIE]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == "no children\n", done.stderr
 
 
-def test_a_command_that_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_that_cannot_be_followed_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not go on without anybody who waits for it."""
+    monkeypatch.setattr(command, "_KILL_S", 60.0)
     started: list[int] = []
 
     def follow(child: int, *_: object) -> bool:

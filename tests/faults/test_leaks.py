@@ -107,7 +107,9 @@ async def grown(daemon: Daemon, file: Path, before: Counter[str]) -> dict[str, i
 
 
 @pytest.mark.timeout(300 + 10 * CYCLES)
-async def test_leaks(standin: SimulatedKubelet, daemon: Daemon, directory: Path) -> None:
+async def test_process_after_many_changes_holds_what_it_held_before(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
     """Objects, descriptors, threads, watches and sockets are the same after all; memory nearly."""
     daemon.constants = SHORT
     daemon.code = COUNT.replace("PATH", str(directory / "objects"))

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import os
 import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
 from tests.support.mounts import read_only, tmpfs
+from tests.support.root import needs_root
 
 A, B = "example.com/a", "example.com/b"
 SHORT = {
@@ -20,7 +20,6 @@ SHORT = {
     "host.scanning.RESCAN_S": 0.3,
     "host.config_source.POLL_S": 0.3,
 }
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and limits need root")
 
 
 async def succeeds(*command: str) -> bool:
@@ -30,7 +29,9 @@ async def succeeds(*command: str) -> bool:
     return await process.wait() == 0
 
 
-async def test_too_few_descriptors(standin: SimulatedKubelet, daemon: Daemon) -> None:
+async def test_descriptors_for_a_part_are_retried_until_the_limit_is_raised(
+    standin: SimulatedKubelet, daemon: Daemon
+) -> None:
     """What does not fit says so and is tried again; with a higher limit all is served."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     daemon.constants = {}
@@ -44,16 +45,17 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
     standin.on_change = served.set
     await daemon.start(tokens(**many))
     await daemon.logged("", state="BackingOff")
-    async with asyncio.timeout(60):
-        while not await standin.capacity():  # the others have to give up first
-            await served.wait()
-            served.clear()
+    while not await standin.capacity():  # the others have to give up first
+        await served.wait()
+        served.clear()
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
     await at_rest(standin, daemon, {f"example.com/{name}": numbers(1) for name in many})
     assert await daemon.stop() == 0
 
 
-async def test_an_edit_without_a_descriptor(standin: SimulatedKubelet, daemon: Daemon) -> None:
+async def test_edit_without_a_descriptor_is_followed_when_there_is_one(
+    standin: SimulatedKubelet, daemon: Daemon
+) -> None:
     """It is followed as soon as the file can be opened, and nobody calls it invalid."""
     await daemon.start(tokens(a=1))
     await at_rest(standin, daemon, {A: numbers(1)})
@@ -68,7 +70,7 @@ async def test_an_edit_without_a_descriptor(standin: SimulatedKubelet, daemon: D
     assert await daemon.stop() == 0
 
 
-async def test_a_look_without_a_descriptor(
+async def test_scan_without_a_descriptor_is_repeated_soon(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """It is repeated soon, without an event."""
@@ -90,7 +92,7 @@ async def test_a_look_without_a_descriptor(
 
 
 @pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
-async def test_no_more_watches(
+async def test_watches_beyond_the_limit_are_polls_until_the_limit_is_raised(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, limit: str
 ) -> None:
     """One warning, then devices and edits are found by looking; watched again when it can be."""
@@ -147,9 +149,9 @@ def fill(place: Path) -> list[Path]:
         made.append(path)
 
 
-@as_root
+@needs_root
 @pytest.mark.parametrize("how", ["read-only", "full"])
-async def test_a_plugin_directory_without_room(daemon: Daemon, how: str) -> None:
+async def test_plugin_directory_without_room_is_told_and_heals(daemon: Daemon, how: str) -> None:
     """No socket can be made: the state says why, nothing leaks, and it heals."""
     async with kubelet_on_tmpfs(daemon.plugins) as kubelet:
         files = fill(daemon.plugins) if how == "full" else []
@@ -174,9 +176,9 @@ async def test_a_plugin_directory_without_room(daemon: Daemon, how: str) -> None
         await daemon.kill()
 
 
-@as_root
+@needs_root
 @pytest.mark.parametrize("how", ["read-only", "full"])
-async def test_a_state_directory_without_room(
+async def test_state_directory_without_room_is_told_once_and_heals(
     standin: SimulatedKubelet, daemon: Daemon, how: str
 ) -> None:
     """It is said once, all is served and reloaded, and the copy is kept when there is room."""

@@ -1,6 +1,5 @@
 """A log that nobody reads, or that is read slowly, stops nothing."""
 
-import asyncio
 import contextlib
 import errno
 import json
@@ -14,7 +13,7 @@ import pytest
 from devhost.observe import logs
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.observe.asking import Samples, get
-from tests.support.daemon import PATIENCE, Daemon, directories, tokens, until
+from tests.support.daemon import Daemon, directories, tokens, until
 from tests.support.hosting import Kubelet
 from tests.support.pipes import fill
 
@@ -62,7 +61,7 @@ def unread(daemon: Daemon) -> Iterator[Unread]:
     unread.close()
 
 
-async def test_a_node_whose_log_nobody_reads(
+async def test_log_that_nobody_reads_stops_nothing(
     started: Kubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
     """It registers, hands out, takes devices on, survives restarts of kubelet, ends at SIGTERM."""
@@ -85,7 +84,7 @@ async def test_a_node_whose_log_nobody_reads(
     assert daemon.sockets() == set()
 
 
-async def test_a_log_that_is_read_again(
+async def test_log_that_is_read_again_says_how_much_is_missing(
     standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
     """The first lines arrive in order, then how many are missing, then the next ones."""
@@ -110,7 +109,7 @@ async def test_a_log_that_is_read_again(
     assert await daemon.stop() == 0
 
 
-async def test_dropped_lines_are_a_metric_and_a_trouble(
+async def test_log_lines_that_are_dropped_are_a_metric_and_a_trouble(
     standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
     """Who asks over HTTP learns what the log cannot say; the trouble ends with its cause."""
@@ -127,10 +126,9 @@ async def test_dropped_lines_are_a_metric_and_a_trouble(
     samples = Samples((await get(metrics, "/metrics")).body.decode())
     assert samples.value("devhost_log_lines_dropped_total") >= status["log"]["dropped"]
     await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "read")
-    async with asyncio.timeout(PATIENCE):
-        # The rest of a start may fill the pipe once more before it is read.
-        while (after := (await get(port, "/status")).json())["log"]["dropping"]:
-            unread.lines()
+    # The rest of a start may fill the pipe once more before it is read.
+    while (after := (await get(port, "/status")).json())["log"]["dropping"]:
+        unread.lines()
     assert after["troubles"] == []
 
 
@@ -147,7 +145,7 @@ devhost.host.host.Host.run = run
 """
 
 
-async def test_a_crash_is_in_the_log(daemon: Daemon) -> None:
+async def test_crash_is_in_the_log_with_its_traceback(daemon: Daemon) -> None:
     """With its traceback, as JSON; so is what Python itself would write to stderr."""
     daemon.code = CRASH
     await daemon.start(tokens(a=1))
@@ -159,20 +157,22 @@ async def test_a_crash_is_in_the_log(daemon: Daemon) -> None:
     assert crash["traceback"].endswith("RuntimeError: broken")
 
 
-def test_too_few_of_something_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+def test_crash_for_want_of_descriptors_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     logs._crashed(OSError, OSError(errno.EMFILE, "Too many open files"), None)
     (record,) = caplog.records
     assert (record.message, record.exc_info) == ("Too many open files, exiting", None)
 
 
-async def test_a_crash_whose_log_nobody_reads(daemon: Daemon, unread: Unread) -> None:
+async def test_crash_whose_log_nobody_reads_ends_the_process(
+    daemon: Daemon, unread: Unread
+) -> None:
     """It ends all the same: a process that has crashed must not look alive."""
     daemon.code = CRASH
     await daemon.start(tokens(a=1))
     assert await daemon.ended() == 1
 
 
-async def test_without_stderr(daemon: Daemon, standin: SimulatedKubelet) -> None:
+async def test_process_without_stderr_works(daemon: Daemon, standin: SimulatedKubelet) -> None:
     """There is no log, and the rest works."""
     daemon.wrapper = ("sh", "-c", 'exec "$0" "$@" 2>&-')
     await daemon.start(tokens(a=1))

@@ -32,7 +32,7 @@ async def bounded(daemon: Daemon, connections: Sequence[object]) -> None:
     assert await daemon.stop() == 0
 
 
-async def test_a_kubelet_that_says_goaway(daemon: Daemon) -> None:
+async def test_kubelet_that_says_goaway_is_asked_in_bounded_memory(daemon: Daemon) -> None:
     """Registrations fail and are tried again, with pauses, in bounded memory."""
     async with rogue(daemon.plugins / "kubelet.sock", SETTINGS + GOAWAY) as connections:
         await daemon.start(tokens(**{f"r{number}": 1 for number in range(20)}))
@@ -40,7 +40,7 @@ async def test_a_kubelet_that_says_goaway(daemon: Daemon) -> None:
     assert daemon.found("", state="BackingOff")
 
 
-async def test_pod_resources_that_say_goaway(
+async def test_pod_resources_that_say_goaway_are_asked_in_bounded_memory(
     daemon: Daemon, standin: SimulatedKubelet, directory: Path
 ) -> None:
     """Who holds what is not known, and that is all."""
@@ -61,7 +61,7 @@ def is_clean(daemon: Daemon) -> bool:
     return not [it for it in daemon.lines if "traceback" in it or it["level"] in ("raw", "error")]
 
 
-async def test_pod_resources_that_answer_rubbish(
+async def test_pod_resources_that_answer_rubbish_are_a_reason_and_no_traceback(
     daemon: Daemon, standin: SimulatedKubelet, directory: Path
 ) -> None:
     async def rubbish(_request: bytes, _context: Any) -> bytes:
@@ -83,8 +83,8 @@ async def test_pod_resources_that_answer_rubbish(
     assert is_clean(daemon)
 
 
-@pytest.mark.parametrize("method", ["Allocate", "PreStartContainer", "GetPreferredAllocation"])
-async def test_a_client_that_sends_rubbish(
+@pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
+async def test_client_that_sends_rubbish_gets_an_error_and_no_traceback(
     daemon: Daemon, standin: SimulatedKubelet, method: str
 ) -> None:
     await daemon.start(tokens(a=1))
@@ -99,8 +99,9 @@ async def test_a_client_that_sends_rubbish(
     assert is_clean(daemon)
 
 
-async def test_http_clients_that_misbehave(daemon: Daemon, standin: SimulatedKubelet) -> None:
-    """Whatever they send, and however they end."""
+async def test_http_clients_that_misbehave_leave_no_traceback(
+    daemon: Daemon, standin: SimulatedKubelet
+) -> None:
     daemon.flags = ["--listen", "127.0.0.1:0"]
     await daemon.start(tokens(**{f"r{number}": 1 for number in range(50)}))
     port = await port_of(daemon)

@@ -38,7 +38,9 @@ def send(daemon: Daemon, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-async def test_a_signal_while_a_class_is_made(daemon: Daemon, number: signal.Signals) -> None:
+async def test_signal_in_the_middle_of_an_import_ends_the_process_quietly(
+    daemon: Daemon, number: signal.Signals
+) -> None:
     """Python makes a RuntimeError of what is raised there; nothing has begun, nothing is said."""
     daemon.constants = {}
     daemon.code = IN_AN_IMPORT.replace("SIGTERM", number.name)
@@ -47,7 +49,9 @@ async def test_a_signal_while_a_class_is_made(daemon: Daemon, number: signal.Sig
     assert [line for line in daemon.lines if line["level"] != "info"] == []
 
 
-async def test_hangup_while_it_starts_is_no_end(daemon: Daemon, standin: SimulatedKubelet) -> None:
+async def test_hangup_in_the_middle_of_an_import_does_not_end_the_process(
+    daemon: Daemon, standin: SimulatedKubelet
+) -> None:
     daemon.constants = {}
     daemon.code = IN_AN_IMPORT.replace("SIGTERM", "SIGHUP")
     await daemon.start(tokens(a=1))
@@ -55,7 +59,7 @@ async def test_hangup_while_it_starts_is_no_end(daemon: Daemon, standin: Simulat
     assert await daemon.stop() == 0
 
 
-async def test_signals_at_any_moment_of_a_start(
+async def test_signals_at_any_moment_of_a_start_end_the_process_quietly(
     daemon: Daemon, standin: SimulatedKubelet, directory: Path
 ) -> None:
     """However many, and at any moment from the first on."""
@@ -80,7 +84,9 @@ async def test_signals_at_any_moment_of_a_start(
         assert daemon.sockets() == set()
 
 
-async def test_more_signals_while_it_ends(daemon: Daemon, standin: SimulatedKubelet) -> None:
+async def test_signals_while_the_process_ends_change_nothing(
+    daemon: Daemon, standin: SimulatedKubelet
+) -> None:
     """From the first signal to the last instant of the process: exit 0 and no word of them."""
     count = 30
     for number in SIGNALS:

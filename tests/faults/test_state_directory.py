@@ -5,7 +5,7 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.mounts import hung
 
 A = "example.com/a"
+Fault = Callable[[Path], contextlib.AbstractContextManager[None]]
 SHORT = {"watch.threads.PATIENCE_S": 2.0}
 
 
@@ -42,8 +43,10 @@ async def follows_edits(standin: SimulatedKubelet, daemon: Daemon) -> None:
     await at_rest(standin, daemon, {A: numbers(5)})
 
 
-async def test_it_hangs_from_the_start(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    """What is declared is served, edits are followed, and it is said that nothing is saved."""
+async def test_state_directory_that_hangs_from_the_start_keeps_nothing_from_being_served(
+    standin: SimulatedKubelet, daemon: Daemon
+) -> None:
+    """Edits are followed, and it is said that nothing is saved."""
     daemon.constants = SHORT
     daemon.state.mkdir()
     with hung(daemon.state):
@@ -55,14 +58,16 @@ async def test_it_hangs_from_the_start(standin: SimulatedKubelet, daemon: Daemon
         assert await daemon.stop() == 0
 
 
-async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    """The configuration that is the last when it answers again is the one that is saved."""
+@pytest.mark.parametrize("fault", [hung, locked])
+async def test_state_directory_that_hangs_later_gets_the_last_configuration_when_it_answers(
+    standin: SimulatedKubelet, daemon: Daemon, fault: Fault
+) -> None:
     daemon.constants = SHORT
     await daemon.start(tokens(a=1))
     await at_rest(standin, daemon, {A: numbers(1)})
     copy = daemon.state / "last-good.yaml"
     await until(copy.exists, "the copy")
-    with hung(daemon.state):
+    with fault(daemon.state):
         await follows_edits(standin, daemon)
         await daemon.logged("no answer in 2 s")
     await daemon.logged("the last good configuration saved again")
@@ -70,21 +75,10 @@ async def test_it_hangs_later(standin: SimulatedKubelet, daemon: Daemon) -> None
     assert await daemon.stop() == 0
 
 
-async def test_another_process_holds_its_lock(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    daemon.constants = SHORT
-    daemon.state.mkdir()
-    with locked(daemon.state):
-        await daemon.start(tokens(a=1))
-        await at_rest(standin, daemon, {A: numbers(1)})
-        await daemon.logged("last-good.yaml: no answer in 2 s")
-        await follows_edits(standin, daemon)
-    await daemon.logged("the last good configuration saved again")
-    assert (daemon.state / "last-good.yaml").read_text() == tokens(a=5)
-    assert await daemon.stop() == 0
-
-
-async def test_it_hangs_when_its_copy_is_needed(daemon: Daemon) -> None:
-    """Without a valid file there is nothing to serve; the process says both and ends."""
+async def test_state_directory_that_hangs_when_its_copy_is_needed_ends_the_process(
+    daemon: Daemon,
+) -> None:
+    """Without a valid file there is nothing to serve; the process says both."""
     daemon.constants = SHORT
     daemon.state.mkdir()
     daemon.plugins.mkdir(exist_ok=True)
@@ -96,10 +90,9 @@ async def test_it_hangs_when_its_copy_is_needed(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--cdi-dir", "--pod-resources"])
-async def test_another_directory_hangs_from_the_start(
+async def test_cdi_or_pod_resources_directory_that_hangs_keeps_nothing_else_from_being_served(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, flag: str
 ) -> None:
-    """What does not need it is served."""
     daemon.constants = SHORT
     place = directory / "hung"
     place.mkdir()
@@ -113,7 +106,7 @@ async def test_another_directory_hangs_from_the_start(
 
 
 @pytest.mark.parametrize("flag", ["--plugin-dir", "--root"])
-async def test_a_directory_that_hangs_and_is_needed(
+async def test_plugin_or_root_directory_that_hangs_ends_the_process(
     daemon: Daemon, directory: Path, flag: str
 ) -> None:
     """The process ends with the reason: what starts it again tries again."""
@@ -128,7 +121,9 @@ async def test_a_directory_that_hangs_and_is_needed(
     assert daemon.found(f"{flag}: filesystem did not respond within 2 s")
 
 
-def test_a_directory_that_cannot_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plugin_directory_that_cannot_be_read_ends_the_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "Input/output error", "/p")
 

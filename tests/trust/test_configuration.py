@@ -36,6 +36,7 @@ MOUNT = "allocate: {mounts: [/etc/shadow]}"
         # how it is written
         f'{HEAD}- {{{RESOURCE}, "allo\\u0063ate": {{mounts: ["/etc\\x2fshadow"]}}}}',
         f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: {{hostPath: /etc/shadow, optional: true}}}}}}",
+        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [/dev/disk]}}}}",
         # where it is not used
         f"{HEAD}- {{{RESOURCE}, nodeNames: [elsewhere], {MOUNT}}}",
         f"{HEAD}- {{name: e.com/a, sources: [static: 0], inject: cdi, {MOUNT}}}",
