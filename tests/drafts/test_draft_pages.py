@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli import main
-from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
 ROOT: Final = Path(__file__).parents[2]
 TREES: Final = ROOT / "tests/hardware/trees"
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 def host(tree: HostTree) -> None:

@@ -21,8 +21,8 @@ from devhost.cli import main
 from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
 HARDWARE: Final = """\
 pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
@@ -47,7 +47,7 @@ NODES: Final = {
 }
 USB: Final = {"1a86:7523": "/dev/bus/usb/001/004", "1d50:00f4": "/dev/bus/usb/001/007"}
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 Given = dict[str, Any]
 Received = tuple[frozenset[tuple[str, str, str]], frozenset[tuple[str, str, bool]]]

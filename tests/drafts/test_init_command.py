@@ -14,15 +14,15 @@ from devhost.cli import main
 from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 from tests.support.screen import read
 
 TREES: Final = sorted((Path(__file__).parents[1] / "hardware" / "trees").glob("*.tree"))
 # Where nothing is for containers, or nothing without a flag.
 EMPTY: Final = {"can", "nvme", "sriov", "fpga-dfl", "fpga-xdma", "serial-card", "spi-i2c", "tpm", "yubikey", "coral-usb", "printer", "rtl-sdr"}  # fmt: skip
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

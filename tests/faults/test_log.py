@@ -12,7 +12,7 @@ import pytest
 
 from devhost.observe import logs
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.observe.asking import Samples, get
+from tests.support.asking import Samples, get
 from tests.support.daemon import Daemon, directories, tokens, until
 from tests.support.hosting import Kubelet
 from tests.support.pipes import fill

@@ -11,9 +11,9 @@ import pytest
 
 from devhost.kubelet.sockets import open_channel
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.observe.asking import get, port_of
+from tests.faults.rogue import rogue
+from tests.support.asking import get, port_of
 from tests.support.daemon import Daemon, tokens, until
-from tests.support.rogue import rogue
 
 SETTINGS = bytes.fromhex("000000 04 00 00000000")
 GOAWAY = bytes.fromhex("000008 07 00 00000000 00000000 00000000")

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from devhost.testing import can_make_nodes
-from tests.hardware.test_changes import FTDI, SERIAL, Scans, without
+from tests.hardware.scans import FTDI, SERIAL, Scans, without
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
 CONTROLLER: Final = (
     "pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd\n"
@@ -18,7 +18,7 @@ CONTROLLER: Final = (
 BY_SERIAL: Final = ', id: "${usb.serial}"'
 PORT: Final = "pci-0000:00:14.0-usbv2-0:"
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 def stick(port: int, tty: int, serial: str = "A1B2") -> str:

@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli import main
-from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
 HERE: Final = Path(__file__).parent
 TREES: Final = sorted((HERE / "trees").glob("*.tree"))
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from devhost.cli import main
-from devhost.testing import can_make_nodes
 from tests.support.examples import required
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
 HERE: Final = Path(__file__).parent
 EXAMPLES: Final = sorted((HERE.parents[1] / "config/examples/hardware").glob("*.yaml"))
@@ -19,7 +19,7 @@ EXAMPLES: Final = sorted((HERE.parents[1] / "config/examples/hardware").glob("*.
 HELPERS: Final = (HERE.parents[1] / "deploy/helm/devhost/templates/_helpers.tpl").read_text()
 MOUNTED: Final = frozenset(re.findall(r'"(/sys/\w+)"', HELPERS))
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

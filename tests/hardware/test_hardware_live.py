@@ -14,10 +14,10 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.host import scanning
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.testing import can_make_nodes
 from devhost.watch import uevents
 from tests.support.hardware import HostTree
 from tests.support.hosting import Hosting
+from tests.support.root import needs_root
 
 HERE: Final = Path(__file__).parent
 NAME: Final = "example.com/a"
@@ -28,7 +28,7 @@ USB: Final = (
 LOOP_CTL_ADD, LOOP_CTL_REMOVE = 0x4C80, 0x4C81  # linux/loop.h
 LOOP: Final = 77
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from devhost.drafts.entries import entries
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
-from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
 TREES: Final = sorted((Path(__file__).parent / "trees").glob("*.tree"))
 EVERYTHING: Final = Policy(("*",))
@@ -28,7 +28,7 @@ _USB: Final = re.compile(r"(usb)?([0-9]+)(-.*)?")
 _COUNTED: Final = re.compile(r"((?:i2c-)|[A-Za-z_-]*[A-Za-z_-])([0-9]+)(.*)")
 _SOUND: Final = re.compile(r"(card|controlC|pcmC|hwC|midiC)([0-9]+)(.*)")
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 class Line:

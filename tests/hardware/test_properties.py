@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,15 +20,15 @@ from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Snapshot
-from devhost.testing import can_make_nodes
-from tests.hardware.test_changes import without
+from tests.hardware.scans import without
 from tests.support.hardware import HostTree
 from tests.support.memory import IN_MEMORY
+from tests.support.root import needs_root
 from tests.support.scanning import selected
 
 Devices = dict[str, dict[str, tuple[str, ...]]]
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 NUMBERS: Final = ("0403:6001", "10c4:ea60", "1199:9091")
 KINDS: Final = ("tty", "hidraw", "video4linux")

@@ -13,10 +13,10 @@ from devhost.discovery.selection import read_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot, variables
-from devhost.testing import can_make_nodes
 from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 HERE: Final = Path(__file__).parent
 CONTROLLER: Final = """

@@ -13,14 +13,13 @@ from devhost.allocation.cdi import CdiDevice, CdiNode
 from devhost.host.cdi import CdiFiles
 from devhost.model.allocation import MountSpec
 from tests.support import cdiverify
+from tests.support.root import needs_root
 
 # The first test to need it may have to build the program.
 pytestmark = pytest.mark.timeout(600)
 
 T = "example.com/serial"
 USER = 1000
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
 
 def node(host: str | Path, container: str | None = None, **settings: Any) -> CdiNode:
@@ -76,7 +75,7 @@ async def test_a_container_gets_only_what_it_was_given(tmp_path: Path) -> None:
     assert oci["process"]["env"] == ["FULL=1"]
 
 
-@as_root
+@needs_root
 @pytest.mark.parametrize(("kind", "letter"), [(stat.S_IFCHR, "c"), (stat.S_IFBLK, "b")])
 async def test_a_node_may_have_another_name_owner_and_mode(
     tmp_path: Path, kind: int, letter: str
@@ -101,7 +100,7 @@ async def test_a_node_may_have_another_name_owner_and_mode(
     ]
 
 
-@as_root
+@needs_root
 async def test_without_a_mode_the_node_s_own_is_taken_not_that_of_its_namesake(
     tmp_path: Path,
 ) -> None:

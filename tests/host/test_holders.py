@@ -13,7 +13,7 @@ from devhost.host import holders as module
 from devhost.host.holders import AGAIN_S, POLL_S, Holders
 from devhost.kubelet.podresources import PodResources
 from devhost.model.state import HeldBy
-from tests.kubelet_standin.test_simulator import COLA, a_node, healthy
+from tests.support.scripted_plugin import COLA, a_node, healthy
 
 NOBODY: Mapping[str, HeldBy] = {}
 ONE: Mapping[str, HeldBy] = {COLA: {"a": frozenset({"default/one"})}}

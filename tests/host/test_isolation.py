@@ -32,8 +32,7 @@ from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.watch.inotify import Inotify
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
+from tests.support.root import needs_root
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +164,7 @@ resources:
     assert crashes == 0
 
 
-@as_root
+@needs_root
 async def test_what_is_not_allowed_is_unhealthy(directory: Path, standin: SimulatedKubelet) -> None:
     """An answer may name character devices below /dev only, whatever link leads elsewhere."""
     dev = directory / "host" / "dev"
@@ -189,7 +188,7 @@ resources:
     assert all("needs --allow-" in str(reason) for key, reason in reasons.items() if key != "good")
 
 
-@as_root
+@needs_root
 async def test_allowed_nodes_are_handed_out(directory: Path, standin: SimulatedKubelet) -> None:
     """--allow-device lifts the default for what its globs match, after links are resolved."""
     dev = directory / "host" / "dev"

@@ -18,7 +18,7 @@ from devhost.errors import KubeletError
 from devhost.kubelet import podresources
 from devhost.kubelet.podresources import PodResources
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
-from tests.kubelet_standin.test_simulator import COLA, TEA, Node, a_node, healthy, unhealthy
+from tests.support.scripted_plugin import COLA, TEA, Node, a_node, healthy, unhealthy
 
 
 @pytest.fixture

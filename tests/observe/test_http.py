@@ -11,7 +11,7 @@ import pytest
 
 from devhost.observe import http
 from devhost.observe.http import Response, serving, throttled
-from tests.observe.asking import get, send
+from tests.support.asking import get, send
 
 LARGE = 50_000_000
 MEDIUM = 60_000  # more than small buffers of the kernel take, less than the loop waits for

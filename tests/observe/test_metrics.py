@@ -15,7 +15,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.host.metrics import Metrics
 from devhost.kubelet.servicer import RESULTS
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.observe.asking import Samples, port_of, scrape
+from tests.support.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
 

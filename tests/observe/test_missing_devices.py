@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
-from tests.observe.asking import Json, port_of, scrape, status_port_of
-from tests.observe.test_status import A, colas, resource, until
-from tests.observe.test_status_command import asked
+from tests.support.asking import (
+    A,
+    Json,
+    asked,
+    colas,
+    port_of,
+    resource,
+    scrape,
+    status_port_of,
+    until,
+)
 from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
 

@@ -11,12 +11,11 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.testing import can_make_nodes
-from tests.observe.asking import status, status_port_of
-from tests.observe.test_status_command import asked
+from tests.support.asking import asked, status, status_port_of
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.hardware import HostTree
 from tests.support.hosting import Kubelet
+from tests.support.root import needs_root
 
 HARDWARE: Final = """
 pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
@@ -73,7 +72,7 @@ TRIALS: Final = (
     ("sysfs: input", "input5 and input6 have no node below /dev"),
 )  # fmt: skip
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="creating device nodes needs root")
+pytestmark = needs_root
 
 
 @pytest.fixture

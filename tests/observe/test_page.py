@@ -7,7 +7,7 @@ import socket
 from html.parser import HTMLParser
 
 from devhost.observe.http import Response, page, serving
-from tests.observe.asking import get
+from tests.support.asking import get
 
 
 class Parsed(HTMLParser):

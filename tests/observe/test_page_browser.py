@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from devhost.observe.http import Response, page, serving
-from tests.observe.asking import status_port_of
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
 from tests.support import browser
+from tests.support.asking import status_port_of
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.hosting import Kubelet
 

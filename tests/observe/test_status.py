@@ -4,41 +4,27 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.observe.asking import Json, get, port_of, send, status, status_port_of
+from tests.support.asking import (
+    A,
+    colas,
+    get,
+    port_of,
+    resource,
+    send,
+    status,
+    status_port_of,
+    until,
+)
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
 
-A, B = "example.com/a", "example.com/b"
+B = "example.com/b"
 GOLDEN = Path(__file__).with_name("golden")
-
-
-async def until(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
-    """Ask until it says so."""
-    said: Json = {}
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not true(said := (await get(port, path)).json()):
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"it says {said}") from None
-    return said
-
-
-def resource(said: Json, name: str = A) -> Json:
-    """Return a resource; an empty one where it is not there."""
-    found: Json = next((one for one in said["resources"] if one["name"] == name), {})
-    return found
-
-
-def colas(directory: Path, more: str = "") -> str:
-    place = directory / "colas"
-    return f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {place}]{more}}}\n"
 
 
 async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: Path) -> None:

@@ -2,37 +2,14 @@
 
 import asyncio
 import json
-import os
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.observe.asking import status, status_port_of
+from tests.support.asking import A, asked, status, status_port_of
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
-
-A = "example.com/a"
-
-
-async def asked(*arguments: str, listen: str = "") -> tuple[int, str, str]:
-    """Run it; return the exit status and what it printed."""
-    environment = {
-        key: value for key, value in os.environ.items() if key != "DEVHOST_STATUS_LISTEN"
-    }
-    if listen:
-        environment["DEVHOST_STATUS_LISTEN"] = listen
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "devhost", "status", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
-    async with asyncio.timeout(PATIENCE):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
 
 
 async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -> None:

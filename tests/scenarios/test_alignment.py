@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.hosting import Hosting
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
-from tests.support.sysfs import as_root, numa_machine, plug
+from tests.support.root import needs_root
+from tests.support.sysfs import numa_machine, plug
 
 SLOT = "example.com/slot"
 ZERO, ONE, BOTH = (0,), (1,), (0, 1)
@@ -15,7 +16,7 @@ MACHINE = {"a0": 0, "b0": 0, "c1": 1, "d1": 1, "e1": 1}
 PLACED = {name: [node] for name, node in MACHINE.items()}
 
 # Hints and alignment are the topology manager's, which the stand-in does not have.
-pytestmark = [as_root, pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)]
+pytestmark = [needs_root, pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Health checks: from what a check finds to what the kubelet offers and a pod's status says."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,10 @@ from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.mounts import hung
+from tests.support.root import needs_root
 
 DISK, OTHER = "example.com/disk", "example.com/other"
 WELL, ILL = "Healthy", "Unhealthy"
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 class Bench:
@@ -135,7 +133,7 @@ async def test_a_command_that_hangs_makes_one_device_unhealthy(
     await status(started, "pod", a=WELL, b=WELL)
 
 
-@as_root
+@needs_root
 async def test_a_filesystem_that_hangs_makes_one_device_unhealthy(
     started: Kubelet, bench: Bench
 ) -> None:

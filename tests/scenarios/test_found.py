@@ -20,6 +20,7 @@ from devhost.model.device import Snapshot
 from tests.support.answers import Nobody
 from tests.support.hosting import Hosting, Kubelet
 from tests.support.reloading import A, B, reloading
+from tests.support.root import needs_root
 
 
 async def test_a_node_that_is_withheld_is_offered_when_its_draining_resource_shares(
@@ -152,7 +153,7 @@ async def test_a_renamed_file_is_withheld_while_its_former_id_is_listed(
     assert hosting.reason(A, "b") == f"withheld: still in the kubelet's list as {A} a"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+@needs_root
 @pytest.mark.parametrize("seen", [True, False])
 async def test_another_device_in_the_place_of_one_is_unhealthy_for_a_time(
     started: Kubelet,

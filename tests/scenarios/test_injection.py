@@ -19,13 +19,13 @@ from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.mounts import read_only, tmpfs
-from tests.support.sysfs import as_root
+from tests.support.root import needs_root
 
 PORT = "example.com/port"
 USER = 1000
 
 # The first test to need it may have to build the program.
-pytestmark = [as_root, pytest.mark.timeout(600)]
+pytestmark = [needs_root, pytest.mark.timeout(600)]
 
 
 class Bench:

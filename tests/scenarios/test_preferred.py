@@ -9,7 +9,8 @@ from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
-from tests.support.sysfs import as_root, numa_machine
+from tests.support.root import needs_root
+from tests.support.sysfs import numa_machine
 
 SLOT = "example.com/slot"
 
@@ -134,7 +135,7 @@ async def test_devices_of_an_init_container_are_kept_for_the_app(
 
 
 @contract
-@as_root
+@needs_root
 async def test_prefer_numa_takes_devices_of_one_node(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.loop import container, loop_device, mounted, program
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
-from tests.support.sysfs import as_root
+from tests.support.root import needs_root
 
 DISK = "example.com/disk"
 ALLOWED = Policy(allow_devices=("/dev/loop*",), allow_exec=True, enforced=True)
@@ -356,7 +356,7 @@ def disk(directory: Path, hosting: Hosting) -> Iterator[Disk]:
         yield Disk(device, directory, hosting)
 
 
-@as_root
+@needs_root
 async def test_prestart_formats_a_disk_for_each_pod_and_for_nobody_else(
     started: Kubelet, disk: Disk, hosting: Hosting
 ) -> None:
@@ -384,7 +384,7 @@ async def test_prestart_formats_a_disk_for_each_pod_and_for_nobody_else(
         assert content == "lost+found"
 
 
-@as_root
+@needs_root
 async def test_prestart_does_not_format_a_disk_that_is_still_mounted(
     started: Kubelet, disk: Disk
 ) -> None:
@@ -404,7 +404,7 @@ async def test_prestart_does_not_format_a_disk_that_is_still_mounted(
         assert content == "lost+found"
 
 
-@as_root
+@needs_root
 async def test_prestart_does_not_format_a_disk_again_that_its_pod_has_mounted(
     started: Kubelet, disk: Disk, hosting: Hosting
 ) -> None:

@@ -1,18 +1,15 @@
 """What no event tells is found by the rescan."""
 
 import contextlib
-import os
 from pathlib import Path
-
-import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.fuse import remote_directory
 from tests.support.hosting import Hosting
 from tests.support.mounts import bound, mount, unmount
+from tests.support.root import needs_root
 
 COUNT = 3
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
 
 def named(number: int) -> str:
@@ -32,7 +29,7 @@ def rescan(hosting: Hosting) -> None:
         runner.rescan()
 
 
-@as_root
+@needs_root
 async def test_a_mount_over_a_watched_directory_is_found_by_the_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
@@ -58,7 +55,7 @@ async def test_a_mount_over_a_watched_directory_is_found_by_the_rescan(
     await hosting.close()
 
 
-@as_root
+@needs_root
 async def test_a_filesystem_without_events_is_read_by_each_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
@@ -82,7 +79,7 @@ async def test_a_filesystem_without_events_is_read_by_each_rescan(
         await hosting.close()
 
 
-@as_root
+@needs_root
 async def test_a_mount_over_a_file_is_found_by_the_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:

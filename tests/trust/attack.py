@@ -21,14 +21,16 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, PreStartError
+from devhost.host.preparation import Start, run_steps
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
 from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
+from devhost.model.config import Step
 from devhost.model.device import HostDevice, Snapshot
+from devhost.watch.threads import BlockingCalls
 from tests.support.scanning import selected
-from tests.support.steps import run_step, start_of
 
 NAME: Final = "example.com/loot"
 NULL, MEM, KMEM, PORT, FULL = (1, 3), (1, 1), (1, 2), (1, 4), (1, 7)
@@ -216,15 +218,16 @@ async def stepped(
     """
     resource = {"sources": ["/dev/*"], "preStart": [step]}
     (loaded,) = loads(config(resource), policy=policy("*", execs=True)).require().resources
-    start = start_of(
-        resource=NAME,
-        device=device,
-        constants=CONSTANTS,
-        files=node.files,
-        policy=policy(*allow, execs=execs),
-        deadline=asyncio.get_running_loop().time() + 60,
-    )
-    await run_step(0, loaded.pre_start[0], start)
+    await run_step(loaded.pre_start[0], device, node.files, policy(*allow, execs=execs))
+
+
+async def run_step(step: Step, device: HostDevice, files: HostFiles, allowed: Policy) -> None:
+    """Run a step of the loader's for a device, or raise `PreStartError`."""
+    deadline = asyncio.get_running_loop().time() + 60
+    calls = BlockingCalls("preStart")
+    start = Start(NAME, device, CONSTANTS, files, allowed, calls, deadline)
+    if (why := await run_steps([(0, step)], start)) is not None:
+        raise PreStartError(why)
 
 
 def devhost(*arguments: object) -> subprocess.CompletedProcess[str]:

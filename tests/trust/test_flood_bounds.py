@@ -9,9 +9,9 @@ import pytest
 
 from devhost.model.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, until
 from tests.support.root import needs_root
+from tests.trust.cgroup import chart_memory
 
 pytestmark = [pytest.mark.slow, needs_root]
 

@@ -1,6 +1,5 @@
 """What devices say of themselves, and links that others make, bring no node and tell nothing."""
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ from devhost.model.device import Snapshot
 from devhost.model.limits import ENTRIES_MAX
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
-from tests.support.steps import run_step, start_of
+from tests.trust.attack import run_step
 
 pytestmark = needs_root
 
@@ -161,17 +160,8 @@ async def test_command_with_the_symlink_of_a_device_is_given_its_node(
     more = f", preStart: [{{run: [sh, -c, 'echo $$0; exit 1', '${{{variable}}}']}}]"
     (device,) = scan(tree, USB, more).devices.values()
     scanner = scanner_of(tree, USB, more)
-    deadline = asyncio.get_running_loop().time() + 10
-    start = start_of(
-        resource="example.com/a",
-        device=device,
-        constants=scanner.constants,
-        files=scanner.files,
-        policy=POLICY,
-        deadline=deadline,
-    )
     with pytest.raises(PreStartError, match=f": {tree.root}/dev/input/event1$"):
-        await run_step(0, scanner.resource.pre_start[0], start)
+        await run_step(scanner.resource.pre_start[0], device, scanner.files, POLICY)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from devhost.loading.loader import loads
 from devhost.model.names import id_problem
 from devhost.observe.http import page
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.observe.asking import get
+from tests.support.asking import get
 from tests.support.daemon import Daemon, until
 from tests.support.screen import terminal
 

@@ -7,8 +7,8 @@ import pytest
 
 from devhost.model import limits
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.cgroup import chart_memory
 from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
+from tests.trust.cgroup import chart_memory
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ async def test_text_of_many_devices_is_not_kept_in_memory(
     """A short file may ask for hundreds of MiB of it."""
     env = ", ".join(f"V{number}: '{value}'" for number in range(entries))
     await bounded.start(tokens(a=MOST).replace("]}", f"], allocate: {{env: {{{env}}}}}}}"))
-    await standin.wait(A, MOST, MOST)
+    await standin.wait(A, MOST, MOST, timeout=500.0)
     (answer,) = (await standin.admit("pod", {"c": {A: 1}})).values()
     assert len(answer["envs"]) == entries
     assert await bounded.stop() == 0

@@ -10,9 +10,10 @@ from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import BlockUse, mounts, swapped
 from devhost.loading.loader import loads
 from tests.support.mounts import bound, tmpfs
+from tests.support.root import needs_root
 from tests.support.scanning import survey
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+pytestmark = needs_root
 
 VDA, VDB = (240, 0), (240, 16)  # of a major for local use
 # The kernel escapes blanks, tabs, line feeds and backslashes alone.

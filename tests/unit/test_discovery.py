@@ -15,9 +15,8 @@ import pytest
 from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
+from tests.support.root import needs_root
 from tests.support.scanning import survey
-
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
 
 def look(root: Path, *sources: str) -> Selection:
@@ -345,7 +344,7 @@ def dev(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@ROOT_ONLY
+@needs_root
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -369,7 +368,7 @@ def test_dev_patterns_match_the_whole_path(dev: Path, source: str, expected: lis
     assert found(dev, source) == expected
 
 
-@ROOT_ONLY
+@needs_root
 def test_named_groups_are_variables(dev: Path) -> None:
     """A node's variables are the named groups that took part."""
     (only,) = look(dev, "{dev: '(?P<kind>c)(?P<none>x)?(?P<minor>9)'}").nodes

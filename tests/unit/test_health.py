@@ -19,9 +19,9 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice, Node
 from tests.support import mounts
+from tests.support.root import needs_root
 
 CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes and mounts need root")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_links_are_followed_below_the_root(files: HostFiles) -> None:
     assert passed(checked(files, device(files, "/dev/link"), "readable"))
 
 
-@as_root
+@needs_root
 def test_a_driver_that_has_no_device_fails(files: HostFiles) -> None:
     os.mknod(files.to_local("/dev/none"), 0o20666, os.makedev(4095, 0))
     allow = Policy(enforced=True, allow_devices=("/dev/none",))
@@ -184,7 +184,7 @@ def test_a_socket_is_not_connected_to(files: HostFiles) -> None:
         assert passed(checked(files, device(files, "/socket"), "readable", "writable"))
 
 
-@as_root
+@needs_root
 def test_a_read_only_filesystem_fails_with_what_else_it_may_be(files: HostFiles) -> None:
     """It is what a sick disk becomes, or how devhost sees it."""
     disk = Path(files.to_local("/disk"))
@@ -416,7 +416,7 @@ def test_the_first_process_of_a_container_buries_orphans() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
-@as_root
+@needs_root
 def test_a_command_on_a_filesystem_that_hangs_does_not_freeze_the_process(tmp_path: Path) -> None:
     """It cannot even be started, which holds up its own thread only."""
     outcomes: list[Checked] = []

@@ -14,8 +14,8 @@ from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from tests.support.root import needs_root
 from tests.support.scanning import survey
-from tests.support.sysfs import as_root
 
 X, XY = "sources: [directory: /x]", "sources: [directory: /x, directory: /y]"
 
@@ -376,7 +376,7 @@ def test_a_new_file_with_an_inode_of_before_is_another(tmp_path: Path) -> None:
         assert {key for key, one in devices.items() if one.healthy} == {"b", "other"}
 
 
-@as_root
+@needs_root
 def test_nodes_that_come_for_others_wait_for_nothing(tmp_path: Path) -> None:
     """Also with the inodes of those that have gone, and of the same device."""
     host = Host(tmp_path, "sources: [directory: {path: /x, types: char}]")

@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +14,7 @@ from prometheus_client.samples import Sample
 
 from tests.support.daemon import PATIENCE, Daemon
 
+A = "example.com/a"
 Json = dict[str, Any]
 
 
@@ -62,6 +67,48 @@ async def get(port: int, path: str) -> Answer:
 
 async def status(port: int) -> Json:
     return (await get(port, "/status")).json()
+
+
+async def asked(*arguments: str, listen: str = "") -> tuple[int, str, str]:
+    """Run `devhost status`; return its exit status and what it printed."""
+    environment = {
+        key: value for key, value in os.environ.items() if key != "DEVHOST_STATUS_LISTEN"
+    }
+    if listen:
+        environment["DEVHOST_STATUS_LISTEN"] = listen
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "devhost", "status", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    async with asyncio.timeout(PATIENCE):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def until(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
+    """Ask until it says so."""
+    said: Json = {}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not true(said := (await get(port, path)).json()):
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"it says {said}") from None
+    return said
+
+
+def resource(said: Json, name: str = A) -> Json:
+    """Return a resource; an empty one where it is not there."""
+    found: Json = next((one for one in said["resources"] if one["name"] == name), {})
+    return found
+
+
+def colas(directory: Path, more: str = "") -> str:
+    place = directory / "colas"
+    return f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {place}]{more}}}\n"
 
 
 class Samples:
