@@ -27,8 +27,9 @@ def only(directory: Path, name: str) -> bool:
 
 
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
-async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) -> None:
-    """Whenever devhost is killed, the next one serves all that is declared, on new sockets."""
+async def test_devhost_killed_at_any_moment_is_followed_by_one_that_serves_all(
+    started: Kubelet, daemon: Daemon, moment: str
+) -> None:
     many = {f"r{number}": 2 for number in range(10)}
     await daemon.start(tokens(**many, a=1))
     if moment == "start":
@@ -58,8 +59,9 @@ async def test_devhost_is_killed(started: Kubelet, daemon: Daemon, moment: str) 
 
 
 @contract
-async def test_the_kubelet_is_killed(started: Kubelet, daemon: Daemon) -> None:
-    """Killed twice in a row, then away for a while: each time all resources come back."""
+async def test_kubelet_killed_twice_and_away_for_a_while_gets_all_resources_back(
+    started: Kubelet, daemon: Daemon
+) -> None:
     declared = {A: numbers(2), B: numbers(3)}
     await daemon.start(tokens(a=2, b=3))
     await at_rest(started, daemon, declared)
@@ -73,8 +75,9 @@ async def test_the_kubelet_is_killed(started: Kubelet, daemon: Daemon) -> None:
 
 
 @contract
-async def test_sockets_are_wiped(started: Kubelet, daemon: Daemon) -> None:
-    """Plugin sockets that somebody removes under a living kubelet harm nothing that lasts."""
+async def test_sockets_removed_under_a_living_kubelet_are_back_after_its_restart(
+    started: Kubelet, daemon: Daemon
+) -> None:
     declared = {A: numbers(2), B: numbers(3)}
     await daemon.start(tokens(a=2, b=3))
     await at_rest(started, daemon, declared)
@@ -85,7 +88,9 @@ async def test_sockets_are_wiped(started: Kubelet, daemon: Daemon) -> None:
     await at_rest(started, daemon, declared)
 
 
-async def test_kubelet_sock_comes_and_goes(standin: SimulatedKubelet, daemon: Daemon) -> None:
+async def test_kubelet_socket_dead_moved_or_replaced_is_followed(
+    standin: SimulatedKubelet, daemon: Daemon
+) -> None:
     """A dead kubelet.sock is waited for; one that is moved away and back is the same one.
 
     With one that is replaced twice in a row all is registered.
@@ -111,8 +116,9 @@ async def test_kubelet_sock_comes_and_goes(standin: SimulatedKubelet, daemon: Da
 
 
 @contract
-async def test_the_plugin_directory_is_made_anew(started: Kubelet, daemon: Daemon) -> None:
-    """On the host, a plugin directory that is removed and made again is used immediately."""
+async def test_plugin_directory_removed_and_made_again_is_used(
+    started: Kubelet, daemon: Daemon
+) -> None:
     declared = {A: numbers(2), B: numbers(3)}
     await daemon.start(tokens(a=2, b=3))
     await at_rest(started, daemon, declared)
@@ -124,8 +130,10 @@ async def test_the_plugin_directory_is_made_anew(started: Kubelet, daemon: Daemo
     assert await daemon.stop() == 0
 
 
-async def test_the_plugin_directory_is_gone(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    """One that is not made again ends the process with 1: its mount cannot heal."""
+async def test_plugin_directory_removed_for_good_ends_the_process(
+    standin: SimulatedKubelet, daemon: Daemon
+) -> None:
+    """With 1: its mount cannot heal."""
     daemon.constants = {"kubelet.directory._POLL_S": 0.1, "kubelet.directory._GONE_S": 0.3}
     await daemon.start(tokens(a=2))
     await standin.wait(A, 2, 2)

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import PluginServer
 from devhost.model.allocation import Allocation
 from devhost.model.state import State, Status
+from tests.support.answers import Nobody
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 
@@ -25,26 +25,16 @@ REASON = (
 )
 
 
-@dataclass
-class Vendor:
+class Vendor(Nobody):
     """What answers for another device plugin."""
 
-    name: str = GPU
-    pre_start_required: bool = False
+    name = GPU
 
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         return Allocation(device_ids=tuple(advertised_ids), envs={"WHO": "vendor"})
 
     def allocated(self, result: str, seconds: float) -> None:
         pass
-
-    async def preferred(
-        self, available: Sequence[str], must_include: Sequence[str], size: int
-    ) -> Sequence[str]:
-        return ()
-
-    async def prepare(self, advertised_ids: Sequence[str]) -> None:
-        return None
 
 
 @contextlib.asynccontextmanager
@@ -81,7 +71,7 @@ async def who_answers(kubelet: Kubelet) -> Any:
 
 
 @contract
-async def test_it_waits_until_the_other_has_gone(
+async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """It says why; other resources are served."""
@@ -98,7 +88,7 @@ async def test_it_waits_until_the_other_has_gone(
     assert await who_answers(started) == "editor"
 
 
-async def test_the_name_in_the_flag_overrides(
+async def test_resource_that_another_plugin_serves_is_served_with_its_flag(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """In full: a pattern that matches it is not meant for this."""
@@ -115,7 +105,7 @@ async def test_the_name_in_the_flag_overrides(
 
 @contract
 @pytest.mark.parametrize("kubelet_restarts", [False, True])
-async def test_it_does_not_wait_for_itself(
+async def test_resource_that_devhost_served_before_does_not_wait(
     started: Kubelet, hosting: Hosting, directory: Path, kubelet_restarts: bool
 ) -> None:
     """After a restart kubelet knows its names, with a state directory and without."""
@@ -129,7 +119,9 @@ async def test_it_does_not_wait_for_itself(
 
 
 @contract
-async def test_it_does_not_wait_for_another_instance(started: Kubelet, hosting: Hosting) -> None:
+async def test_resource_that_another_instance_served_until_now_does_not_wait(
+    started: Kubelet, hosting: Hosting
+) -> None:
     """Which has served it until now, and has just ended."""
     hosting.start(config("old", 3), pod_resources=hosting.pod_resources)
     await started.wait(GPU, 3, 3)
@@ -140,7 +132,7 @@ async def test_it_does_not_wait_for_another_instance(started: Kubelet, hosting: 
     assert await who_answers(started) == "new"
 
 
-async def test_without_an_answer_it_registers(
+async def test_resource_is_served_where_pod_resources_do_not_answer(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """Who cannot know must not be locked out of its own names."""
@@ -150,7 +142,7 @@ async def test_without_an_answer_it_registers(
         await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
 
 
-async def test_many_that_ask_at_a_time_share_an_answer(
+async def test_resources_that_ask_at_a_time_share_an_answer_of_pod_resources(
     started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubelet refuses who asks too often."""
