@@ -22,6 +22,7 @@ from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, FileKind, FileState, HostDevice, Node, Snapshot
 from devhost.watch import threads
+from tests.support.daemon import until
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 0.5 s"
@@ -142,13 +143,6 @@ def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 
     path = f"/dev/{device_id}"
     state = FileState(path, FileKind.CHAR, (240, minor), (5, inode, changed))
     return HostDevice(device_id, (Node(path, state, 0, device_id),))
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    """Wait for something that happens in a thread."""
-    async with asyncio.timeout(60):
-        while not reached():
-            await asyncio.sleep(0.005)
 
 
 # ── rounds ─────────────────────────────────────────────────────────────────────────────

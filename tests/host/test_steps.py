@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.watch.threads import BlockingCalls
+from tests.support.daemon import until
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
@@ -64,12 +65,6 @@ async def failure(start: Start, **options: Any) -> str:
 
 def shell(script: str, *arguments: str) -> list[str]:
     return ["sh", "-c", script.replace("$", "$$"), "sh", *arguments]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what no event tells."""
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def alive(pid: int) -> bool:

@@ -209,7 +209,7 @@ class Daemon:
         )
 
 
-async def until(true: Any, what: str) -> None:
+async def until(true: Any, what: str = "what was awaited") -> None:
     """Wait until a function returns something true."""
     try:
         async with asyncio.timeout(PATIENCE):
