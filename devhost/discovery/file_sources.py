@@ -1,7 +1,6 @@
 """The sources of files and tokens: ``directory``, ``glob``, ``dev`` and ``static``."""
 
-import fnmatch
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from devhost.discovery.roots import DirectoryRoot, Match, Missed, Readings, Root
@@ -72,11 +71,11 @@ class FileFinder:
         options, last = self.options, path.rpartition("/")[2]
         if isinstance(options, Directory):
             path = last
-            if options.include is not None and not _matches(path, last, options.include):
+            if options.include is not None and not pattern.fits(path, last, options.include):
                 return "not included"
         elif isinstance(options, Dev):
             path = name
-        return "excluded" if _matches(path, last, options.exclude) else None
+        return "excluded" if pattern.fits(path, last, options.exclude) else None
 
     def missed(self, readings: Readings) -> Iterator[Missed]:
         """Yield what else is where it looks."""
@@ -107,11 +106,6 @@ def _look(path: str) -> Look:
     if "/" in rest or rest == "**" or not is_wild(rest):
         return DirectoryRoot(directory, rest, hidden=False), None
     return DirectoryRoot(directory), rest
-
-
-def _matches(whole: str, last: str, globs: Sequence[str]) -> bool:
-    """Whether a glob matches a whole path, or the last part of it if there is no slash."""
-    return any(fnmatch.fnmatchcase(whole if "/" in glob else last, glob) for glob in globs)
 
 
 @immutable

@@ -1,6 +1,5 @@
 """The checks that need several values: here those of entries that conflict, or that need a flag."""
 
-import fnmatch
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -124,33 +123,25 @@ def _meet(one: Resource, other: Resource) -> bool:
 
 def _offers(kind: object, path: str) -> bool:
     """Whether a source finds the device node at a path, or some below it, if they are there."""
-    folder, _, name = path.rpartition("/")
+    name, below = path.rpartition("/")[2], path
     match kind:
-        case Directory() | Glob() | Dev() if kind.types and not {"char", "block"} & {*kind.types}:
-            return False
-        case Glob():
-            if any(text.startswith(f"{path}/") for text in kind.paths):
-                return True
-            found = any(pattern.glob_matches(text, path) for text in kind.paths)
-            return found and not _fits(path, kind.exclude)
-        case Dev():
-            if f"/dev/{kind.pattern}".startswith(f"{path}/"):
-                return True
+        case Glob(paths=globs):
+            included = True
+        case Directory(path=folder, recursive=recursive, include=names):
+            globs = (f"{folder}/{'**' if recursive else '*'}",)
+            included = names is None or pattern.fits(path, name, names)
+        case Dev(pattern=text):
             below = path.removeprefix("/dev/")
-            found = below != path and pattern.fullmatch(kind.pattern, below) is not None
-            return found and not _fits(below, kind.exclude)
-        case Directory():
-            if f"{kind.path}/".startswith(f"{path}/"):
-                return True
-            inside = folder == kind.path or (kind.recursive and folder.startswith(f"{kind.path}/"))
-            included = kind.include is None or _fits(name, kind.include)
-            return inside and included and not _fits(name, kind.exclude)
-    return False
-
-
-def _fits(path: str, globs: Iterable[str]) -> bool:
-    name = path.rpartition("/")[2]
-    return any(fnmatch.fnmatchcase(path if "/" in glob else name, glob) for glob in globs)
+            globs, included = (f"/dev/{text}",), pattern.fullmatch(text, below) is not None
+        case _:
+            return False
+    if kind.types and not {"char", "block"} & {*kind.types}:
+        return False
+    if any(text.startswith(f"{path}/") for text in globs):
+        return True
+    if not isinstance(kind, Dev):
+        included = included and any(pattern.glob_matches(text, path) for text in globs)
+    return included and not pattern.fits(below, name, kind.exclude)
 
 
 def _check_number(path: Path, entries: Entries) -> Iterator[Finding]:

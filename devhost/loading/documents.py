@@ -22,9 +22,19 @@ _BEFORE_MAX: Final = 100  # of these, before the problem
 _DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
 _NEEDS: Final = "needs 'version: v1' and 'resources:'"
 _KEYS: Final = frozenset({"version", "resources"})
+# What a configuration begins with in the text of a ConfigMap, even where one of the keys is wrong.
 _OURS: Final = re.compile(
-    r"""^[ \t]*["']?(?:version["']?[ \t]*:[ \t]*["']?v|resources["']?[ \t]*:)""", re.MULTILINE
+    r"""^(?:[ \t]*["']?version["']?[ \t]*:[ \t]*["']?v|["']?resources["']?[ \t]*:)""", re.MULTILINE
 )
+# Where manifests have the values of a chart: Argo CD, Flux, kustomize.
+_CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
+    "Application": (
+        ("spec", "source", "helm", "valuesObject"),
+        ("spec", "sources", "helm", "valuesObject"),
+    ),
+    "HelmRelease": (("spec", "values"),),
+    "Kustomization": (("helmCharts", "valuesInline"),),
+}
 # What tells that a file is of another format: keys of its mapping, of the items of its list, or of
 # its devices.
 _CONVERT: Final = "not of devhost; 'devhost convert FILE' translates it"
@@ -121,14 +131,17 @@ def documents(text: str) -> list[Document]:
     trees = yamltree.parse_all(text, extent)
     first, lines = trees[0], syntax.lines(text)
     if len(trees) == 1 and not _is_manifest(first.data):
-        return _limited(_of_values(lines, first)) or [Document(lines, first)]
+        return _limited(_of_values(lines, first, ())) or [Document(lines, first)]
     manifests = [tree for tree in trees if _is_manifest(tree.data)]
     if not manifests:
         raise TreeError("only one YAML document is allowed per file", *trees[1].start)
     found = _limited(
-        _of_string(lines, tree, path, extent)
+        one
         for tree in manifests
-        for path in _configurations(tree.data, ())
+        for path, is_text in _configurations(tree.data, ())
+        for one in (
+            [_of_string(lines, tree, path, extent)] if is_text else _of_values(lines, tree, path)
+        )
     )
     if not found:
         tree = manifests[0]
@@ -153,8 +166,8 @@ def _is_manifest(data: Any) -> bool:
     return isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys()
 
 
-def _configurations(manifest: Any, path: Path) -> Iterator[Path]:
-    """Yield the paths of configurations in a ConfigMap, or in those of a List."""
+def _configurations(manifest: Any, path: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the paths of texts in ConfigMaps, also of a List, and of values of charts."""
     match manifest:
         case {"kind": "List", "items": [*items]} if not path:
             for index, one in enumerate(items):
@@ -162,7 +175,22 @@ def _configurations(manifest: Any, path: Path) -> Iterator[Path]:
         case {"kind": "ConfigMap", "data": dict() as data}:
             for key, value in data.items():
                 if isinstance(value, str) and _OURS.search(value):
-                    yield (*path, "data", key)
+                    yield (*path, "data", key), True
+        case {"kind": str() as kind}:
+            for keys in _CHART_VALUES.get(kind, ()):
+                for place in _mappings(manifest, keys):
+                    yield (*path, *place), False
+
+
+def _mappings(value: Any, keys: Path) -> Iterator[Path]:
+    """Yield the paths of mappings below some keys, also of each item of a list."""
+    if isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from ((index, *path) for path in _mappings(one, keys))
+    elif isinstance(value, dict) and keys:
+        yield from ((keys[0], *path) for path in _mappings(value.get(keys[0]), keys[1:]))
+    elif isinstance(value, dict):
+        yield ()
 
 
 def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Document:
@@ -189,24 +217,25 @@ def _parsed(text: str, extent: Extent) -> Tree | TreeError:
         return error
 
 
-def _of_values(lines: list[str], tree: Tree) -> Iterator[Document]:
+def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
-    data = tree.data
+    data = tree.value(path)
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
-    for base in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
-        values, path = tree.value(base), (*base, "config")
+    for key in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
+        base = (*path, *key)
+        values, at = tree.value(base), (*base, "config")
         config, profiles = values.get("config"), values.get("profiles")
         found = isinstance(config, dict) and bool(_KEYS & config.keys())
         unread = tree.position((*base, "profiles")).key if isinstance(profiles, list) else None
         if unread is not None and not (found and config.get("resources")):
             raise TreeError(PROFILES, *unread)
         if found:
-            tree.refuse_duplicates(path)
-            part = tree.below(path)
+            tree.refuse_duplicates(at)
+            part = tree.below(at)
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
-            yield Document(lines, part, shown(path), path, unread=unread)
+            yield Document(lines, part, shown(at), at, unread=unread)
 
 
 def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:

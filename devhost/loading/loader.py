@@ -70,14 +70,14 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
 def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
-        return _all_in(read(file), file, policy)
+        return _all(read(file), file, policy)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
 
 
 def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
     """Check what `read` returned; ``file`` is its name."""
-    return _only(_all_in(raw, file, policy), file)
+    return _only(_all(raw, file, policy), file)
 
 
 def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
@@ -85,16 +85,10 @@ def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Load
     return _only(_all(text, file, policy), file)
 
 
-def _all_in(raw: bytes, file: str, policy: Policy | None) -> list[Loaded]:
+def _all(given: bytes | str, file: str, policy: Policy | None) -> list[Loaded]:
+    text = ""
     try:
-        text = decoded(raw)
-    except TreeError as error:
-        return [unusable(file, str(error), error.line, error.column)]
-    return _all(text, file, policy)
-
-
-def _all(text: str, file: str, policy: Policy | None) -> list[Loaded]:
-    try:
+        text = given if isinstance(given, str) else decoded(given)
         return [_one(one, file, policy or Policy()) for one in documents(text)]
     except TreeError as error:
         return [_not_yaml(Document(lines(text), error), error, file)]

@@ -13,7 +13,7 @@ from devhost.model.names import printable
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import TemplateError
-from devhost.model.values import ConfigModel, key_of
+from devhost.model.values import ConfigModel, DuplicateError, key_of
 
 Found = tuple[Path, str, tuple[int, int]]
 
@@ -119,13 +119,19 @@ def shape_problems(
             continue
         if details["type"] == "too_short" and details["input"]:
             continue  # its items have errors of their own
-        if path not in reported and path not in around:
-            at, on_key = tree.position(path), full[-1:] == ("[key]",)
-            error, offset = details.get("ctx", {}).get("error"), 0
-            if isinstance(error, TemplateError) and at.verbatim and not on_key:
-                offset = error.offset + (0 if at.plain else 1)
-            place = at.key if on_key else (at.line, at.column + offset)
-            yield path, _shape_message(details, at), place
+        if path in reported or path in around:
+            continue
+        error, offset, first = details.get("ctx", {}).get("error"), 0, ""
+        if isinstance(error, DuplicateError):
+            first = (
+                f" (first defined on line {tree.position(tree.known((*full, error.first))).line})"
+            )
+            path = tree.known((*full, error.again))
+        at, on_key = tree.position(path), full[-1:] == ("[key]",)
+        if isinstance(error, TemplateError) and at.verbatim and not on_key:
+            offset = error.offset + (0 if at.plain else 1)
+        place = at.key if on_key else (at.line, at.column + offset)
+        yield path, _shape_message(details, at) + first, place
 
 
 def _shape_message(details: ErrorDetails, at: Position) -> str:
@@ -207,17 +213,17 @@ def _models(annotation: Any) -> Iterator[type[ConfigModel]]:
         yield from _models(one)
 
 
+def _below(model: type[ConfigModel]) -> Iterator[tuple[str, type[ConfigModel]]]:
+    for name, one in _fields(model).items():
+        yield name, one
+        yield from _below(one)
+
+
 @functools.cache
 def _owners() -> dict[str, str]:
     """Return below which key each key is, of those that are below one alone."""
     owners: dict[str, set[str]] = {}
-    left: list[type[ConfigModel]] = [Config]
-    seen: set[type[ConfigModel]] = set()
-    while left:
-        for name, model in _fields(left.pop()).items():
-            for key in keys_of(model):
-                owners.setdefault(key, set()).add(name)
-            if model not in seen:
-                seen.add(model)
-                left.append(model)
+    for name, model in _below(Config):
+        for key in keys_of(model):
+            owners.setdefault(key, set()).add(name)
     return {key: names.pop() for key, names in owners.items() if len(names) == 1}

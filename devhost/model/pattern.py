@@ -7,7 +7,7 @@ such a mistake is explained, as are those that are not valid.
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -113,6 +113,11 @@ def glob_matches(text: str, path: str) -> bool:
     if "**" in parts:
         return fnmatch.fnmatchcase(path, text)
     return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
+
+
+def fits(whole: str, last: str, globs: Iterable[str]) -> bool:
+    """Whether a glob matches a whole path, or the last part of it if there is no slash."""
+    return any(fnmatch.fnmatchcase(whole if "/" in glob else last, glob) for glob in globs)
 
 
 def length_problem(text: str) -> str | None:
