@@ -269,15 +269,20 @@ def _in_re2(pattern: str) -> dict[str, Any]:
     raise ValueError(f"tools/chart.py has no equivalent of {pattern} without lookahead")
 
 
+# Sections of values whose meaning is this chart's own; the others are as in most charts.
+_OWN: Final = ("Configuration", "Permissions of devhost")
+
+
 def table() -> str:
-    """Return the README's tables of values, one for each section."""
+    """Return the README's lists of values, one for each section."""
     rows: dict[str, list[str]] = {}
     for value in _rows(values()):
-        text = (value.description or "").replace("|", "\\|")
-        default = json.dumps(value.default, ensure_ascii=False).replace("|", "\\|")
-        rows.setdefault(value.section, []).append(f"| `{value.path}` | {text} | `{default}` |")
-    heading = "| value | description | default |\n| --- | --- | --- |"
-    return "\n".join(f"\n### {name}\n\n{heading}\n" + "\n".join(rows[name]) for name in rows) + "\n"
+        if value.section not in _OWN:
+            continue
+        default = json.dumps(value.default, ensure_ascii=False)
+        row = f"- `{value.path}` (`{default}`): {value.description or ''}"
+        rows.setdefault(value.section, []).append(row)
+    return "\n".join(f"\n### {name}\n\n" + "\n".join(rows[name]) for name in rows) + "\n"
 
 
 def _rows(found: tuple[Value, ...]) -> Iterator[Value]:

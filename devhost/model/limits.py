@@ -5,7 +5,7 @@ from typing import Final
 # ── what directories may bring ──
 
 # What 30,000 devices with long names take (some 190 MiB, measured) fits into the chart's memory
-# limit beside the process itself (58 MiB).
+# limit of 256 MiB beside the process itself (60 MiB).
 
 # Read of one root (devhost.hostfs.files.Tally), also of what is not offered. It fails beyond.
 ENTRIES_MAX: Final = 15_000
@@ -52,7 +52,7 @@ IDLE_CONNECTION_S: Final = 30.0
 
 # ── the size of a configuration, and of what is found ──
 
-# In loading/loader.py. With 20 tokens each they take some 180 MiB, and 40 KiB of the node's status,
+# In loading/loader.py. With 10 devices each they take 210 MiB, and 40 KiB of the node's status,
 # which etcd limits to 1.5 MiB.
 RESOURCES_MAX: Final = 1000
 # A file of the state directory (devhost/host/state_files.py): the records of 20,000 IDs fit in. A

@@ -19,6 +19,7 @@ PAGES: Final = {
     "architecture.md": "ARCHITECTURE.md",
     "chart.md": "deploy/helm/devhost/README.md",
     "contributing.md": "CONTRIBUTING.md",
+    "index.md": "README.md",
     "measurements.md": "bench/RESULTS.md",
     "security-policy.md": "SECURITY.md",
 }
@@ -72,8 +73,6 @@ def site_path(path: str) -> str:
     for page, source in PAGES.items():
         if path == source:
             return page
-    if path == "README.md":
-        return "index.md"
     if PurePosixPath(path).is_relative_to("docs"):
         return path.removeprefix("docs/")
     return f"{COPIES}/{path}"

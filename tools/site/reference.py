@@ -17,7 +17,7 @@ import yaml
 
 from devhost.cli import main as cli
 from devhost.loading.schema import json_schema
-from devhost.model import config, hardware, sources, values
+from devhost.model import config, sources, values
 from devhost.model.template import TEMPLATE_PATTERN
 from devhost.model.values import ConfigModel, key_of
 
@@ -33,11 +33,6 @@ SECTIONS: Final[dict[type, str]] = {
     sources.Glob: "sources[].glob",
     sources.Dev: "sources[].dev",
     sources.Static: "sources[].static",
-    hardware.Usb: "sources[].usb",
-    hardware.Pci: "sources[].pci",
-    hardware.Sysfs: "sources[].sysfs",
-    hardware.NodeChoice: "sources[].….node[]",
-    hardware.ParentSelector: "sources[].sysfs.parent[]",
     config.Allocate: "allocate",
     config.Text: "allocate.env.NAME, allocate.annotations.KEY",
     config.DeviceNode: "allocate.devices[]",
@@ -47,8 +42,8 @@ SECTIONS: Final[dict[type, str]] = {
     config.FileCheck: "health.checks[].file",
     config.Step: "preStart[]",
 }
-# Mappings of which another one has all keys.
-_SAME: Final = {"UsbSelector": "Usb", "PciSelector": "Pci", "SysfsSelector": "Sysfs"}
+# Mappings that a page for users describes.
+_ELSEWHERE: Final = {"Usb": "usb", "Pci": "pci", "Sysfs": "sysfs"}
 _HOST_PATH: Final = values._PATH_PATTERN  # noqa: SLF001 (which strings are paths)
 _WORDS: Final = {
     TEMPLATE_PATTERN: "template",
@@ -59,9 +54,9 @@ _KEYS: Final = """\
 <!-- Written by `make generate`. -->
 # Every key
 
-What each key means in context is in [the configuration language](../configuration.md);
-`devhost schema` prints the same as a JSON Schema. A *template* is a text with `${…}`, a *duration*
-a number with a unit (`ms`, `s`, `m`, `h`). A test loads each example."""
+The rules are in [the configuration language](../configuration.md), the keys of `usb`, `pci`,
+`sysfs` and `node` in [Hardware](../hardware.md). A *template* is a text with `${…}`, a *duration* a
+number with a unit (`ms`, `s`, `m`, `h`)."""
 _COMMANDS: Final = """\
 <!-- Written by `make generate`. -->
 # Commands
@@ -83,8 +78,8 @@ _EXAMPLES: Final = """\
 # Examples
 
 Files to start from, which tests plan on a host with such devices. The comment of each says what a
-pod asks for and what its container gets. The last column has the flags of `devhost run` that it
-needs ([`allow`](../security.md#the-editor) in the chart)."""
+pod asks for and what its container gets. Flags are those of `devhost run`, in the chart
+[`allow`](../security.md#the-editor)."""
 
 
 def keys_page() -> str:
@@ -95,18 +90,13 @@ def keys_page() -> str:
     for model, title in SECTIONS.items():
         node = schema if model is config.Config else schema["$defs"][model.__name__]
         lines += ["", f"## {_heading(model, title)}", "", _description(model), ""]
-        lines += ["| key | meaning | example |", "| --- | --- | --- |"]
         for key, shown in node["properties"].items():
             default = _default(model, key)
             default = default if default in ("", "required") else f"default {default}"
             kind = ", ".join(filter(None, (_type(shown), default)))
-            meaning = f"{shown['description']} ({kind})"
-            lines.append(_row(f"`{key}`", meaning, f"`{examples[model.__name__][key]}`"))
+            example = examples[model.__name__][key]
+            lines.append(f"- `{key}` ({kind}): {shown['description']} `{example}`")
     return "\n".join(lines) + "\n"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def load_examples() -> Mapping[str, Any]:
@@ -129,7 +119,9 @@ def _type(node: Mapping[str, Any]) -> str:
     match node:
         case {"$ref": reference}:
             name = reference.rpartition("/")[2]
-            title = _title(_SAME.get(name, name))
+            if name in _ELSEWHERE:
+                return f"[`{_ELSEWHERE[name]}`](../hardware.md#{_ELSEWHERE[name]})"
+            title = _title(name)
             return f"[`{title}`](#{_anchor(title)})"
         case {"anyOf": choices} | {"oneOf": choices}:
             words = list(dict.fromkeys(_type(one) for one in choices))
@@ -234,14 +226,14 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _options(options: list[click.Option], context: click.Context) -> list[str]:
-    lines = ["| option | meaning |", "| --- | --- |"]
+    lines = []
     for option in options:
         names = ", ".join((*option.opts, *option.secondary_opts))
         metavar = "" if option.is_flag else option.make_metavar(context)
         extra = option.get_help_extra(context)
         default = f" Default: `{extra['default']}`." if "default" in extra else ""
         meaning = " ".join((option.help or "").split()).replace(_REPEATABLE, "").strip()
-        lines.append(_row(f"`{names}{' ' if metavar else ''}{metavar}`", f"{meaning}{default}"))
+        lines.append(f"- `{names}{' ' if metavar else ''}{metavar}`: {meaning}{default}")
     return lines
 
 
@@ -249,18 +241,16 @@ def examples_page() -> str:
     """Return the page of all examples: what each is for, and the flags that it needs."""
     lines = [_EXAMPLES]
     for directory, title in (("hardware", "Hardware"), ("", "Other devices")):
-        lines += ["", f"## {title}", "", "| file | for | needs |", "| --- | --- | --- |"]
+        lines += ["", f"## {title}", ""]
         for file in sorted((CONFIG_EXAMPLES / directory).glob("*.yaml")):
             text = re.sub(r"\A# yaml-language-server.*\n#\n", "", file.read_text(encoding="utf-8"))
             head = text[: text.index("version:")]
             comment = " ".join(re.findall(r"^# ?(.*)", head, re.MULTILINE))
             flags = re.findall(r"--allow-\S+(?: (?!--)\S+)?", comment)
-            cells = (
-                f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})",
-                re.split(r"[.:] ", comment)[0],
-                "<br>".join(f"`{flag}`" for flag in flags),
-            )
-            lines.append(_row(*cells))
+            link = f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})"
+            purpose = re.split(r"[.:] ", comment)[0]
+            needs = f" Needs {', '.join(f'`{flag}`' for flag in flags)}." if flags else ""
+            lines.append(f"- {link}: {purpose}.{needs}")
     return "\n".join(lines) + "\n"
 
 
