@@ -35,16 +35,10 @@ _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/s
 
 
 class Containers:
-    """Runs containers of an image, each with a bundle below a directory.
+    """Runs containers of an image, each with a bundle below a directory."""
 
-    Attributes:
-        terminal: Whether those that are started from now on get a terminal.
-    """
-
-    def __init__(self, image: Image, directory: Path, environment: Sequence[str] = ()) -> None:
+    def __init__(self, image: Image, directory: Path) -> None:
         self.image = image
-        self._environment = environment
-        self.terminal = False
         self._directory = directory
         self._bundles: list[Path] = []
         self._started: list[Process] = []
@@ -127,12 +121,11 @@ class Containers:
             "process": {
                 "user": {"uid": user, "gid": group},
                 "args": list(args),
-                "terminal": self.terminal,
+                "terminal": False,
                 "env": [
                     *config["Env"],
                     "DEVHOST_NODE_NAME=node-1",
                     "TERM=xterm",
-                    *self._environment,
                 ],
                 "cwd": config["WorkingDir"],
                 "capabilities": {each: [] for each in sets},

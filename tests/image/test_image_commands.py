@@ -1,6 +1,5 @@
 """Each command in the image: nothing that it needs was left out."""
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +8,6 @@ from click.testing import CliRunner
 
 from devhost.cli import main
 from tests.image.container import Containers
-from tests.support.screen import terminal
 
 pytestmark = pytest.mark.slow
 
@@ -64,31 +62,22 @@ def mounts(directory: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_commands(containers: Containers, directory: Path, arguments: tuple[str, ...]) -> None:
+def test_command_works_in_the_image(
+    containers: Containers, directory: Path, arguments: tuple[str, ...]
+) -> None:
     done = containers.run(*arguments, mounts=mounts(directory))
     assert done.returncode == 0, done.stdout + done.stderr
     assert COMMANDS[arguments] in done.stdout
 
 
 @pytest.mark.parametrize("arguments", TEXTS, ids=" ".join)
-def test_texts_that_come_from_docstrings(
-    containers: Containers, arguments: tuple[str, ...]
-) -> None:
+def test_texts_from_docstrings_are_kept(containers: Containers, arguments: tuple[str, ...]) -> None:
     here = CliRunner().invoke(main, arguments, prog_name="devhost").output
     there = containers.run(*arguments).stdout
     assert "".join(there.split()) == "".join(here.split())  # lines are as wide as the terminal
 
 
-async def test_try_in_a_terminal(containers: Containers, directory: Path) -> None:
-    containers.terminal = True
-    argv = containers.argv("try", FILE, mounts=mounts(directory))
-    async with terminal(argv, os.environ) as screen:
-        await screen.shows(f"{NAME}: 3 of 3 allocatable")
-        screen.type("\x03")  # there is no prompt: the image has no readline
-        assert await screen.process.wait() == 0
-
-
-def test_every_module_that_is_imported_anywhere(containers: Containers, directory: Path) -> None:
+def test_modules_can_all_be_imported(containers: Containers, directory: Path) -> None:
     """Also by functions, and `devhost` in full; but for the fixtures, which need pytest, and the prompt of `try`."""
     (directory / "code.py").write_text(IMPORTS)
     argv = ("/opt/devhost/bin/python3", "/etc/devhost/code.py")

@@ -1,13 +1,13 @@
 """What devhost takes of memory in its image, in a pod as the chart makes it.
 
-    python -m tests.image.figures [RESOURCES...]
+    python -m bench.image [RESOURCES...]
 
 runs the image with 1, 100 and 1,000 resources of 10 devices each and prints, in MiB, the memory
 of the process, and what the container's memory cgroup has counted at most: at rest, after an edit
 of all resources, and after `devhost status` and `devhost plan` in the container.
 
-The content of the image's files counts for who reads it first. The kernel takes that memory back
-when it is short; `--cached` leaves it to an earlier run.
+The content of the image's files counts for who reads it first; the kernel takes that memory back
+when it is short.
 """
 
 import argparse
@@ -84,9 +84,7 @@ class Memory:
         return {part: size / 2**20 for part, size in found.items()}
 
 
-async def measure(
-    image: Image, resources: int, directory: Path, options: argparse.Namespace
-) -> None:
+async def measure(image: Image, resources: int, directory: Path) -> None:
     """Print the figures for so many resources."""
     scene = Scene(directory, Shape(resources, DEVICES))
     plugins, state, config = (directory / name for name in ("plugins", "state", "config"))
@@ -95,9 +93,8 @@ async def measure(
     (config / "config.yaml").write_text(scene.config())
     kubelet = SimulatedKubelet(plugins)
     await kubelet.start()
-    containers = Containers(image, directory / "runc", options.env)
-    if not options.cached:
-        _forget(image.rootfs)
+    containers = Containers(image, directory / "runc")
+    _forget(image.rootfs)
     allowed = (f"--allow-path={scene.root}/*", f"--allow-device={scene.root}/*")
     process = await containers.start(
         *("run", "--root=/host", f"--state-dir={STATE}", *allowed, "--log-level=warning"),
@@ -159,8 +156,6 @@ def _show(resources: int, when: str, process: Path, memory: Memory) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("resources", nargs="*", type=int, default=[1, 100, 1000])
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--cached", action="store_true", help="leave the image's files in memory")
     options = parser.parse_args()
     try:
         image = build()
@@ -169,7 +164,7 @@ def main() -> None:
     for resources in options.resources:
         directory = Path(tempfile.mkdtemp(prefix="dhfig"))
         try:
-            asyncio.run(measure(image, resources, directory, options))
+            asyncio.run(measure(image, resources, directory))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
