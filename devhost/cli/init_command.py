@@ -130,7 +130,7 @@ def convert(
     check_output(output, force=force)
     try:
         entries = conversion.converted([one for file in files for one in _found(file)], domain)
-    except LookupError as error:
+    except ValueError as error:
         printer.fail(str(error))
     count = sum(bool(one.resource) for one in entries)
     lost = [why for one in entries for why in one.lost]

@@ -164,19 +164,17 @@ def _domain(value: dict[str, Any]) -> str | None:
     return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"
 
 
-def converted(devices: Iterable[ForeignDevice], domain: str | None = None) -> list[DraftEntry]:
+def converted(devices: Sequence[ForeignDevice], domain: str | None = None) -> list[DraftEntry]:
     """Return the same resources as devhost has them, in a domain or in the one that they had.
 
-    A `LookupError` if nothing says what domain that is.
+    A `ValueError` if nothing says what domain that is, or if they are more than a file may have.
     """
+    if len(devices) > limits.RESOURCES_MAX:
+        raise ValueError(f"{len(devices)} devices, more than {limits.RESOURCES_MAX}")
     entries: list[DraftEntry] = []
-    for device, own in itertools.islice(devices, limits.RESOURCES_MAX + 1):
-        if len(entries) == limits.RESOURCES_MAX:
-            many = f"the settings after the first {limits.RESOURCES_MAX}"
-            entries[-1] = DraftEntry({}, lost=(many,))
-            break
+    for device, own in devices:
         if (domain or own) is None:
-            raise LookupError(
+            raise ValueError(
                 f"nothing says in which domain {device['name']} is: give it by --domain; the "
                 "plugin's default is devic.es since 0.2.0, and was squat.ai before"
             )

@@ -5,8 +5,9 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from devhost.model.config import ACTIONS, Config
-from devhost.model.sources import KINDS
+from devhost.model.config import Config, Probe, Step
+from devhost.model.sources import Source, Static
+from devhost.model.values import key_of
 
 
 class _Generator(GenerateJsonSchema):
@@ -26,13 +27,7 @@ def json_schema() -> dict[str, Any]:
     schema["title"] = "devhost configuration"
     # For YAML anchors.
     schema["patternProperties"] = {"^x-": {}}
-    definitions = schema["$defs"]
-    definitions["Source"]["oneOf"] = _one_of(*KINDS)
-    definitions["Static"]["oneOf"] = _one_of("count", "ids")
-    definitions["Probe"]["oneOf"] = _one_of("file", "exec")
-    definitions["Step"]["oneOf"] = _one_of(*ACTIONS)
+    for model in (Source, Static, Probe, Step):
+        keys = [key_of(model, name) for name in model.one_of]
+        schema["$defs"][model.__name__]["oneOf"] = [{"required": [key]} for key in keys]
     return schema
-
-
-def _one_of(*keys: str) -> list[dict[str, Any]]:
-    return [{"required": [key]} for key in keys]

@@ -6,7 +6,7 @@ from typing import Any, Final, get_args
 
 from pydantic_core import ErrorDetails
 
-from devhost.loading.yamltree import Path, Position, Tree
+from devhost.loading.yamltree import Found, Path, Position, Tree
 from devhost.model.config import Config, Resource
 from devhost.model.hardware import PciSelector, UsbSelector
 from devhost.model.names import printable
@@ -14,8 +14,6 @@ from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import TemplateError
 from devhost.model.values import ConfigModel, DuplicateError, key_of
-
-Found = tuple[Path, str, tuple[int, int]]
 
 _KEY_MAX: Final = 400  # longer than any valid key
 _ALIKE: Final = 0.61  # how alike keys are of which one is meant by the other, from 0 to 1
@@ -50,17 +48,8 @@ def shown(path: Path) -> str:
 
 def tree_problems(tree: Tree) -> Iterator[Found]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
-    for duplicate in tree.duplicates:
-        yield duplicate.path, duplicate.message, (duplicate.line, duplicate.column)
-    for path, text, line, column in tree.non_string_keys:
-        if _ignored(path):
-            continue
-        message = f'key {text} is not a string in YAML; quote it: "{text}"'
-        if text == "?":
-            message = (
-                "keys must be strings; write \"${name}\" for a template ('{{ }}' is Helm's syntax)"
-            )
-        yield path, message, (line, column)
+    yield from tree.duplicates
+    yield from (one for one in tree.other_keys if not _ignored(one[0]))
     yield from _nulls(tree.data, (), tree)
 
 

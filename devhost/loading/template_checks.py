@@ -39,6 +39,12 @@ _WILD: Final = re.compile(r"[*?\[]")
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
 _SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
+_BY_KIND: Final[dict[type, frozenset[str]]] = {
+    Static: NODE_VARIABLES - FILE_VARIABLES,
+    Usb: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES,
+    Pci: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
+    Sysfs: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
+}
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
 
@@ -138,18 +144,11 @@ def _by_source(resource: Resource) -> list[frozenset[str]]:
     """Return the variables of each source, whose patterns are valid."""
     known: list[frozenset[str]] = []
     for source in resource.sources:
-        given = NODE_VARIABLES
-        match source.kind:
-            case Static():
-                given -= FILE_VARIABLES
-            case Dev(pattern=text):
-                given |= frozenset(pattern.group_names(text))
-            case Usb():
-                given |= SYSFS_VARIABLES | USB_VARIABLES
-            case Pci():
-                given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES
-            case Sysfs():
-                given |= SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
+        given = _BY_KIND.get(type(source.kind), NODE_VARIABLES)
+        if isinstance(source.kind, Dev):
+            given |= frozenset(pattern.group_names(source.kind.pattern))
+        elif isinstance(source.kind, Sysfs):
+            given |= _attributes(resource)
         plain = {name for name in given - {"id", "index"} if "." not in name}
         own = {f"{role}.{name}" for name in plain for role in source.roles}
         known.append(given | own | CONTAINER_VARIABLES)

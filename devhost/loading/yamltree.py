@@ -14,6 +14,8 @@ from devhost.loading import syntax
 from devhost.loading.syntax import TreeError, error_at, place
 
 Path = tuple[str | int, ...]
+# A problem: its path, the message, and line and column.
+Found = tuple[Path, str, tuple[int, int]]
 # What a check found: how bad, where, the message, and whether to point at the key or the value.
 Finding = tuple[Severity, Path, str, bool]
 
@@ -51,20 +53,6 @@ class Position(NamedTuple):
     verbatim: bool = False
 
 
-class Duplicate(NamedTuple):
-    """A second definition of a key in one mapping."""
-
-    path: Path
-    line: int
-    column: int
-    first_line: int
-
-    @property
-    def message(self) -> str:
-        """What is wrong."""
-        return f"duplicate key (first defined on line {self.first_line})"
-
-
 @dataclass(slots=True)
 class Tree:
     """A document: its data, and the positions of its values by path.
@@ -72,14 +60,14 @@ class Tree:
     Attributes:
         positions: The position of each value; the root has the empty path.
         duplicates: Keys that are defined again in one mapping; the first value is used.
-        non_string_keys: Keys that are not strings, with the path of their mapping.
+        other_keys: Keys that are not strings, with the path of their mapping.
         start: Line and column where the document begins.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
-    duplicates: list[Duplicate] = field(default_factory=list)
-    non_string_keys: list[tuple[Path, str, int, int]] = field(default_factory=list)
+    duplicates: list[Found] = field(default_factory=list)
+    other_keys: list[Found] = field(default_factory=list)
     start: tuple[int, int] = (1, 1)
 
     def position(self, path: Path) -> Position:
@@ -100,15 +88,11 @@ class Tree:
         """Return the document that the value at ``path``, which must exist, is by itself."""
         size = len(path)
 
-        def within(other: Path) -> bool:
-            return other[:size] == path
+        def within(problems: list[Found]) -> list[Found]:
+            return [(one[size:], text, at) for one, text, at in problems if one[:size] == path]
 
-        return Tree(
-            self.value(path),
-            {key[size:]: at for key, at in self.positions.items() if within(key)},
-            [one._replace(path=one.path[size:]) for one in self.duplicates if within(one.path)],
-            [(one[0][size:], *one[1:]) for one in self.non_string_keys if within(one[0])],
-        )
+        positions = {one[size:]: at for one, at in self.positions.items() if one[:size] == path}
+        return Tree(self.value(path), positions, within(self.duplicates), within(self.other_keys))
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -119,9 +103,9 @@ class Tree:
 
     def refuse_duplicates(self, path: Path) -> None:
         """Refuse a second definition of a value, or of what contains it: others may take that."""
-        for one in self.duplicates:
-            if path[: len(one.path)] == one.path:
-                raise TreeError(one.message, one.line, one.column)
+        for one, message, at in self.duplicates:
+            if path[: len(one)] == one:
+                raise TreeError(message, *at)
 
 
 @dataclass(slots=True)
@@ -283,10 +267,16 @@ class _Builder:
             if key.tag == _MERGE:
                 merged.append(value)
             elif key.tag != _STRING:
-                shown = key.value if isinstance(key, ScalarNode) else "?"
-                self._tree.non_string_keys.append((path, shown, *place(key)))
+                message = (
+                    f'key {key.value} is not a string in YAML; quote it: "{key.value}"'
+                    if isinstance(key, ScalarNode)
+                    else 'keys must be strings; write "${name}" for a template '
+                    "('{{ }}' is Helm's syntax)"
+                )
+                self._tree.other_keys.append((path, message, place(key)))
             elif (name := self._text(key)) in first:
-                self._tree.duplicates.append(Duplicate((*path, name), *place(key), first[name]))
+                message = f"duplicate key (first defined on line {first[name]})"
+                self._tree.duplicates.append(((*path, name), message, place(key)))
             else:
                 first[name] = key.start_mark.line + 1
                 if name not in data:

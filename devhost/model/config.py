@@ -7,9 +7,9 @@ loader rejects nulls, so ``None`` always means that a key is absent.
 import fnmatch
 import functools
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from devhost.model import values
 from devhost.model.sources import SourceEntry, Static
@@ -110,12 +110,7 @@ class Probe(ConfigModel):
     """A file whose content must match."""
     exec: values.Argv | None = None
     """A command that must exit with status 0."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.file is None) == (self.exec is None):
-            raise ValueError("needs exactly one of file, exec")
-        return self
+    one_of = ("file", "exec")
 
 
 Word = Literal["readable", "writable"]
@@ -146,7 +141,6 @@ class HealthChecks(ConfigModel):
     """The number of consecutive successful rounds that make it healthy again."""
 
 
-ACTIONS: Final = ("run", "mode", "waitFor")  # the keys that say what a step does
 _STEP_TIMEOUT_S: Final = 10.0
 
 
@@ -163,12 +157,7 @@ class Step(ConfigModel):
     """The time limit of this step, at most 28s; default: 10s."""
     every: Literal["start", "holder"] = "holder"
     """start: at every container start; holder: once per pod that has the device."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if sum(action is not None for action in (self.run, self.mode, self.wait_for)) != 1:
-            raise ValueError(f"needs exactly one of {', '.join(ACTIONS)}")
-        return self
+    one_of = ("run", "mode", "wait_for")
 
     @property
     def time_limit(self) -> float:

@@ -65,12 +65,7 @@ class Static(ConfigModel):
     """The number of devices; their IDs are 0, 1, and so on."""
     ids: values.DeviceIds | None = None
     """The IDs of the devices."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.count is None) == (self.ids is None):
-            raise ValueError("needs either count or ids")
-        return self
+    one_of = ("count", "ids")
 
 
 Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
@@ -104,13 +99,10 @@ class Source(ConfigModel):
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
     """Whether devices with several nodes are complete without this one."""
+    one_of = KINDS
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        named = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(named) != 1:
-            found = f", not {' and '.join(named)}" if named else ""
-            raise ValueError(f"needs exactly one of {', '.join(KINDS)}{found}")
         if self.role in _PREFIXES and isinstance(self.kind, Usb | Pci | Sysfs):
             reserved = ", ".join(_PREFIXES)
             raise ValueError(f"as: {reserved} are names of variables already; choose another")

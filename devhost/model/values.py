@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
     WrapValidator,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
@@ -41,7 +42,11 @@ _PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
 
 
 class ConfigModel(BaseModel):
-    """A mapping of the file: immutable, with camelCase keys, and no others."""
+    """A mapping of the file: immutable, with camelCase keys, and no others.
+
+    Attributes:
+        one_of: The attributes of which it needs exactly one.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -51,6 +56,16 @@ class ConfigModel(BaseModel):
         strict=True,
         use_attribute_docstrings=True,
     )
+    one_of: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_one_of(self) -> Self:
+        given = [key_of(type(self), one) for one in self.one_of if getattr(self, one) is not None]
+        if self.one_of and len(given) != 1:
+            found = f", not {' and '.join(given)}" if given else ""
+            keys = ", ".join(key_of(type(self), one) for one in self.one_of)
+            raise ValueError(f"needs exactly one of {keys}{found}")
+        return self
 
 
 def key_of(model: type[BaseModel], attribute: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from devhost.drafts import conversion, draft
 from devhost.loading.loader import PROBLEMS_MAX, loads
 from devhost.loading.syntax import SIZE_MAX, TreeError
+from devhost.model import limits
 from tests.fuzz.judge import judge
 from tests.fuzz.running import bounded
 
@@ -113,4 +114,9 @@ def test_huge_settings_of_another_plugin_are_judged_in_bounded_time(case: str) -
             found = conversion.found(SETTINGS[case])
         except TreeError:
             return
-        assert loads(draft.text((), conversion.converted(found, "example.com"))).config is not None
+        if len(found) > limits.RESOURCES_MAX:
+            with pytest.raises(ValueError, match="devices, more than 1000"):
+                conversion.converted(found, "example.com")
+        else:
+            entries = conversion.converted(found, "example.com")
+            assert loads(draft.text((), entries)).config is not None
