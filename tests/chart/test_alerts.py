@@ -183,5 +183,5 @@ def test_alerts_are_each_tested_and_documented(helm: Helm) -> None:
     shipped = {rule["alert"] for rule in rules(helm)}
     assert shipped == {alert for _, expected in CASES.values() for alert in expected}
     assert {rule["for"][-1] for rule in rules(helm)} == {"m"}
-    documented = re.findall(r"^\| `(Devhost\w+)`", DOCUMENT.read_text(), re.MULTILINE)
+    documented = re.findall(r"^- `(Devhost\w+)`", DOCUMENT.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted(shipped)

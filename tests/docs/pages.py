@@ -33,9 +33,9 @@ _BLOCK: Final = re.compile(
     r"^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-# Devices of the host on which the commands of a page run, in the notation of
-# tests/support/hardware.py; not shown.
-_HOST: Final = re.compile(r"^<!-- host\n(.*?)^-->$", re.DOTALL | re.MULTILINE)
+# Devices of the hosts on which the commands of pages run, in the notation of
+# tests/support/hardware.py.
+_HOSTS: Final = Path(__file__).with_name("hosts")
 _SHELL: Final = re.compile(r"(mkdir|touch|ln|rm)\b")
 _OURS: Final = re.compile(r"devhost (validate|plan|devices|schema)\b")
 
@@ -79,8 +79,8 @@ def commands(block: Block) -> list[Command]:
 
 def host(page: str) -> str | None:
     """Return the devices of a page's host."""
-    found = _HOST.search(read(page))
-    return found[1] if found else None
+    tree = _HOSTS / f"{Path(page).stem}.tree"
+    return tree.read_text(encoding="utf-8") if tree.exists() else None
 
 
 def run(page: str) -> Iterator[tuple[Command, str]]:

@@ -167,10 +167,10 @@ def test_commands_print_what_is_shown(page: str) -> None:
 
 
 def test_troubleshooting_quotes_what_devhost_says() -> None:
-    """The messages in the first column of its tables, up to what stands for `…`."""
+    """The messages before the colon of its entries, up to what stands for `…`."""
     code = "".join(path.read_text() for path in (ROOT / "devhost").rglob("*.py"))
     code = re.sub(r'"\s+f?"', "", code)  # a text over several lines
-    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", pages.read("docs/troubleshooting.md"), re.MULTILINE)
+    rows = re.findall(r"^- (.*?): [^/]", pages.read("docs/troubleshooting.md"), re.MULTILINE)
     said = {code for row in rows for code in re.findall(r"`([^`]* [^`]*)`", row)}
     theirs = {"systemctl daemon-reload", "endpoint not found in cache for a registered resource"}
     parts = {part.strip() for one in said - theirs for part in re.split(r"…|/host |by-id", one)}

@@ -95,7 +95,8 @@ def keys_page() -> str:
             default = default if default in ("", "required") else f"default {default}"
             kind = ", ".join(filter(None, (_type(shown), default)))
             example = examples[model.__name__][key]
-            lines.append(f"- `{key}` ({kind}): {shown['description']} `{example}`")
+            shows = f" `{example}`" if re.search(r"[\[{$*]", example) else ""  # more than a value
+            lines.append(f"- `{key}` ({kind}): {shown['description']}{shows}")
     return "\n".join(lines) + "\n"
 
 
