@@ -8,8 +8,6 @@ import asyncio
 import json
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -228,16 +226,3 @@ async def run_step(step: Step, device: HostDevice, files: HostFiles, allowed: Po
     start = Start(NAME, device, CONSTANTS, files, allowed, calls, deadline)
     if (why := await run_steps([(0, step)], start)) is not None:
         raise PreStartError(why)
-
-
-def devhost(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command line of devhost, without what the environment says."""
-    environment = {key: value for key, value in os.environ.items() if "DEVHOST_" not in key}
-    return subprocess.run(
-        [sys.executable, "-m", "devhost", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-        env=environment,
-    )

@@ -8,12 +8,11 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.health import check
-from devhost.errors import PreStartError
 from devhost.loading.loader import loads
 from devhost.model.device import Checked
 from tests.support.kernel import shows
 from tests.support.root import needs_root
-from tests.trust.attack import NULL, Victim, config, policy, stepped
+from tests.trust.attack import NULL, Victim, config, policy
 
 SECRET = "root:$6$salt$hash:1:0:99999:7:::"
 WATCHDOG = (10, 130)
@@ -79,25 +78,6 @@ def test_check_opens_the_node_that_was_judged(
     assert numbers == [os.makedev(*NULL)]
 
 
-@needs_root
-async def test_mode_step_does_not_open_a_watchdog_to_users(watchdog: Victim) -> None:
-    (device,) = watchdog.found("/dev/thing").values()
-    with pytest.raises(PreStartError, match="of class watchdog"):
-        await stepped(watchdog, device, {"mode": "0666"})
-    assert watchdog.at("/dev/thing").stat().st_mode & 0o777 == 0o600
-
-
-@needs_root
-def test_check_does_not_read_a_device_or_a_pipe_as_a_file(node: Victim) -> None:
-    """To open a device may have consequences, and a pipe may block without end."""
-    node.node("/dev/x", NULL).chmod(0o666)
-    os.mkfifo(node.at("/dev/pipe"), 0o666)
-    node.at("/dev/pipe").chmod(0o666)
-    for path in ("/dev/x", "/dev/pipe"):
-        outcome = checked(node, {"static": 1}, reads(path, "*"))
-        assert "not a regular file" in (outcome.failure or "")
-
-
 # ── what is reported ──
 
 
@@ -106,9 +86,8 @@ def test_check_does_not_read_a_device_or_a_pipe_as_a_file(node: Victim) -> None:
     [("/etc/shadow", 0o640, 0o755), ("/root/.kube/config", 0o644, 0o750),
      ("/in/link", 0o644, 0o700), ("/in/link", 0o600, 0o755)],
 )  # fmt: skip
-@pytest.mark.parametrize("pattern", ["root:*", "x.*"])
 def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
-    node: Victim, path: str, mode: int, above: int, pattern: str
+    node: Victim, path: str, mode: int, above: int
 ) -> None:
     """It is no oracle: every pattern has the same outcome."""
     target = "/root/secret" if path == "/in/link" else path
@@ -116,10 +95,11 @@ def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
     if target != path:
         node.link(path, "../root/secret")
     secret.parent.chmod(above)
-    outcome = checked(node, {"static": 1}, reads(path, pattern))
-    assert outcome.failure is None
-    assert "--allow-path" in (outcome.unknown or "")
-    assert "root:" not in f"{outcome}"
+    for pattern in ("root:*", "x.*"):
+        outcome = checked(node, {"static": 1}, reads(path, pattern))
+        assert outcome.failure is None
+        assert "--allow-path" in (outcome.unknown or "")
+        assert "root:" not in f"{outcome}"
 
 
 @pytest.mark.parametrize(
@@ -153,13 +133,6 @@ def test_check_of_what_the_kernel_tells_everybody_is_made(node: Victim, path: st
         node.file(f"/proc/7/{name}", "well", 0o444)
     outcome = checked(node, {"static": 1}, reads(path, "well"))
     assert (outcome.failure, outcome.unknown) == (None, None)
-
-
-def test_check_that_does_not_match_tells_no_content(node: Victim) -> None:
-    node.file("/etc/public", SECRET, 0o644)
-    outcome = checked(node, {"static": 1}, reads("/etc/public", "x"))
-    assert "does not match" in (outcome.failure or "")
-    assert "salt" not in f"{outcome}"
 
 
 def test_check_of_a_path_with_dots_from_an_id_fails(node: Victim) -> None:

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.health import check
-from devhost.errors import PreStartError
 from devhost.host.config_source import ConfigSource
 from devhost.host.state_files import LastGood
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.watch.watcher import Watcher
-from tests.trust.attack import NAME, Victim, config, devhost, policy, stepped
+from tests.support.command import process
+from tests.trust.attack import NAME, config, policy
 
 HARMLESS = config({"sources": [{"static": 1}]})
 
@@ -59,24 +58,6 @@ def test_command_behind_anchors_merges_tags_and_escapes_is_refused(text: str) ->
     assert loaded.config is None
     if "exec: true-cmd" not in text:  # where a list is wanted
         assert any("--allow-exec" in one.message for one in loaded.problems), loaded.problems
-
-
-async def test_command_of_a_step_or_check_that_nobody_has_checked_does_not_run(
-    node: Victim,
-) -> None:
-    """What runs it looks at the policy: it does not trust that the loader did."""
-    marker = node.root / "it-ran"
-    scanner = node.scanner(running(["touch", str(marker)], "health"), execs=True)
-    (device,) = node.scan(scanner).devices.values()
-    step = {"run": ["touch", str(marker)], "every": "start"}
-    with pytest.raises(PreStartError, match="--allow-exec"):
-        await stepped(node, device, step, "*", execs=False)
-    assert scanner.resource.health is not None
-    outcome = check(
-        scanner.resource.health, device, node.files, scanner.constants, allow=policy("*")
-    )
-    assert "--allow-exec" in (outcome.unknown or "")
-    assert not marker.exists()
 
 
 async def test_command_in_a_reloaded_file_is_refused_and_the_former_file_stays(
@@ -138,7 +119,7 @@ def test_command_is_shown_and_not_run_by_plan_try_and_validate(
     file, marker = tmp_path / "config.yaml", tmp_path / "it-ran"
     file.write_text(config(running(["touch", str(marker)], place)))
     command, *options = arguments
-    done = devhost(command, file, *options)
+    done = process(command, file, *options)
     assert "--allow-exec" in done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
     assert not marker.exists()
@@ -150,6 +131,6 @@ def test_command_without_the_flag_keeps_run_from_starting(tmp_path: Path) -> Non
     file = tmp_path / "config.yaml"
     file.write_text(config(running(["true"], "preStart")))
     (tmp_path / "plugins").mkdir()
-    done = devhost("run", file, "--plugin-dir", tmp_path / "plugins")
+    done = process("run", file, "--plugin-dir", tmp_path / "plugins")
     assert done.returncode == 1
     assert "--allow-exec" in done.stderr

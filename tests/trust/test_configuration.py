@@ -2,8 +2,6 @@
 
 import pytest
 
-from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.kubelet.servicer import list_response
 from devhost.loading.loader import loads
 from tests.trust.attack import Victim, config, policy
 
@@ -43,14 +41,6 @@ MOUNT = "allocate: {mounts: [/etc/shadow]}"
     ],
 )
 def test_file_that_asks_for_more_however_it_is_written_is_invalid(text: str) -> None:
-    assert loads(text, policy=policy()).config is None
-
-
-def test_file_with_a_bomb_of_aliases_is_invalid() -> None:
-    """Aliases of aliases are counted as what they would make."""
-    lines = ["x-a0: &a0 [/a, /a, /a, /a, /a, /a, /a, /a, /a, /a]"]
-    lines += [f"x-a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    text = "\n".join(lines) + f"\n{HEAD}- {{{RESOURCE}, allocate: {{mounts: *a11}}}}"
     assert loads(text, policy=policy()).config is None
 
 
@@ -95,12 +85,6 @@ def test_number_that_no_list_clock_or_runtime_can_hold_is_refused(
     options: dict[str, object],
 ) -> None:
     assert loads(config({"sources": [{"static": 1}], **options}), policy=policy()).config is None
-
-
-def test_highest_numa_node_of_a_configuration_fits_a_list(node: Victim) -> None:
-    snapshot = node.attack({"sources": [{"static": 1}], "topology": 1023}).snapshot
-    (device,) = snapshot.devices.values()
-    list_response({"0": AdvertisedDevice(True, device.numa_nodes)})
 
 
 def test_policy_that_warns_finds_what_one_that_refuses_finds() -> None:

@@ -1,8 +1,6 @@
 """What a device node gives is known by its number and never by its name, and what flags allow."""
 
 import json
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +10,11 @@ import pytest
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import BLOCK, SAFE, SAFE_MISC, DeviceClass, DeviceClasses, Policy
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import FileKind
+from tests.support.command import process
 from tests.support.kernel import shows
 from tests.support.root import needs_root
-from tests.trust.attack import KMEM, MEM, NULL, PORT, Victim, asks, config, devhost
+from tests.trust.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
 
 USB: Final = {"usb1": "usb", "1-1": "usb", "1-1:1.0": "usb"}
 BOARD: Final = {"platform": "", "serial8250": "platform"}
@@ -165,24 +163,6 @@ def test_raw_usb_node_is_allowed_by_vendor_and_product(
     assert (policy.refused_node("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
 
 
-def test_devices_of_this_machine_have_their_classes() -> None:
-    """By the real sysfs, where there is one."""
-    classes = DeviceClasses(HostFiles())
-    expected = {"null": "null", "zero": "null", "kvm": "kvm", "fuse": "fuse", "mem": "memory"}
-    for path in Path("/dev").iterdir():
-        found = path.lstat()
-        if stat.S_ISCHR(found.st_mode):
-            name = classes.of((os.major(found.st_rdev), os.minor(found.st_rdev))).name
-            assert name == expected.get(path.name, name)
-
-
-def test_safe_classes_are_those_of_the_documentation() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    table = text.partition("## Without a flag")[2].partition("## With a flag")[0]
-    rows = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
-    assert rows == SAFE | SAFE_MISC
-
-
 # ── flags ──
 
 
@@ -257,10 +237,10 @@ def test_wildcard_over_all_of_dev_is_a_warning(glob: str, *, warns: bool) -> Non
 def test_wildcard_over_all_of_dev_is_told_by_validate_and_run(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(config({"sources": [{"static": 1}]}))
-    done = devhost("validate", file, "--allow-device", "/dev/*", "-o", "json")
+    done = process("validate", file, "--allow-device", "/dev/*", "-o", "json")
     assert "warning: --allow-device '/dev/*' covers all of /dev" in done.stderr
     assert json.loads(done.stdout)["valid"]
-    done = devhost("run", file, "--allow-device", "/dev/*", "--plugin-dir", tmp_path / "gone")
+    done = process("run", file, "--allow-device", "/dev/*", "--plugin-dir", tmp_path / "gone")
     assert "--allow-device '/dev/*' covers all of /dev" in done.stderr
 
 
@@ -268,7 +248,7 @@ def test_wildcard_over_all_of_dev_is_told_by_validate_and_run(tmp_path: Path) ->
 def test_flag_that_is_no_class_path_or_usb_numbers_is_a_usage_error(
     tmp_path: Path, text: str
 ) -> None:
-    done = devhost("validate", tmp_path, "--allow-device", text)
+    done = process("validate", tmp_path, "--allow-device", text)
     assert done.returncode == 2
     assert text in done.stderr
 
@@ -287,7 +267,7 @@ def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command:
     more = ["-o", "json"] if command == "plan" else ["--once"]
 
     def devices(*flags: str) -> tuple[str, str | None]:
-        done = devhost(command, file, "--root", bare.root, *more, *flags)
+        done = process(command, file, "--root", bare.root, *more, *flags)
         ((device,),) = (one["devices"] for one in json.loads(done.stdout)["resources"])
         return device["health"], device["reason"]
 
@@ -296,10 +276,3 @@ def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command:
     assert devices("--as-if-allowed") == ("Healthy", None)
     scanned = bare.scan(bare.scanner(resource))
     assert [one.reason for one in scanned.devices.values()] == [refusal]
-
-
-def test_mount_without_a_flag_is_a_warning_in_a_dry_run(node: Victim) -> None:
-    """A laptop can show what a cluster would do."""
-    node.directory("/opt/x")
-    loaded = loads(config(asks("/opt/x", "mounts")), policy=Policy())
-    assert [one.severity for one in loaded.problems] == ["warning"]

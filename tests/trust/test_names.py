@@ -136,25 +136,6 @@ def test_annotation_that_only_looks_like_one_of_a_runtime_is_refused(
     node.attack(by_id).nothing()
 
 
-def test_annotation_value_with_a_second_annotation_is_one_text(node: Victim) -> None:
-    value = 'x\ncdi.k8s.io/x: "y"'
-    allocate = {"annotations": {"example.com/a": value}}
-    outcome = node.attack({"sources": [{"static": 1}], "allocate": allocate})
-    assert outcome.only.annotations == {"example.com/a": value}
-
-
-@pytest.mark.parametrize("name", ["../../etc/x", "example.com/../x", "example.com/x\n"])
-def test_resource_name_that_is_a_path_is_refused(node: Victim, name: str) -> None:
-    """The spec's file, the socket and the records bear it."""
-    node.attack({"name": name, "sources": [{"static": 1}], "inject": "cdi"}).nothing("name")
-
-
-def test_cdi_name_that_is_not_fully_qualified_is_refused(node: Victim) -> None:
-    for name in ("nvidia.com/gpu", "a/b=c\n", "a/b=../c"):
-        resource = {"sources": [{"static": 1}], "allocate": {"cdi": [name]}}
-        node.attack(resource).nothing("CDI name")
-
-
 # ── names that are known at a scan or at Allocate ──
 
 

@@ -235,13 +235,6 @@ def test_cdi_spec_has_no_optional_block_node_that_is_refused(node: Victim) -> No
     assert "/dev/good" in outcome.spec
 
 
-def test_cdi_spec_mode_of_a_node_changes_nothing_on_the_host(node: Victim) -> None:
-    place = node.node("/dev/good", NULL)
-    entry = {"hostPath": "/dev/good", "uid": 0, "gid": 0, "mode": "4777"}
-    node.attack(asks(entry, inject="cdi"))
-    assert stat.S_IMODE(place.stat().st_mode) == 0o600
-
-
 async def test_cdi_spec_from_the_time_of_more_flags_is_removed(node: Victim) -> None:
     node.node("/dev/disk", DISK, BLOCK)
     place = node.directory("/cdi")

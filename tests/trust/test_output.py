@@ -21,12 +21,10 @@ from hypothesis import strategies as st
 
 from devhost.cli import main
 from devhost.loading.loader import loads
-from devhost.model.names import id_problem
 from devhost.observe.http import page
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.asking import get
 from tests.support.daemon import Daemon, until
-from tests.support.screen import terminal
 
 CONTROLS: Final = "\x01\a\b\t\n\r\x1b\x7f\x85\x9b\x9d"
 BIDI: Final = "\u061c\u200e\u200f\u202a\u202d\u202e\u2066\u2067\u2069"
@@ -141,11 +139,6 @@ def test_id_with_what_cannot_be_seen_is_skipped_with_the_reason(tmp_path: Path) 
         assert str(problems[0]).isprintable()
 
 
-@given(st.text(st.characters(exclude_categories=())))
-def test_id_with_what_cannot_be_seen_has_a_problem(text: str) -> None:
-    assert id_problem(text) or not check_id(text)
-
-
 @pytest.mark.parametrize("command", ["plan", "validate", "try"])
 def test_process_that_is_given_odd_files_and_arguments_shows_nothing_unseen(
     tmp_path: Path, command: str
@@ -166,17 +159,6 @@ def test_process_that_is_given_odd_files_and_arguments_shows_nothing_unseen(
         program = [sys.executable, "-m", "devhost", command, *arguments]
         done = subprocess.run(program, capture_output=True, check=False)
         assert check(done.stdout + done.stderr).strip()
-
-
-async def test_terminal_shows_nothing_unseen_but_colors(tmp_path: Path) -> None:
-    root = tree(tmp_path, ODD)
-    (root / "c.yaml").write_text(CONFIG)
-    program = [sys.executable, "-m", "devhost", *PLAN, str(root), str(root / "c.yaml")]
-    async with terminal(program, {**os.environ, "COLUMNS": "2000"}) as screen:
-        await screen.shows("TARGET=")  # among the last
-        shown = screen.text
-    assert "\x1b[1m" in shown
-    assert "\\u202e" in check(re.sub(r"\r|\x1b\[[0-9;]*m", "", shown).encode())
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -13,7 +13,6 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
-from devhost.host import preparation
 from devhost.loading.loader import loads
 from devhost.model.device import Checked
 from tests.support.root import needs_root
@@ -246,15 +245,6 @@ async def test_mode_step_needs_the_flag_of_commands(node: Victim) -> None:
     assert mode_of(place) == 0o666
 
 
-async def test_mode_step_does_not_change_a_file(node: Victim) -> None:
-    shadow = node.file("/etc/shadow")
-    node.link("/in/a", "/etc/shadow")
-    (device,) = node.found({"directory": "/in"}).values()
-    with pytest.raises(PreStartError, match="no device node"):
-        await stepped(node, device, MODE)
-    assert mode_of(shadow) == 0o600
-
-
 @needs_root
 @pytest.mark.parametrize(
     ("path", "number", "kind"),
@@ -270,37 +260,6 @@ async def test_mode_step_does_not_change_a_node_that_is_refused(
     assert mode_of(place) == 0o600
 
 
-@needs_root
-@pytest.mark.parametrize("exchange", ["symlink", "symlink to a twin", "file", "memory"])
-async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
-    node: Victim, monkeypatch: pytest.MonkeyPatch, exchange: str
-) -> None:
-    """What is opened is looked at again, and a link is not followed then."""
-    shadow = node.file("/etc/shadow")
-    twin = node.node("/opt/x", NULL)
-    place = node.node("/dev/x", NULL)
-    (device,) = node.found("/dev/x").values()
-    change = preparation._change_mode_of
-
-    def exchange_then_change(*arguments: Any) -> None:
-        place.unlink()
-        match exchange:
-            case "symlink":
-                place.symlink_to(shadow)
-            case "symlink to a twin":
-                place.symlink_to(twin)
-            case "file":
-                os.link(shadow, place)
-            case "memory":
-                node.node("/dev/x", MEM)
-        change(*arguments)
-
-    monkeypatch.setattr(preparation, "_change_mode_of", exchange_then_change)
-    with pytest.raises(PreStartError, match="another file"):
-        await stepped(node, device, MODE)
-    assert [mode_of(one) for one in (shadow, twin, place)] == [0o600] * 3
-
-
 @pytest.mark.parametrize("mode", ["10666", "u+s", "0o777", "8", "", "77"])
 def test_mode_that_is_not_three_or_four_octal_digits_is_refused(mode: str) -> None:
     resource = {"sources": [{"static": 1}], "preStart": [{"mode": mode}]}
@@ -308,24 +267,6 @@ def test_mode_that_is_not_three_or_four_octal_digits_is_refused(mode: str) -> No
 
 
 # ── the step `waitFor` ──
-
-
-async def test_wait_step_for_a_path_outside_the_root_ends(tmp_path: Path) -> None:
-    """A link does not lead the look out of the root: what is beside it has not appeared."""
-    (tmp_path / "out").touch()
-    node = Victim(tmp_path / "root")
-    node.link("/in", "../../../../../../../../out")
-    node.link("/absolute", str(tmp_path / "out"))
-    (token,) = node.found({"static": 1}).values()
-    for path in ("/in", "/absolute"):
-        with pytest.raises(PreStartError, match="did not appear"):
-            await stepped(node, token, {"waitFor": path, "timeout": "100ms"})
-
-
-@pytest.mark.parametrize("path", ["/dev/../etc/x", "etc/x", "/a\n"])
-def test_wait_step_for_a_path_with_dots_or_without_a_slash_is_refused(path: str) -> None:
-    resource = {"sources": [{"static": 1}], "preStart": [{"waitFor": path}]}
-    assert loads(config(resource), policy=policy()).config is None
 
 
 @pytest.mark.parametrize("place", ["/root/there", "/root/absent", "/root/deep/er"])
