@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
+from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens
 
 pytestmark = pytest.mark.slow
 
@@ -100,35 +98,3 @@ async def test_allocates_at_once_are_all_answered(
     assert set(answers[::2]) == {"FAILED_PRECONDITION"}
     await standin.admit("pod", {"app": {A: 3}})
     await at_rest(standin, daemon, {A: numbers(3)})
-
-
-async def test_connections_with_garbage_leave_nothing_behind(
-    standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
-) -> None:
-    """Also those that are dropped immediately."""
-    (name,) = daemon.sockets()
-    before = daemon.figures()
-    held = []
-    for number in range(500):
-        connection = socket.socket(socket.AF_UNIX)
-        connection.setblocking(False)
-        while connection.connect_ex(str(daemon.plugins / name)) != 0:
-            await asyncio.sleep(0.001)
-        with contextlib.suppress(OSError):
-            if number % 3 == 1:
-                connection.send(os.urandom(2000))
-            elif number % 3 == 2:
-                connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(100))
-        if number % 10:
-            connection.close()
-        else:
-            held.append(connection)
-    await standin.admit("pod", {"app": {A: 2}})
-    await standin.free("pod")
-    for connection in held:
-        connection.close()
-    await until(lambda: daemon.figures().descriptors <= before.descriptors, "all are closed")
-    await standin.restart()
-    await at_rest(standin, daemon, {A: numbers(3)})
-    assert daemon.figures().threads <= before.threads + 4
-    assert daemon.found("", level="error") == []

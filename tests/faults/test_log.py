@@ -1,7 +1,6 @@
 """A log that nobody reads, or that is read slowly, stops nothing."""
 
 import contextlib
-import errno
 import json
 import os
 import socket
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.observe import logs
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.asking import Samples, get
 from tests.support.daemon import Daemon, directories, tokens, until
@@ -155,12 +153,6 @@ async def test_crash_is_in_the_log_with_its_traceback(daemon: Daemon) -> None:
     assert "an old way" in warning["msg"]
     assert "ZeroDivisionError" in thread["traceback"]
     assert crash["traceback"].endswith("RuntimeError: broken")
-
-
-def test_crash_for_want_of_descriptors_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    logs._crashed(OSError, OSError(errno.EMFILE, "Too many open files"), None)
-    (record,) = caplog.records
-    assert (record.message, record.exc_info) == ("Too many open files, exiting", None)
 
 
 async def test_crash_whose_log_nobody_reads_ends_the_process(

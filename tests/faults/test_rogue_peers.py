@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
-from devhost.kubelet.sockets import open_channel
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.faults.rogue import rogue
 from tests.support.asking import get, port_of
@@ -80,22 +78,6 @@ async def test_pod_resources_that_answer_rubbish_are_a_reason_and_no_traceback(
     assert line["reason"] == f"{directory / 'pr.sock'}: the answer cannot be read"
     assert await daemon.stop() == 0
     await server.stop(None)
-    assert is_clean(daemon)
-
-
-@pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
-async def test_client_that_sends_rubbish_gets_an_error_and_no_traceback(
-    daemon: Daemon, standin: SimulatedKubelet, method: str
-) -> None:
-    await daemon.start(tokens(a=1))
-    await standin.wait("example.com/a", 1, 1)
-    (name,) = daemon.sockets()
-    async with open_channel(daemon.plugins / name) as channel:
-        call: Any = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
-        with pytest.raises(grpc.aio.AioRpcError):
-            await call(RUBBISH)
-    assert (await standin.admit("pod", {"app": {"example.com/a": 1}}))["app"]
-    assert await daemon.stop() == 0
     assert is_clean(daemon)
 
 

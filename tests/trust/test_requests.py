@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -110,8 +111,12 @@ async def test_connections_beyond_the_limit_are_closed_but_that_of_kubelet(
             while connection.connect_ex(str(served.plugins / name)) != 0:
                 await asyncio.sleep(0.001)
             with contextlib.suppress(OSError):
-                if number % 2:
+                if number % 4 == 1:
                     connection.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b""))
+                elif number % 4 == 2:
+                    connection.send(os.urandom(2000))
+            if number % 4 == 3:
+                connection.close()
             held.append(connection)
     most = before + 2 * limits.CONNECTIONS_MAX + 10
     await until(lambda: served.figures().descriptors <= most, "the others are closed")
@@ -119,6 +124,7 @@ async def test_connections_beyond_the_limit_are_closed_but_that_of_kubelet(
     await standin.free("pod")
     for connection in held:
         connection.close()
+    await until(lambda: served.figures().descriptors <= before, "all are closed")
     await still_serves(standin, served)
 
 
