@@ -6,33 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.chart.helm import NAMESPACE, Helm
-from tests.chart.test_chart_metrics import rules
+from tests.chart.helm import Helm
+from tests.chart.monitoring import (
+    DOCUMENT,
+    MINUTES,
+    SECOND,
+    of,
+    ours,
+    rules,
+)
 from tests.support.promql import Series, evaluate
-from tools.helm import ROOT
-
-DOCUMENT = ROOT / "docs" / "status.md"
-MINUTES = 60
-SECOND = {"instance": "10.0.0.2:9110", "pod": "test-devhost-2", "node": "node-2"}
-TARGET = {
-    "job": f"{NAMESPACE}/test-devhost",
-    "namespace": NAMESPACE,
-    "instance": "10.0.0.1:9110",
-    "pod": "test-devhost-1",
-    "node": "node-1",
-    "app_kubernetes_io_component": "default",
-}
-
-
-def of(name: str, *values: float, **labels: str) -> Series:
-    """Return a series of a target: the values minute by minute, the last one from then on."""
-    spread = [values[min(minute, len(values) - 1)] for minute in range(MINUTES)]
-    return Series({"__name__": name, **TARGET, **labels}, spread)
-
-
-def ours(name: str, *values: float, **labels: str) -> Series:
-    """Return a series of a resource."""
-    return of(name, *values, resource_name="example.com/a", **labels)
 
 
 def after(minutes: int, *values: float, before: float = 0) -> list[float]:

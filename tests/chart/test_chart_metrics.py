@@ -3,12 +3,16 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from tests.chart.helm import NAMESPACE, Helm
-from tests.chart.values import EVERYTHING, Values
+from tests.chart.monitoring import (
+    SWITCHED_ON,
+    dashboard,
+    recorded,
+    rules,
+)
+from tests.chart.values import EVERYTHING
 from tests.support.promql import evaluate
-from tools.helm import CHART
 
 # What devhost exports: the labels of each metric, beside those that Prometheus adds.
 METRICS = {
@@ -39,25 +43,6 @@ METRICS = {
 HISTOGRAMS = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}
 # By the PodMonitor, its relabeling and its podTargetLabels, and by Prometheus itself.
 TARGET = {"job", "namespace", "pod", "node", "app_kubernetes_io_component"}
-
-SWITCHED_ON: Values = {
-    "metrics": {name: {"enabled": True} for name in ("podMonitor", "prometheusRule", "dashboard")}
-}
-
-
-def dashboard() -> Any:
-    return json.loads((CHART / "dashboards" / "devhost.json").read_text())
-
-
-def rules(helm: Helm) -> list[Any]:
-    alerts, _ = helm.render(SWITCHED_ON).one("PrometheusRule")["spec"]["groups"]
-    return list(alerts["rules"])
-
-
-def recorded(helm: Helm) -> dict[str, str]:
-    """Return the expressions of the recording rules by name."""
-    _, sums = helm.render(SWITCHED_ON).one("PrometheusRule")["spec"]["groups"]
-    return {rule["record"]: rule["expr"] for rule in sums["rules"]}
 
 
 def expressions(helm: Helm) -> Iterator[str]:

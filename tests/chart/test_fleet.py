@@ -3,8 +3,13 @@
 import re
 
 from tests.chart.helm import Helm
-from tests.chart.test_alerts import DOCUMENT, of, ours
-from tests.chart.test_chart_metrics import dashboard, recorded
+from tests.chart.monitoring import (
+    DOCUMENT,
+    dashboard,
+    of,
+    ours,
+    recorded,
+)
 from tests.support.promql import Series, evaluate
 
 OLD, NEW = ("node-1", "one", "0.1.0"), ("node-2", "two", "0.2.0")
