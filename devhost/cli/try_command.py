@@ -53,7 +53,7 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet."""
-    from devhost.discovery.candidates import HOLD_S
+    from devhost.discovery.identity import HOLD_S
     from devhost.host.config_source import ConfigSource
     from devhost.host.endpoint import Endpoint, ListenError
     from devhost.host.host import Settings

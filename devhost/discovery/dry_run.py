@@ -16,11 +16,10 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
 from devhost.discovery import wording
 from devhost.discovery.health import check
-from devhost.discovery.identity import keys_of
 from devhost.discovery.ownership import Ownership
 from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import finder, read_all, select
+from devhost.discovery.selection import read_all
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
@@ -138,7 +137,7 @@ def report(
         readings |= read_all((root for root in scanner.roots if root not in readings), files)
         owner_of = functools.partial(ownership.owner, member)
         snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), owner_of, now=0.0)
-        ownership.decide(member, keys_of(snapshot.devices.values()))
+        ownership.decide(member, {key for one in snapshot.devices.values() for key in one.keys})
         snapshot = _checked(scanner, snapshot)
         if resource.inject == "cdi":
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
@@ -150,7 +149,7 @@ def report(
         )
         more: _Json = {}
         if explained:
-            more["explain"] = [*explain(resource, readings, snapshot, files)]
+            more["explain"] = [*explain(scanner, readings, snapshot)]
         if request := (requests or {}).get(resource.name):
             more["allocation"] = _allocation(scanner, snapshot, request)
         reports.append(ResourceReport(resource, snapshot, warnings, more=more))
@@ -238,16 +237,14 @@ def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...
 # ── why a source finds what it finds: what was looked at, taken and left ──
 
 
-def explain(
-    resource: Resource, readings: Readings, snapshot: Snapshot, files: HostFiles
-) -> Iterator[dict[str, Any]]:
+def explain(scanner: Scanner, readings: Readings, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     """Say of each source what it has looked at, in the shape of ``plan --explain``. Blocks."""
     offered = {
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
     }
     skipped = {one.candidate: one.reason for one in snapshot.skipped}
-    for index, source in enumerate(resource.sources):
-        selection = select(resource.model_copy(update={"sources": (source,)}), readings)
+    for index, selector in enumerate(scanner.selectors):
+        selection = selector.select(readings)
         by_label: dict[str, list[Node]] = {}
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name
@@ -255,15 +252,15 @@ def explain(
         found = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
         for one, nodes in zip(found, by_label.values(), strict=True):
             if one["taken"]:
-                one["reasons"] += _groups(nodes, files, cdi=resource.inject != "cdi")
+                one["reasons"] += _groups(nodes, scanner)
         found.sort(key=lambda one: not one["taken"])
         found += [_left(one.candidate, [one.reason]) for one in selection.skipped]
         failures = (*selection.failed.values(), *selection.notes)
-        missed = () if failures else finder(source.kind, resource).missed(readings)
+        missed = () if failures else selector.finder.missed(readings)
         left = [_left(one.name, wording.reasons(one)) for one in wording.in_order(missed)]
         yield {
             "source": index,
-            "summary": "; ".join((wording.summary(source.kind), *failures)),
+            "summary": "; ".join((wording.summary(selector.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
             "candidates": [*found, *left[:_SHOWN_MAX]],
         }
@@ -290,16 +287,17 @@ def _judged(
     return {**_left(label, reasons), "taken": taken, "paths": paths}
 
 
-def _groups(nodes: Sequence[Node], files: HostFiles, *, cdi: bool) -> list[str]:
+def _groups(nodes: Sequence[Node], scanner: Scanner) -> list[str]:
     """Say which groups a container needs that is not root."""
     groups: dict[str, None] = {}
     for node in nodes:
         if node.state and node.state.number and node.state.mode & 0o066 == 0o060:
             with contextlib.suppress(OSError):
-                group = os.lstat(files.to_local(node.state.realpath)).st_gid
+                group = os.lstat(scanner.files.to_local(node.state.realpath)).st_gid
                 groups |= {str(group): None} if group else {}
+    cdi = "" if scanner.resource.inject == "cdi" else ", or inject: cdi"
     needs = f"a container that is not root needs supplementalGroups: [{', '.join(groups)}]"
-    return [f"{needs}{', or inject: cdi' if cdi else ''}"] if groups else []
+    return [f"{needs}{cdi}"] if groups else []
 
 
 def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:

@@ -94,14 +94,9 @@ class Ownership:
         return min(others, key=lambda one: one.place).name if others else None
 
     def links_to_come(self, member: Member) -> bool:
-        """Whether a resource before this one may find a new node a moment later, by a link.
-
-        What is there at its first scan has its links.
-        """
-        new = member.edited and member.former == math.inf
-        return not new and any(
-            one.finds_links and one.name in self._arranged for one in self._members[: member.place]
-        )
+        """Whether a resource before this one may find a new node a moment later, by a link."""
+        before = self._members[: member.place]
+        return any(one.finds_links and one.name in self._arranged for one in before)
 
     def decide(
         self,

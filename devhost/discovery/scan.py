@@ -10,10 +10,9 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
-from devhost.discovery.candidates import HOLD_S, Moment, OwnerOf
-from devhost.discovery.identity import NO_SOURCE, Identified
+from devhost.discovery.identity import HOLD_S, NO_SOURCE, Identified, Moment, OwnerOf
 from devhost.discovery.roots import Readings, Root
-from devhost.discovery.selection import Selection, roots_of, select
+from devhost.discovery.selection import Selection, Selector, compiled, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number
@@ -26,7 +25,7 @@ from devhost.model.limits import SKIPPED_MAX
 _REASON_MAX: Final = 500  # characters
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the declaration is kept in it
 class Scanner(Declaration):
     """A declaration that can be scanned; a node waits `hold_s` for an earlier source to name it."""
 
@@ -39,10 +38,25 @@ class Scanner(Declaration):
         """Compile a resource."""
         return cls(resource, rules_of(resource), files, policy, node_name, hold_s)
 
+    @functools.cached_property
+    def selectors(self) -> tuple[Selector, ...]:
+        """What selects for each source."""
+        return compiled(self.resource)
+
     @property
     def roots(self) -> tuple[Root, ...]:
         """What has to be read of the host."""
-        return roots_of(self.resource)
+        return tuple(dict.fromkeys(root for one in self.selectors for root in one.roots))
+
+    @functools.cached_property
+    def _clashing(self) -> Rules:
+        """The rules by which two devices may come to the same name or container path."""
+        return clashing(self.rules)
+
+    @functools.cached_property
+    def _host_rules(self) -> Rules:
+        """The rules that give paths of the host."""
+        return tuple(rule for rule in self.rules if rule.target in ("devices", "mounts"))
 
     @property
     def keeps(self) -> bool:
@@ -51,7 +65,7 @@ class Scanner(Declaration):
 
     def select(self, readings: Readings) -> Selection:
         """Return what the resource's sources find among what was read. Blocks."""
-        return select(self.resource, readings)
+        return select(self.selectors, readings, grouped=self.resource.group is not None)
 
     def failed(self, reason: str) -> Selection:
         """Return what is found where the host does not say."""
@@ -70,14 +84,13 @@ class Scanner(Declaration):
         moment = Moment(previous, owner_of, now, self.hold_s, self.constants, links_to_come)
         return identity.identify(self.resource, found, moment)
 
-    def conclude(
-        self, found: Selection, identified: Identified, *, thorough: bool = True
-    ) -> Snapshot:
+    def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
         """Return the next snapshot. Looks at host paths, so it blocks.
 
         Only if it is `thorough`, the host is asked again about devices that are as they were.
         """
-        moment, thorough = identified.moment, thorough or not self.self_contained
+        found, moment = identified.selection, identified.moment
+        thorough = thorough or not self.self_contained
         self._render(identified)
         devices, unseen = self._there(identified, thorough=thorough)
         devices, mixed = placed(
@@ -100,7 +113,7 @@ class Scanner(Declaration):
         self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
     ) -> Snapshot:
         """Do all of it; for a resource alone. Blocks."""
-        return self.conclude(found, self.identify(found, previous, owner_of, now))
+        return self.conclude(self.identify(found, previous, owner_of, now))
 
     def _render(self, identified: Identified) -> None:
         """Find out which devices no container can have, by what they bring; pure.
@@ -108,7 +121,7 @@ class Scanner(Declaration):
         What was legal before is not put together again for the same nodes; a device that is as it
         was is the same object.
         """
-        exclusive, previous = clashing(self.rules), identified.moment.previous
+        exclusive, previous = self._clashing, identified.moment.previous
         taken: Taken = {}
         # Those that were offered before keep their names.
         found = identified.devices.values()
@@ -138,7 +151,6 @@ class Scanner(Declaration):
     ) -> tuple[dict[str, HostDevice], list[str]]:
         """Return all devices then, and host paths of optional mounts that are unseen. Blocks."""
         previous, now = identified.moment.previous, identified.moment.now
-        paths = tuple(rule for rule in self.rules if rule.target in ("devices", "mounts"))
         devices: dict[str, HostDevice] = {}
         unseen: list[str] = []
         host_paths = HostPaths(self.files, self.policy)
@@ -151,7 +163,7 @@ class Scanner(Declaration):
             for node in device.nodes:
                 if node.state is not None:
                     host_paths.known(node.path, node.state)
-            alone = self.alone(device, paths)
+            alone = self.alone(device, self._host_rules)
             problem = next((node.problem for node in device.nodes if node.problem), None)
             reason = _shortened(problem or _unfit(device_id, alone, host_paths, taken))
             if reason is not None:

@@ -1,36 +1,38 @@
-"""What of all that was read is a resource's: candidates, and what is not offered and why."""
+"""What of all that was read is a resource's: candidates, and what is not offered and why.
+
+Each source finds matches among what was read; what is at them decides which are candidates. The
+finders of files and tokens are here, that of devices that the kernel knows is `HardwareFinder`.
+"""
 
 import errno
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
 from devhost.discovery import wording
-from devhost.discovery.file_sources import FileFinder, StaticFinder
 from devhost.discovery.hardware_finder import HardwareFinder
-from devhost.discovery.roots import Match, Reading, Readings, Root, read
+from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.walk import failure
-from devhost.model import names
+from devhost.hostfs.walk import failure, fits, is_wild
+from devhost.model import names, pattern
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, Hardware, Node, Skipped
+from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
-from devhost.model.sources import Dev, Directory, Glob, Kind, Source, Static
-
-Finder = FileFinder | StaticFinder | HardwareFinder
+from devhost.model.sources import Dev, Directory, Glob, Source, Static
 
 DANGLING: Final = "dangling link"
 _DIRECTORY: Final = "a directory: name it in `types` to offer it"
 IN_USE: Final = "in use: "
 UNREADABLE: Final = "cannot be read: "
 _TOO_LONG: Final = "its path is too long for the kernel"
+_IN_PART: Final = "the pattern matches only a part of it"
 
 
 @immutable
 class Selection:
-    """What a resource's sources find.
+    """What sources find.
 
     Attributes:
         nodes: Candidates in the order of the sources, then in natural order of their names.
@@ -49,92 +51,107 @@ class Selection:
     why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
 
 
-def finder(kind: Kind, resource: Resource) -> Finder:
-    """Return what finds the devices of a resource's source."""
-    match kind:
-        case Directory() | Glob() | Dev():
-            return FileFinder(kind)
-        case Static():
-            return StaticFinder(kind)
-        case Usb() | Pci() | Sysfs():
-            return HardwareFinder(kind, resource.mentioned)
-
-
-def roots_of(resource: Resource) -> tuple[Root, ...]:
-    """Return what has to be read for a resource."""
-    finders = (finder(source.kind, resource) for source in resource.sources)
-    return tuple(dict.fromkeys(root for one in finders for root in one.roots))
-
-
 def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
     """Read roots, one after the other. Blocks."""
     return {root: read(root, files) for root in roots}
 
 
-def select(resource: Resource, readings: Readings) -> Selection:
+def compiled(resource: Resource) -> tuple["Selector", ...]:
+    """Return what selects for each source of a resource."""
+    mentioned = resource.mentioned
+    return tuple(Selector(index, one, mentioned) for index, one in enumerate(resource.sources))
+
+
+def select(selectors: Iterable["Selector"], readings: Readings, *, grouped: bool) -> Selection:
     """Return what a resource's sources find among what was read of its roots.
 
     Blocks: it reads what is at the names. Never raises for what the host does.
     """
-    nodes: list[Node] = []
-    skipped: list[Skipped] = []
-    failed: dict[int, str] = {}
-    unreadable: dict[str, str] = {}
-    notes: list[str] = []
-    empty: list[tuple[Kind, Finder]] = []
-    for index, source in enumerate(resource.sources):
-        found = finder(source.kind, resource)
-        some = [readings[root] for root in found.roots]
-        if reason := next((reading.failure for reading in some if reading.failure), None):
-            failed[index] = reason
-            continue
-        one = _Source(index, source)
-        one.judge(found, some, readings)
-        nodes += one.nodes
-        skipped += one.skipped
-        unreadable |= one.unreadable
-        # Only a bus is missing: classes come with the first device of them.
-        main = some[:1] if isinstance(source.kind, Usb | Pci | Sysfs) else some
-        missing = next((reading.missing for reading in main if reading.missing), None)
-        if missing and not (one.nodes or one.skipped):
-            notes.append(missing)
-        elif not (one.nodes or one.skipped or source.optional):
-            empty.append((source.kind, found))
-    if (nodes or skipped) and resource.group is None:
+    found = [one.select(readings) for one in selectors]
+    if len(found) == 1:
+        return found[0]
+    nodes = tuple(node for one in found for node in one.nodes)
+    skipped = tuple(skip for one in found for skip in one.skipped)
+    empty = [one.why_none for one in found if one.why_none is not tuple]
+    if (nodes or skipped) and not grouped:
         empty = []
     return Selection(
-        tuple(nodes),
-        tuple(skipped),
-        failed,
-        unreadable,
-        tuple(notes),
-        functools.cache(lambda: _why_none(empty, readings)) if empty else tuple,
+        nodes,
+        skipped,
+        {index: reason for one in found for index, reason in one.failed.items()},
+        {path: reason for one in found for path, reason in one.unreadable.items()},
+        tuple(note for one in found for note in one.notes),
+        (lambda: tuple(text for why in empty for text in why())) if empty else tuple,
     )
 
 
-def _why_none(empty: Iterable[tuple[Kind, Finder]], readings: Readings) -> tuple[str, ...]:
-    return tuple(wording.why_none(kind, one.missed(readings)) for kind, one in empty)
+class Selector:
+    """One source of a resource, compiled: it judges what its finder finds.
 
+    The `finder` says which `roots` it reads, what it finds there, and what it has missed.
+    """
 
-class _Source:
-    """Judges the matches of a source, as parts of a `Selection`."""
-
-    def __init__(self, index: int, source: Source) -> None:
-        kind = source.kind
-        self._index, self._role = index, source.role
+    def __init__(self, index: int, source: Source, mentioned: frozenset[str]) -> None:
+        self.kind = kind = source.kind
+        self._index, self._role, self._optional = index, source.role, source.optional
         self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
         self._in_use = isinstance(kind, Static) or kind.in_use
+        # Only a bus can be missing: classes come with the first device of them.
+        self._all_needed = not isinstance(kind, Usb | Pci | Sysfs)
+        self.finder: FileFinder | StaticFinder | HardwareFinder
+        match kind:
+            case Directory() | Glob() | Dev():
+                self.finder = FileFinder(kind)
+            case Static():
+                self.finder = StaticFinder(kind)
+            case Usb() | Pci() | Sysfs():
+                self.finder = HardwareFinder(kind, mentioned)
+        self.roots = self.finder.roots
+
+    def select(self, readings: Readings) -> Selection:
+        """Return what the source finds. Blocks."""
+        some = [readings[root] for root in self.roots]
+        if reason := next((one.failure for one in some if one.failure), None):
+            return Selection(failed={self._index: reason})
+        judging = _Judging(self._index, self._role, self._types, in_use=self._in_use)
+        judging.judge(some, self.finder.find(readings))
+        notes: tuple[str, ...] = ()
+        why_none: Callable[[], tuple[str, ...]] = tuple
+        if not (judging.nodes or judging.skipped):
+            main = some if self._all_needed else some[:1]
+            notes = tuple(one.missing for one in main if one.missing)[:1]
+            if not notes and not self._optional:
+                why_none = functools.cache(lambda: self._why_none(readings))
+        return Selection(
+            tuple(judging.nodes),
+            tuple(judging.skipped),
+            unreadable=judging.unreadable,
+            notes=notes,
+            why_none=why_none,
+        )
+
+    def _why_none(self, readings: Readings) -> tuple[str, ...]:
+        return (wording.why_none(self.kind, self.finder.missed(readings)),)
+
+
+class _Judging:
+    """Judges the matches of a source, as parts of a `Selection`."""
+
+    def __init__(
+        self, index: int, role: str | None, types: Sequence[str] | None, *, in_use: bool
+    ) -> None:
+        self._index, self._role, self._types, self._in_use = index, role, types, in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
         self._refused_units: set[str] = set()
 
-    def judge(self, found: Finder, some: Sequence[Reading], readings: Readings) -> None:
+    def judge(self, some: Iterable[Reading], found: Iterable[Match | Skipped]) -> None:
         """Judge all matches."""
         for reading in some:
             for name, reason in reading.unreadable.items():
                 self._unreadable(reading.path(name), reason)
-        for match in found.find(readings):
+        for match in found:
             if isinstance(match, Skipped):  # by the source
                 self.skipped.append(match)
             else:
@@ -148,7 +165,7 @@ class _Source:
 
     def _judge(self, match: Match) -> None:
         hardware, state, other = match.hardware, None, None
-        problem = _unusable(match.path, match.name) or match.excluded
+        problem = _unusable(f"{match.path}{match.name}") or match.excluded
         if match.at is not None and problem is None:
             reading, name = match.at
             try:
@@ -214,9 +231,122 @@ def _number(number: tuple[int, int] | None) -> str:
     return "no device node" if number is None else "{}:{}".format(*number)
 
 
-def _unusable(*texts: str) -> str | None:
+def _unusable(text: str) -> str | None:
     """Say that a name cannot be handed out, whatever it is."""
-    for text in texts:
-        if "\n" in text or "\t" in text or names.text_problem(text):
-            return "unusable name: it is not UTF-8, or has control characters"
-    return None
+    if text.isprintable() or not ({"\n", "\t"} & set(text) or names.text_problem(text)):
+        return None
+    return "unusable name: it is not UTF-8, or has control characters"
+
+
+# ── files and tokens ──
+
+Look = tuple[DirectoryRoot, str | None]
+"""What is read, and a glob, or pattern, of the names there; ``None`` for all."""
+
+
+class FileFinder:
+    """Finds files by their paths."""
+
+    def __init__(self, options: Directory | Glob | Dev) -> None:
+        self.options = options
+        self._looks = _looks(options)
+        self.roots = tuple(dict.fromkeys(root for root, _ in self._looks))
+        included = options.include if isinstance(options, Directory) else None
+        self._excludes = bool(options.exclude) or included is not None
+
+    def find(self, readings: Readings) -> Iterable[Match]:
+        """Return each path once, of the first pattern that matches it, in natural order."""
+        found = self._each(readings)
+        if len(self._looks) == 1:  # it is in order
+            return found
+        return sorted(found, key=lambda match: (names.natural_key(match.name), match.name))
+
+    def _each(self, readings: Readings) -> Iterator[Match]:
+        seen: set[str] = set()
+        for root, wanted in self._looks:
+            reading = readings[root]
+            for name in reading.names:
+                variables, path = self._variables(name, wanted), reading.path(name)
+                if variables is not None and path not in seen:
+                    seen.add(path)
+                    excluded = self._excluded(path, name) if self._excludes else None
+                    yield Match(path, name, variables, excluded, (reading, name))
+
+    def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:
+        """Return what a name that matches gives to templates."""
+        if wanted is None:
+            return NO_VARIABLES
+        if isinstance(self.options, Dev):
+            return pattern.fullmatch(wanted, name)
+        return NO_VARIABLES if fits(name, wanted) else None
+
+    def _excluded(self, path: str, name: str) -> str | None:
+        options, last = self.options, path.rpartition("/")[2]
+        if isinstance(options, Directory):
+            path = last
+            if options.include is not None and not pattern.fits(path, last, options.include):
+                return "not included"
+        elif isinstance(options, Dev):
+            path = name
+        return "excluded" if pattern.fits(path, last, options.exclude) else None
+
+    def missed(self, readings: Readings) -> Iterator[Missed]:
+        """Yield what else is where it looks."""
+        matched = {match.path for match in self._each(readings)}
+        seen = (readings[root] for root in self.roots)
+        paths = {one.path(name): name for one in seen for name in (*one.names, *one.beside)}
+        for path, name in paths.items():
+            if path not in matched:
+                yield self._missed(path, name)
+
+    def _missed(self, path: str, name: str) -> Missed:
+        match self.options:
+            case Directory():
+                return Missed(name, {"": "its name begins with a dot"})
+            case Dev(pattern=text):
+                in_part = pattern.is_in(text, name)
+                return Missed(path, {"": _IN_PART} if in_part else {"pattern": path})
+        return Missed(path, {"paths": path})
+
+
+def _looks(options: Directory | Glob | Dev) -> list[Look]:
+    """Return where a source looks, and for what."""
+    match options:
+        case Directory(path=path, recursive=recursive, include=include):
+            hidden = any(glob.startswith((".", "[.]")) for glob in include or ())
+            if recursive:
+                return [(DirectoryRoot(path, "**", hidden), None)]
+            return [(DirectoryRoot(path), None if hidden else "*")]
+        case Glob(paths=paths):
+            return [_look(path.rstrip("/") or "/") for path in paths]
+        case Dev(pattern=text):
+            return [(DirectoryRoot("/dev", "**", text.startswith(r"\.")), text)]
+
+
+def _look(path: str) -> Look:
+    """Return where a glob looks: in a directory, which others may read too, if it can."""
+    parts = path.split("/")
+    wild = (index for index, part in enumerate(parts) if is_wild(part))
+    index = next(wild, len(parts) - 1)
+    directory, rest = "/".join(parts[:index]) or "/", "/".join(parts[index:])
+    if "/" in rest or rest == "**" or not is_wild(rest):
+        return DirectoryRoot(directory, rest, hidden=False), None
+    return DirectoryRoot(directory), rest
+
+
+@immutable
+class StaticFinder:
+    """Yields the tokens that the configuration declares."""
+
+    options: Static
+    roots: tuple[Root, ...] = ()
+
+    def find(self, _readings: Readings) -> Iterator[Match]:
+        """Yield each token."""
+        ids = self.options.ids
+        texts = names.natural(ids) if ids is not None else map(str, range(self.options.count or 0))
+        return (Match("", text) for text in texts)
+
+    def missed(self, _readings: Readings) -> Iterator[Missed]:
+        """Nothing is looked at."""
+        return iter(())

@@ -94,7 +94,7 @@ class CdiInjection:
         self._problem: str | None = None
         self._pause = _RETRY_S
         self._retry: asyncio.TimerHandle | None = None
-        self._resource: str | None = None  # its name, while it is injected so
+        self._resource: str | None = None  # its name, as soon as there was something to write
 
     async def write(self, scanner: Scanner, found: Snapshot) -> None:
         """Write the spec of the found devices; if that fails, `judged` gives the reason.
@@ -102,10 +102,9 @@ class CdiInjection:
         A resource that no longer uses CDI keeps its file while it is served: containers that
         were started with it may start again. So does one whose sources have failed so far.
         """
-        name = scanner.resource.name
-        self._resource = name if scanner.resource.inject == "cdi" else None
+        name = self._resource = scanner.resource.name
         self.close()
-        if self._resource is None or (self._written is None and found.error):
+        if self._written is None and found.error:
             return
         before = self._written or {}
         devices: Mapping[str, CdiDevice] = {}

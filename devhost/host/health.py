@@ -82,18 +82,23 @@ class _Watched:
 class HealthMonitor:
     """Checks the devices of one resource for as long as they are found.
 
+    What was `offered` before there were checks is healthy until its first round.
     `on_change` is called on the event loop when a round has changed a device's reason, or the
     text of what failed or could not be checked; but not by `watch`. All methods belong to the
     event loop.
     """
 
     def __init__(
-        self, name: str, on_change: Callable[[], None], check: Callable[..., Checked] = check
+        self,
+        name: str,
+        on_change: Callable[[], None],
+        check: Callable[..., Checked] = check,
+        offered: Mapping[str, HostDevice] | None = None,
     ) -> None:
         self._name, self._on_change, self._check_device = name, on_change, check
         self._scanner: Scanner | None = None
         self._watched: dict[str, _Watched] = {}
-        self._trusted: Mapping[str, HostDevice] = {}  # what is offered while there are no checks
+        self._offered = offered or {}
         self._checking: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(CONCURRENT)
@@ -105,25 +110,18 @@ class HealthMonitor:
         return self._scanner.resource.health if self._scanner else None
 
     def watch(self, scanner: Scanner, found: Snapshot) -> None:
-        """Check these devices, as they were found; without ``health`` drop all states.
+        """Check these devices, as they were found, by the checks of their declaration.
 
         A device that has a reason before `with_health` is not checked.
         """
-        former = self._checks
-        if scanner.resource.health is None:
-            self.close()
-            self._scanner, self._trusted = scanner, found.devices
-            return
-        self._scanner = scanner
-        watched = self._watched
+        former, self._scanner = self._checks, scanner
+        watched, changed = self._watched, self._checks != former
         self._watched = {
-            device.id: self._followed(
-                watched.get(device.id), device, changed=self._checks != former
-            )
+            device.id: self._followed(watched.get(device.id), device, changed=changed)
             for device in found.devices.values()
             if _can_be_checked(device)
         }
-        self._trusted = {}
+        self._offered = {}
         self._wake.set()
         if self._checking is None:
             work = self._keep_checking()
@@ -132,9 +130,9 @@ class HealthMonitor:
     def _followed(self, watched: _Watched | None, device: HostDevice, *, changed: bool) -> _Watched:
         """Return what is known of a device that is found; one that has changed is due now."""
         if watched is None:
-            former = self._trusted.get(device.id)
-            known = former is not None and _can_be_checked(former)
-            trusted = former is not None and known and _identity(former) == _identity(device)
+            former = self._offered.get(device.id)
+            same = former is not None and _identity(former) == _identity(device)
+            trusted = former is not None and same and _can_be_checked(former)
             return _Watched(device, HealthState(trusted=trusted))
         if _identity(watched.device) != _identity(device):
             return _Watched(device, HealthState())
@@ -177,7 +175,7 @@ class HealthMonitor:
         if self._checking is not None:
             self._checking.cancel()
             self._checking = None
-        self._watched, self._trusted, self._scanner = {}, {}, None
+        self._watched, self._scanner = {}, None
 
     # ── rounds ──
 

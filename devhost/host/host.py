@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.candidates import HOLD_S
+from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi import CdiFiles
+from devhost.host.changes import DeviceCounts
 from devhost.host.config_source import ConfigSource
-from devhost.host.counts import DeviceCounts
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.metrics import Metrics

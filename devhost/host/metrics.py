@@ -21,7 +21,7 @@ from devhost.model.state import State
 from devhost.observe import logs
 
 if TYPE_CHECKING:
-    from devhost.host.counts import DeviceCount
+    from devhost.host.changes import DeviceCount
     from devhost.host.host import Host
     from devhost.host.resource import ServedResource
 

@@ -55,7 +55,7 @@ class ServedResource:
         self._up_to_date, self._changed = asyncio.Event(), asyncio.Event()
         self.scan = shared.scanning.add(self)
         self.trigger_scan, self.rescan = self.scan.request, self.scan.rescan
-        self.health = HealthMonitor(self.name, self.trigger_scan)
+        self.health: HealthMonitor | None = None  # while there are checks
         self._injection = CdiInjection(shared.cdi_files, self.trigger_scan)
         self._preparation = Preparation(
             self.name,
@@ -166,6 +166,7 @@ class ServedResource:
         self.known, self.scanner, self.draining = found, scanner, False
         # The log says it again if the new declaration finds nothing either.
         self.snapshot = replace(self.snapshot, why_none=tuple)
+        self._injection.close()
         self._up_to_date.clear()
         self.scan.declare()
         self.resource_status.restore()
@@ -188,7 +189,7 @@ class ServedResource:
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._changed.wait()
-                if self.resource.health is not None:
+                if self.health is not None:
                     await self.health.first_round(_FIRST_ROUND_S)
                     self._publish_again()
                 serving = tasks.create_task(self.published.run(), name=f"serve {self.name}")
@@ -202,7 +203,7 @@ class ServedResource:
         finally:
             self.scan.release()
             self._shared.holders.unsubscribe(self._held_changed)
-            self.health.close()
+            self._end_checks()
             self._injection.close()
             self.resource_status.set(State.STOPPED)
 
@@ -236,8 +237,15 @@ class ServedResource:
 
     async def found(self, snapshot: Snapshot) -> None:
         """Publish what a scan has found, after all that has to be so before."""
-        self.health.watch(self.scanner, snapshot)
-        if self.resource.inject != "cdi" or not self._shared.backend.served_elsewhere(self.name):
+        if self.resource.health is None:
+            self._end_checks()
+        else:
+            # What is offered without checks stays healthy until the first round.
+            self.health = self.health or HealthMonitor(
+                self.name, self.trigger_scan, offered=self.known.devices
+            )
+            self.health.watch(self.scanner, snapshot)
+        if self.resource.inject == "cdi" and not self._shared.backend.served_elsewhere(self.name):
             await self._injection.write(self.scanner, snapshot)  # another one has written its own
         if not self._up_to_date.is_set():
             await self._preparation.declared(self.resource)
@@ -245,6 +253,11 @@ class ServedResource:
         self._publish(self.scanner, snapshot)
         self._up_to_date.set()
         self._changed.set()
+
+    def _end_checks(self) -> None:
+        if self.health is not None:
+            self.health.close()
+            self.health = None
 
     def _publish_again(self) -> None:
         """Publish what is known, by the declaration by which it was found."""
@@ -257,7 +270,10 @@ class ServedResource:
         found = without_left(found, published.may_hand_out())
         # Of each device, whether it can be offered.
         snapshot = self._shared.owners.judged(resource, found)
-        snapshot = self._injection.judged(self.health.with_health(snapshot))
+        if self.health is not None:
+            snapshot = self.health.with_health(snapshot)
+        if resource.inject == "cdi":
+            snapshot = self._injection.judged(snapshot)
         self.advertised = scanner, snapshot
         if published.publish(resource, snapshot):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
@@ -265,16 +281,19 @@ class ServedResource:
         listed = published.may_hand_out()
         self.known, former = without_left(found, listed), self.snapshot
         self.snapshot = without_left(snapshot, listed)
-        # After the list, which is sent first.
-        asyncio.get_running_loop().call_soon(log_changes, self.name, former, self.snapshot)
         self._shared.owners.published(resource, self.snapshot)
-        if not self.draining:
-            self._shared.counts.changed(self.name, lambda: (resource, self.known))
-        else:
+        report = functools.partial(self._report, resource, former, self.snapshot)
+        asyncio.get_running_loop().call_soon(report)  # after the list, which is sent first
+        if self.draining:
             holders = self._shared.holders.of(self.name)
             pods = {pod for pods in holders.values() for pod in pods}
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
             self.resource_status.override(State.DRAINING, _DRAINING + held)
+
+    def _report(self, resource: Resource, former: Snapshot, now: Snapshot) -> None:
+        log_changes(self.name, former, now)
+        if not self.draining:
+            self._shared.counts.changed(self.name, lambda: (resource, self.known))
 
     def _held_changed(self) -> None:
         held, self._last_held = self._last_held, self._shared.holders.held(self.name)

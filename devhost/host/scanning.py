@@ -81,6 +81,7 @@ class Scan:
         self.calls: BlockingCalls
         self.crash_pause = CRASH_PAUSE_S
         self.ids = self.cut = 0  # how many IDs it has, and how many devices had no room
+        self.took, self.read_failed = 0.0, False  # the last reading
 
     @property
     def idle(self) -> bool:
@@ -249,6 +250,10 @@ class Scanning:
             # What has failed may have done so for a moment, such as without a free descriptor.
             if found.error is not None or any(root.degraded for root in scan.roots):
                 again_at = min(again_at, loop.time() + POLL_S)
+        count = functools.partial(
+            self._metrics.scanned, scan.name, scan.took, failed=scan.read_failed
+        )
+        loop.call_soon(count)  # after the list, which is sent first
         if again_at < float("inf"):
             scan.again = loop.call_at(again_at, scan.rescan)
         if scan.due:  # one that changes all the time leaves time to the others
@@ -269,7 +274,7 @@ class Scanning:
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("scan failed", extra={"fields": {"resource": scan.name}})
             selected = scanner.failed(f"scan failed: {error!r}")
-        self._metrics.scanned(scan.name, clock() - scan.began, failed=bool(selected.failed))
+        scan.took, scan.read_failed = clock() - scan.began, bool(selected.failed)
         if not unanswered_:
             try:
                 return await self._concluded(scan, selected, in_time, thorough=thorough)
@@ -293,9 +298,7 @@ class Scanning:
         scan.selected, scan.undecided = selected, True
         self.wake(scan)
         identified = await scan.decided
-        return await run(
-            functools.partial(scanner.conclude, selected, identified, thorough=thorough)
-        )
+        return await run(functools.partial(scanner.conclude, identified, thorough=thorough))
 
     async def _decide(self, scan: Scan, selected: Selection) -> None:
         """Decide which devices a resource has; a mistake of ours is that resource's alone."""
@@ -338,7 +341,7 @@ class Scanning:
             # reason that has come since this scan began: they may be there no longer.
             decided.cancel()
             return None
-        self._cut(scan, identified, previous)
+        self._cut(scan, identified)
         expected = member.expected
         if expected and not selected.failed:
             expected = expected.intersection(node.key for node in selected.nodes)
@@ -347,7 +350,7 @@ class Scanning:
 
     # ── how many IDs each may have ──
 
-    def _cut(self, scan: Scan, identified: Identified, previous: Snapshot) -> None:
+    def _cut(self, scan: Scan, identified: Identified) -> None:
         """Keep a resource within its part of what the process may offer; what it has it keeps."""
         others = sum(
             max(one.ids, self._granted.get(one.name, 0))
@@ -356,7 +359,7 @@ class Scanning:
         )
         replicas = scan.resource.scanner.resource.replicas
         most = max(scan.ids, limits.DEVICE_IDS_MAX - others)
-        identified.cut_to(most // replicas, previous)
+        identified.cut_to(most // replicas)
         before, scan.ids = scan.ids, (len(identified.devices) + len(identified.gone)) * replicas
         if identified.cut and not scan.cut:
             fields = {"resource": scan.name, "left_out": identified.cut, "reason": NO_ROOM}

@@ -112,7 +112,7 @@ def reported(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
 def _checked_last(served: ServedResource) -> Snapshot:
     """Return the snapshot with the last round of checks: most rounds publish nothing."""
     snapshot = served.snapshot
-    fresh = served.health.with_health(snapshot).devices
+    fresh = (served.health.with_health(snapshot) if served.health else snapshot).devices
 
     def judged(device: HostDevice) -> HostDevice:
         return replace(device, checked=fresh[device.id].checked)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.allocation.declaration import rules_of
-from devhost.discovery.candidates import OwnerOf
-from devhost.discovery.identity import Identified
+from devhost.discovery.identity import Identified, OwnerOf
 from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner, placed
 from devhost.discovery.selection import Selection
@@ -141,12 +140,10 @@ class CodeScanner(Scanner):
         """Find out which devices there are; pure."""
         return super().identify(found, previous, _taken(found, owner_of).get, now)
 
-    def conclude(
-        self, found: Selection, identified: Identified, *, thorough: bool = True
-    ) -> Snapshot:
+    def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
         """Return the next snapshot. Accesses host paths, so it blocks."""
-        snapshot = super().conclude(found, identified, thorough=thorough)
-        failure = found.failed.get(0)
+        snapshot = super().conclude(identified, thorough=thorough)
+        failure = identified.selection.failed.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
         times = (identified.moment.now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)

@@ -117,6 +117,18 @@ class Node:
         return self.hardware.syspath if self.hardware else f"\0{self.name}"
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """Its key, and those of nodes that may not be offered beside it; of a token none."""
+        if self.hardware is not None:
+            return (self.key, *self.hardware.claims)
+        return (self.key,) if self.state else ()
+
+    @property
+    def place(self) -> str:
+        """Where it is found again: in sysfs, at its path; a token has neither."""
+        return self.hardware.syspath if self.hardware else self.path or self.key
+
+    @property
     def shown(self) -> str:
         """How it is shown: its path, or the kernel's name of what has none."""
         if self.path or self.hardware is None or self.hardware.role is None:
@@ -166,6 +178,12 @@ class HostDevice:
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of its nodes (`Node.keys`), but of those that are missing."""
+        keys = (key for node in self.nodes for key in node.keys)
+        return tuple(key for key in keys if self.missing_since is None or key in self.remaining)
 
     @property
     def healthy(self) -> bool:

@@ -7,8 +7,7 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.candidates import HOLD_S
-from devhost.discovery.identity import SWAP_S
+from devhost.discovery.identity import HOLD_S, SWAP_S
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.candidates import HOLD_S, keys_of_node
 from devhost.discovery.dry_run import report
+from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
@@ -133,7 +133,7 @@ def test_no_node_is_offered_twice(sticks: list[Stick], sources: list[str]) -> No
     every, _ = devices(hardware(sticks), sources)
     for one, other in itertools.combinations(every, 2):
         own = {node.key for node in one.nodes}
-        assert own.isdisjoint(key for node in other.nodes for key in keys_of_node(node))
+        assert own.isdisjoint(key for node in other.nodes for key in node.keys)
 
 
 @given(STICKS, BY_PLACE, st.randoms(use_true_random=False), st.integers(1, 3))

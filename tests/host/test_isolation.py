@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -17,7 +17,7 @@ from devhost.allocation.policy import Policy
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, select
+from devhost.discovery.selection import Selection
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
@@ -27,7 +27,6 @@ from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.registration import PluginServer
 from devhost.kubelet.servicer import Answering, list_response
 from devhost.loading.loader import loads
-from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
@@ -61,12 +60,14 @@ async def test_a_source_that_hangs_holds_up_nobody_else(
     """While one resource's scan never answers, another registers and allocates."""
     release = threading.Event()
 
-    def hanging(resource: Resource, readings: Readings, *more: Any) -> Selection:
-        if resource.name.endswith("stuck"):
-            release.wait(60)
-        return select(resource, readings, *more)
+    select = Scanner.select
 
-    monkeypatch.setattr("devhost.discovery.scan.select", hanging)
+    def hanging(self: Scanner, readings: Readings) -> Selection:
+        if self.resource.name.endswith("stuck"):
+            release.wait(60)
+        return select(self, readings)
+
+    monkeypatch.setattr(Scanner, "select", hanging)
     config = """
 version: v1
 resources:
@@ -102,12 +103,14 @@ async def test_a_source_that_raises_is_that_resources_alone(
     """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
     broken = threading.Event()
 
-    def breaking(resource: Resource, readings: Readings, *more: Any) -> Selection:
-        if broken.is_set() and resource.name.endswith("bad"):
-            raise ZeroDivisionError("oops")
-        return select(resource, readings, *more)
+    select = Scanner.select
 
-    monkeypatch.setattr("devhost.discovery.scan.select", breaking)
+    def breaking(self: Scanner, readings: Readings) -> Selection:
+        if broken.is_set() and self.resource.name.endswith("bad"):
+            raise ZeroDivisionError("oops")
+        return select(self, readings)
+
+    monkeypatch.setattr(Scanner, "select", breaking)
     config = """
 version: v1
 resources:

@@ -12,10 +12,9 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, select
+from devhost.discovery.selection import Selection
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import PluginServer
-from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from tests.support.answers import Nobody
 from tests.support.hosting import Hosting, Kubelet
@@ -50,9 +49,11 @@ async def test_a_scan_that_is_out_of_date_takes_no_node_over(
     """A node vanished while the second resource looked: it was never the second's."""
     looked, go_on = threading.Event(), threading.Event()
 
-    def slow(resource: Resource, readings: Readings, *more: Any) -> Selection:
-        found = select(resource, readings, *more)
-        if resource.name == B:
+    select = Scanner.select
+
+    def slow(self: Scanner, readings: Readings) -> Selection:
+        found = select(self, readings)
+        if self.resource.name == B:
             looked.set()
             go_on.wait(60)
         return found
@@ -68,7 +69,7 @@ resources:
     async with reloading(directory, text) as running:
         await started.wait(A, 1, 1)
         await started.wait(B, 0, 0)
-        monkeypatch.setattr("devhost.discovery.scan.select", slow)
+        monkeypatch.setattr(Scanner, "select", slow)
         running.runner(B).trigger_scan()
         await asyncio.to_thread(looked.wait, 60)
         (directory / "colas" / "x").unlink()

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
 from devhost.host.config_source import ConfigSource
 from devhost.host.host import Host, Settings
 from devhost.host.status import status
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
@@ -145,6 +148,26 @@ async def test_a_resource_removed_and_added_under_another_name_is_withheld(
     await until(lambda: not hosting.hosts[-1].resources, "its end")
     hosting.reload(config(directory, B))
     await withheld(started, hosting, B, f"it was handed out as {A} cola")
+
+
+async def test_a_node_is_at_the_start_whose_the_plan_says(
+    started: Kubelet, hosting: Hosting, directory: Path, cola: Path
+) -> None:
+    """Its resource does not wait for an earlier source to name it: another one would have it."""
+    links = directory / "links"
+    links.mkdir()
+    text = f"""
+version: v1
+resources:
+  - {{name: {A}, sources: [directory: {links}, directory: {cola.parent}]}}
+  - {{name: {B}, sources: [directory: {cola.parent}]}}
+"""
+    reports = report(loads(text).require(), HostFiles(), Policy(), "node-1")
+    assert [[*one.snapshot.devices] for one in reports] == [["cola"], []]
+    hosting.hold_s = 1.0
+    hosting.start(text)
+    await started.wait(A, 1, 1)
+    await started.wait(B, 0, 0)
 
 
 async def test_devices_that_come_and_go_are_not_withheld(

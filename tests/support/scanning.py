@@ -1,7 +1,7 @@
 """Reads the host for one resource alone."""
 
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, read_all, roots_of, select
+from devhost.discovery.selection import Selection, compiled, read_all, select
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 
@@ -13,4 +13,6 @@ def selected(scanner: Scanner) -> Selection:
 
 def survey(resource: Resource, files: HostFiles) -> Selection:
     """Return the same for a resource that is not compiled."""
-    return select(resource, read_all(roots_of(resource), files))
+    selectors = compiled(resource)
+    readings = read_all((root for one in selectors for root in one.roots), files)
+    return select(selectors, readings, grouped=resource.group is not None)

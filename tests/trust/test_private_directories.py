@@ -51,7 +51,7 @@ def test_source_in_a_private_directory_tells_no_name(
     assert "plain" not in f"{snapshot}"
     scanner = home.scanner({"sources": [source]})
     readings = read_all(scanner.roots, scanner.files)
-    why = explain(scanner.resource, readings, snapshot, home.files)
+    why = explain(scanner, readings, snapshot)
     assert "plain" not in f"{[*why]}"
 
 

@@ -101,6 +101,7 @@ def test_an_optional_node_joins_where_it_is(tmp_path: Path) -> None:
 def test_a_device_waits_a_moment_for_its_optional_nodes(tmp_path: Path) -> None:
     """Or it would be handed out without them, just after it was plugged in."""
     host = Host(tmp_path, hold_s=1.0)
+    host.scan()
     host.make("snd/controlC0", "snd/pcmC0D0p")
     assert host.states() == {}
     assert host.last.again_at == 1.0
@@ -112,6 +113,7 @@ def test_a_device_waits_a_moment_for_its_optional_nodes(tmp_path: Path) -> None:
 
 def test_without_its_optional_nodes_it_is_offered_after_the_moment(tmp_path: Path) -> None:
     host = Host(tmp_path, hold_s=1.0)
+    host.scan()
     host.make("snd/controlC0", "snd/pcmC0D0p")
     host.scan()
     assert host.states(1.0) == {"card0": None}

@@ -108,6 +108,7 @@ def test_a_device_keeps_its_first_id_while_it_is_present(tmp_path: Path, source:
 def test_a_node_of_a_later_source_is_held_back(tmp_path: Path) -> None:
     """A node that only a later source finds waits for its time, and says so."""
     host = Host(tmp_path, XY)
+    host.scan()
     host.make("y/n")
     assert host.healthy() == []
     assert "held back" in host.reason("/y/n")
@@ -117,9 +118,17 @@ def test_a_node_of_a_later_source_is_held_back(tmp_path: Path) -> None:
     assert host.healthy(after=0.1) == ["n"]
 
 
+def test_a_node_that_is_there_at_the_first_scan_is_not_held_back(tmp_path: Path) -> None:
+    """Its links are there too; else a resource behind this one would take it meanwhile."""
+    host = Host(tmp_path, XY)
+    host.make("y/n")
+    assert host.healthy() == ["n"]
+
+
 def test_an_earlier_source_names_a_node_that_was_held_back(tmp_path: Path) -> None:
     """A link that udev makes within the time gives the name."""
     host = Host(tmp_path, XY)
+    host.scan()
     host.make("y/n")
     host.scan()
     host.link("x/name", "/y/n")
@@ -130,6 +139,7 @@ def test_an_earlier_source_names_a_node_that_was_held_back(tmp_path: Path) -> No
 def test_a_node_that_went_while_held_waits_anew(tmp_path: Path) -> None:
     """Being held back begins again for a node that went and came."""
     host = Host(tmp_path, XY)
+    host.scan()
     host.make("y/n")
     host.scan()
     host.remove("y/n")

@@ -253,7 +253,7 @@ def test_a_thorough_scan_alone_asks_again_about_what_is_as_it_was(tmp_path: Path
     for thorough in (False, True):
         found = survey(scans.scanner.resource, scans.scanner.files)
         identified = scans.scanner.identify(found, scans.last, lambda _key: None, 1)
-        snapshot = scans.scanner.conclude(found, identified, thorough=thorough)
+        snapshot = scans.scanner.conclude(identified, thorough=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
 
@@ -293,5 +293,5 @@ def test_what_is_kept_of_unchanged_devices_makes_no_difference(
                     (place / name).write_text(content)
             found = survey(scans.scanner.resource, scans.scanner.files)
             identified = scans.scanner.identify(found, kept, lambda _key: None, now)
-            kept = scans.scanner.conclude(found, identified, thorough=False)
+            kept = scans.scanner.conclude(identified, thorough=False)
             assert scans.at(now) == kept

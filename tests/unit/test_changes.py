@@ -1,12 +1,16 @@
-"""What the log has of two snapshots of a resource."""
+"""What is logged of two snapshots of a resource, and when devices are counted."""
 
+import asyncio
 import logging
+from functools import partial
 
 import pytest
 
-from devhost.discovery.candidates import DEFERRED
-from devhost.host.changes import log_changes
+from devhost.discovery.identity import DEFERRED
+from devhost.host import changes
+from devhost.host.changes import DeviceCounts, log_changes
 from devhost.host.health import UNCHECKED
+from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Skipped, Snapshot
 
 
@@ -32,3 +36,27 @@ def test_a_device_that_is_yet_to_be_checked_is_no_warning(
         ("INFO", "device found"),
         ("INFO", "device is healthy"),
     ]
+
+
+async def test_devices_that_wait_for_their_name_are_not_counted_as_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor those of a source that cannot be read: another scan follows."""
+    monkeypatch.setattr(changes, "_BURST_S", 0.0)
+    resource = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})
+    tested = DeviceCounts()
+
+    def published(found: Snapshot) -> tuple[Resource, Snapshot]:
+        return resource, found
+
+    well = Snapshot({"a": HostDevice("a", ())})
+    waiting = Snapshot(skipped=(Skipped("/dev/x", f"{DEFERRED} a second"),))
+    for found, missing in (
+        (well, 0),
+        (waiting, 0),
+        (Snapshot(error="not readable"), 0),
+        (Snapshot(), 1),
+    ):
+        tested.changed("example.com/a", partial(published, found))
+        await asyncio.sleep(0.01)
+        assert tested.of("example.com/a").missing == missing
