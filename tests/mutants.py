@@ -441,10 +441,10 @@ MUTANTS: Final = (
         "tests/host/test_once_per_holder.py tests/host/test_steps.py",
     ),
     Mutant(
-        "host/counts.py",
+        "host/changes.py",
         "if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):",
         "if found.error is not None:",
-        "tests/unit/test_counts.py",
+        "tests/unit/test_changes.py",
     ),
     Mutant(
         "model/changes.py",

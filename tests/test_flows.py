@@ -32,7 +32,7 @@ resources:
       env: {{NULL_IDS: "${{id}}"}}
 """
 ALLOCATE_MODULES: Final = 12
-EVENT_MODULES: Final = 38  # the fewer the better: who follows a device reads them
+EVENT_MODULES: Final = 22  # the fewer the better: who follows a device reads them
 EQUALITY: Final = "model/immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"
 

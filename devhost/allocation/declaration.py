@@ -6,6 +6,7 @@ good. Only the error is kept, not the text: at Allocate the same is done for the
 container.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,7 +127,7 @@ def rules_of(resource: Resource) -> Rules:
     return tuple(rules)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the declaration is kept in it
 class Declaration:
     """What is fixed for a resource until the configuration changes; `rules` is its ``allocate``."""
 
@@ -136,7 +137,7 @@ class Declaration:
     policy: Policy
     node_name: str
 
-    @property
+    @functools.cached_property
     def self_contained(self) -> bool:
         """Whether containers are given no other host paths than those of the devices' nodes."""
         return not any(rule.shares for rule in self.rules)
@@ -146,7 +147,7 @@ class Declaration:
         """Whether the resource prepares its devices before a container starts."""
         return bool(self.resource.pre_start)
 
-    @property
+    @functools.cached_property
     def constants(self) -> Mapping[str, str]:
         """The variables that are the same for all devices."""
         return {"resource": self.resource.name, "nodeName": self.node_name}

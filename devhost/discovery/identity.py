@@ -44,6 +44,7 @@ class Moment:
         owner_of: Names the resource that offers a node (by `Node.key`) before this one.
         now: Seconds on the host's clock.
         hold_s: How long a node waits for an earlier source to name it.
+        limit: How many devices the resource may have.
         links_to_come: Whether a resource before this one may find a new node by a link.
     """
 
@@ -52,6 +53,7 @@ class Moment:
     now: float
     hold_s: float
     constants: Mapping[str, str]
+    limit: int | None
     links_to_come: bool = False
 
 
@@ -61,7 +63,7 @@ class Identified:
 
     Attributes:
         known_ids: Of each node that was known (`Node.place`), the device.
-        devices: Those that are present.
+        devices: Those that are present, in natural order.
         gone: Those that were offered and are not found now, as they go on.
         over_limit: Whether some are not offered for `maxDevices`.
         cut: How many are not offered by `cut_to`.
@@ -213,8 +215,11 @@ def _known(resource: Resource, aliases: Sequence[Node], result: Identified) -> N
 
 def _offered(nodes: Iterable[Node], moment: Moment) -> str | None:
     """Name the resource that offers a node, or one that may not be offered beside it."""
-    owners = (moment.owner_of(key) for node in nodes for key in (node.keys or (node.key,)))
-    return next(filter(None, owners), None)
+    for node in nodes:
+        for key in node.keys or (node.key,):
+            if (owner := moment.owner_of(key)) is not None:
+                return owner
+    return None
 
 
 def _may_be_named(resource: Resource, first: Node, moment: Moment) -> bool:
@@ -233,17 +238,18 @@ def _absent(
 
     Optional sources that are `needed`, as they could not be read just now, count as required.
     """
-    lacks = [node.hardware.incomplete for node in nodes if node.hardware is not None]
+    hardware = (node.hardware for node in nodes if node.hardware is not None)
+    lack = next((one.incomplete for one in hardware if one.incomplete), None)
+    if resource.group is None:
+        return lack, False
     given = {node.source for node in nodes}
-    sources = enumerate(resource.sources if resource.group is not None else ())
-    absent = [(index, source) for index, source in sources if index not in given]
+    absent = [one for one in enumerate(resource.sources) if one[0] not in given]
     required = " and ".join(
         f"sources[{index}]" + (f" ({source.role})" if source.role else "")
         for index, source in absent
         if index in needed or not source.optional
     )
-    lack = f"incomplete: no node of {required}" if required else next(filter(None, lacks), None)
-    return lack, bool(absent)
+    return f"incomplete: no node of {required}" if required else lack, bool(absent)
 
 
 def _id_of(
@@ -272,10 +278,11 @@ def _assign(
     """Assign IDs and slots: those already offered first, then in natural order."""
     # Of equal IDs, the first source's device counts: sorting keeps their order.
     by_source = sorted(filter(None, found), key=lambda one: one[1].nodes[0].source)
-    ordered = sorted(by_source, key=lambda one: (one[0], names.natural_key(one[1].id), one[1].id))
+    natural = sorted(by_source, key=lambda one: (names.natural_key(one[1].id), one[1].id))
+    ordered = sorted(natural, key=lambda one: one[0])
     kept = sum(1 for device in result.moment.previous.devices.values() if not device.replaced)
     absent = kept - len({device.id for rank, device in ordered if rank != NEW})
-    limit = resource.limit
+    limit = result.moment.limit
     for rank, device in ordered:
         if (other := result.devices.get(device.id)) is not None:
             reason = f"its ID {device.id} is that of {labels(other.nodes[:1])}"
@@ -286,6 +293,8 @@ def _assign(
             result.over_limit = True
         else:
             result.devices[device.id] = device
+    seats = result.devices
+    result.devices = {one.id: seats[one.id] for _, one in natural if one.id in seats}
 
 
 def _vanished(resource: Resource, present: Identified) -> dict[str, HostDevice]:

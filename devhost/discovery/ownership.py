@@ -86,9 +86,10 @@ class Ownership:
 
     def owner(self, member: Member, key: str) -> str | None:
         """Return the resource that a resource has to leave a node to."""
-        if member.shares or key.startswith("\0"):
+        offering = self._offering.get(key, ())
+        if member.shares or key.startswith("\0") or offering == [member]:
             return None
-        others = [one for one in self._offering.get(key, ()) if _keeps(one, member, key)]
+        others = [one for one in offering if _keeps(one, member, key)]
         if not others and key not in member.offered and key not in member.expected:
             others = [one for one in self._expecting.get(key, ()) if key in one.expected]
         return min(others, key=lambda one: one.place).name if others else None

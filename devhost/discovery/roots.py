@@ -81,6 +81,7 @@ class Reading:
         beside: Sequence[str] = (),
     ) -> None:
         self.root, self._files, self._looks = root, files, files.cached()
+        self._base = root.base
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)
         self.unreadable = unreadable or {}
@@ -95,7 +96,7 @@ class Reading:
 
     def path(self, name: str) -> str:
         """Return the host path of a name."""
-        return f"{self.root.base}/{name}"
+        return f"{self._base}/{name}"
 
     def state(self, name: str) -> FileState | None:
         """Return what is at a name; ``None`` where it leads nowhere, or an `OSError`. Blocks."""

@@ -25,7 +25,7 @@ from devhost.model.limits import SKIPPED_MAX
 _REASON_MAX: Final = 500  # characters
 
 
-@dataclass(frozen=True)  # no slots: what follows from the declaration is kept in it
+@dataclass(frozen=True)
 class Scanner(Declaration):
     """A declaration that can be scanned; a node waits `hold_s` for an earlier source to name it."""
 
@@ -47,6 +47,11 @@ class Scanner(Declaration):
     def roots(self) -> tuple[Root, ...]:
         """What has to be read of the host."""
         return tuple(dict.fromkeys(root for one in self.selectors for root in one.roots))
+
+    @functools.cached_property
+    def _limit(self) -> int | None:
+        """How many devices it may have."""
+        return self.resource.limit
 
     @functools.cached_property
     def _clashing(self) -> Rules:
@@ -81,7 +86,9 @@ class Scanner(Declaration):
         links_to_come: bool = False,
     ) -> Identified:
         """Find out which devices there are; pure."""
-        moment = Moment(previous, owner_of, now, self.hold_s, self.constants, links_to_come)
+        moment = Moment(
+            previous, owner_of, now, self.hold_s, self.constants, self._limit, links_to_come
+        )
         return identity.identify(self.resource, found, moment)
 
     def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
@@ -91,13 +98,12 @@ class Scanner(Declaration):
         """
         found, moment = identified.selection, identified.moment
         thorough = thorough or not self.self_contained
-        self._render(identified)
-        devices, unseen = self._there(identified, thorough=thorough)
+        devices, unseen = self._judged(identified, thorough=thorough)
         devices, mixed = placed(
             self.resource.topology, devices, moment.previous, self.files, thorough=thorough
         )
         return Snapshot(
-            devices={device_id: devices[device_id] for device_id in names.natural(devices)},
+            devices=_in_order(devices) if identified.gone else devices,
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
             error="; ".join(found.failed.values()) or None,
@@ -115,62 +121,52 @@ class Scanner(Declaration):
         """Do all of it; for a resource alone. Blocks."""
         return self.conclude(self.identify(found, previous, owner_of, now))
 
-    def _render(self, identified: Identified) -> None:
-        """Find out which devices no container can have, by what they bring; pure.
-
-        What was legal before is not put together again for the same nodes; a device that is as it
-        was is the same object.
-        """
-        exclusive, previous = self._clashing, identified.moment.previous
-        taken: Taken = {}
-        # Those that were offered before keep their names.
-        found = identified.devices.values()
-        for device in sorted(found, key=lambda one: one.id not in previous.devices):
-            former = previous.devices.get(device.id)
-            if former is None or not former.legal or former.nodes != device.nodes:
-                reason = self._problem(device)
-                one = replace(device, reason=_shortened(reason), legal=reason is None)
-            else:
-                kept = former.sound and self.keeps
-                one = former if kept else replace(device, legal=True)
-            if one.legal and exclusive:
-                reason = clash(taken, device.id, self.alone(device, exclusive))
-                one = one if reason is None else replace(device, reason=reason, legal=True)
-            identified.devices[device.id] = one
-
-    def _problem(self, device: HostDevice) -> str | None:
-        """Return why no container can have a device, by the texts that it brings."""
-        try:
-            self.alone(device, self.rules)
-        except AllocationError as error:
-            return str(error)
-        return None
-
-    def _there(
+    def _judged(
         self, identified: Identified, *, thorough: bool
     ) -> tuple[dict[str, HostDevice], list[str]]:
-        """Return all devices then, and host paths of optional mounts that are unseen. Blocks."""
+        """Find out which devices no container can have, by what they bring and what is there.
+
+        Returns all devices, and the host paths of optional mounts that are unseen. A device that is
+        as it was is the same object. Blocks.
+        """
         previous, now = identified.moment.previous, identified.moment.now
-        devices: dict[str, HostDevice] = {}
-        unseen: list[str] = []
-        host_paths = HostPaths(self.files, self.policy)
-        taken = self._exclusive(identified)
-        for device_id, device in identified.devices.items():
-            devices[device_id] = device
-            as_before = device is previous.devices.get(device_id)
-            if device.reason is not None or (as_before and not thorough):
-                continue
-            for node in device.nodes:
-                if node.state is not None:
-                    host_paths.known(node.path, node.state)
-            alone = self.alone(device, self._host_rules)
-            problem = next((node.problem for node in device.nodes if node.problem), None)
-            reason = _shortened(problem or _unfit(device_id, alone, host_paths, taken))
-            if reason is not None:
-                devices[device_id] = replace(device, reason=reason)
-            optional = (mount for mount in alone.mounts if mount.optional)
-            unseen += [one.host_path for one in optional if host_paths.is_unseen(one)]
+        devices = dict(identified.devices)
+        host_paths: HostPaths | None = None
+        nodes, unseen = self._exclusive(identified), list[str]()
+        taken: Taken = {}
+        # Those that were offered before keep their names.
+        for device in sorted(devices.values(), key=lambda one: one.id not in previous.devices):
+            former = previous.devices.get(device.id)
+            one, alone = self._rendered(device, former)
+            if one.legal and self._clashing:
+                reason = clash(taken, device.id, self.alone(device, self._clashing))
+                one = one if reason is None else replace(device, reason=reason, legal=True)
+            if one.reason is None and (one is not former or thorough):
+                alone = alone or self.alone(device, self._host_rules)
+                reason = next((node.problem for node in device.nodes if node.problem), None)
+                if alone.devices or alone.mounts:
+                    host_paths = host_paths or HostPaths(self.files, self.policy)
+                    reason = reason or _unfit(device, alone, host_paths, nodes)
+                    optional = (mount for mount in alone.mounts if mount.optional)
+                    unseen += [it.host_path for it in optional if host_paths.is_unseen(it)]
+                one = one if reason is None else replace(one, reason=_shortened(reason))
+            devices[device.id] = one
         return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
+
+    def _rendered(
+        self, device: HostDevice, former: HostDevice | None
+    ) -> tuple[HostDevice, Allocation | None]:
+        """Return a device with what is wrong with what it brings, and that; pure.
+
+        What was legal before is not put together again for the same nodes.
+        """
+        if former is not None and former.legal and former.nodes == device.nodes:
+            return former if former.sound and self.keeps else replace(device, legal=True), None
+        try:
+            alone = self.alone(device, self.rules)
+        except AllocationError as error:
+            return replace(device, reason=_shortened(str(error))), None
+        return replace(device, legal=True), alone
 
     def _exclusive(self, identified: Identified) -> Mapping[str, str]:
         """Return whose a node (`Node.key`) is, where no entry may give it to other devices."""
@@ -184,9 +180,10 @@ class Scanner(Declaration):
         """Return when to scan again even if nothing happens, by these devices."""
         now = present.moment.now
         taken = sum(1 for device in devices.values() if not device.replaced)
-        if present.over_limit and taken < (self.resource.limit or 0):
+        if present.over_limit and taken < (self._limit or 0):
             return now  # a device was given up, and its slot is free for another
-        times = [time for device in devices.values() for time in self._times(device)]
+        changing = (one for one in devices.values() if not one.sound)
+        times = [time for device in changing for time in self._times(device)]
         times += [since + self.hold_s for since in present.deferred.values()]
         return min((time for time in times if time > now and time != float("inf")), default=None)
 
@@ -241,27 +238,34 @@ def placed(
     return placed, mixed
 
 
+def _in_order(devices: Mapping[str, HostDevice]) -> dict[str, HostDevice]:
+    return {device_id: devices[device_id] for device_id in names.natural(devices)}
+
+
 def _cut(identified: Identified) -> Iterator[str]:
     if identified.cut:
         yield f"{identified.cut} devices left out: {identity.NO_ROOM}"
 
 
-def _shortened(reason: str | None) -> str | None:
+def _shortened(reason: str) -> str:
     """Return a reason as it is kept for each device: it may cite a text of the file."""
-    return f"{reason[:_REASON_MAX]}…" if reason and len(reason) > _REASON_MAX else reason
+    return f"{reason[:_REASON_MAX]}…" if len(reason) > _REASON_MAX else reason
 
 
 def _unfit(
-    device_id: str, alone: Allocation, host_paths: HostPaths, taken: Mapping[str, str]
+    device: HostDevice, alone: Allocation, host_paths: HostPaths, taken: Mapping[str, str]
 ) -> str | None:
     """Return why a container could not be given a device alone."""
+    for node in device.nodes:
+        if node.state is not None:
+            host_paths.known(node.path, node.state)
     for spec in alone.specs:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
-    for node in alone.devices:
-        other = taken.get(host_paths.lookup(node.host_path).realpath, device_id)
-        if other != device_id:
-            return f"it would get {node.host_path}, a node of {other}: use `group`, or exclude it"
+    for given in alone.devices:
+        other = taken.get(host_paths.lookup(given.host_path).realpath, device.id)
+        if other != device.id:
+            return f"it would get {given.host_path}, a node of {other}: use `group`, or exclude it"
     return None
 
 

@@ -141,6 +141,7 @@ class _Judging:
         self, index: int, role: str | None, types: Sequence[str] | None, *, in_use: bool
     ) -> None:
         self._index, self._role, self._types, self._in_use = index, role, types, in_use
+        self._kinds = {FileKind(one) for one in types or () if one != "symlink"}
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}
@@ -207,7 +208,7 @@ class _Judging:
     def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
         if self._types is None:
             return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
-        if state.kind.value in self._types or ("symlink" in self._types and is_link):
+        if state.kind in self._kinds or ("symlink" in self._types and is_link):
             return None
         return f"a {state.kind.value}, not {' or '.join(self._types)}"
 

@@ -35,14 +35,17 @@ _UNACCOUNTED: Final = (
 _Find = Callable[[str], HostDevice | None]  # a device of a resource, by its ID
 
 
+# A device as it was published, and by which keys (`_keys`) nobody else may offer its nodes.
+_Listed = tuple[HostDevice, Owner, tuple[str, ...]]
+
+
 @dataclass(eq=False, slots=True)
 class _Served:
     """A resource of this process: its list, and what was published last."""
 
     device_list: MayHandOut
     rescan: Callable[[], None]
-    devices: dict[str, tuple[HostDevice, Owner, tuple[str, ...]]] = field(default_factory=dict)
-    nodes: dict[str, list[Owner]] = field(default_factory=dict)  # whose each is, by `key_of`
+    devices: dict[str, _Listed] = field(default_factory=dict)
     withheld: int = 0
 
     def find(self, device_id: str) -> HostDevice | None:
@@ -71,6 +74,7 @@ class Owners:
         self._since: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
         self._gone: set[Identity] = set()  # the device is missing, and its node too
         self._served: dict[str, _Served] = {}
+        self._listing: dict[str, list[Owner]] = {}  # who lists a node, by `_keys`
         self._overlap: Mapping[str, bool] = {}
 
     # ── resources ──
@@ -88,7 +92,7 @@ class Owners:
 
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        del self._served[name]
+        self._list({}, self._served.pop(name).devices)
         self._look_again()
 
     def has(self, name: str) -> bool:
@@ -114,7 +118,7 @@ class Owners:
         """Return a snapshot in which devices are unhealthy whose nodes may belong to others."""
         devices = dict[str, HostDevice]()
         for device in snapshot.devices.values():
-            if device.healthy and not device.replaced:
+            if device.reason is None and not device.replaced:
                 reason = self._why(resource, device, snapshot.devices.get)
                 if reason is not None:
                     devices[device.id] = replace(device, reason=f"{WITHHELD}: {reason}")
@@ -122,24 +126,37 @@ class Owners:
 
     def published(self, resource: Resource, snapshot: Snapshot) -> None:
         """Note what the list of a resource has now, as judged."""
-        served, devices = self._served[resource.name], {}
-        for device in snapshot.devices.values():
-            before = served.devices.get(device.id)
-            owner = before[1] if before and device.replaced else owner_of(resource, device)
+        served = self._served[resource.name]
+        former, served.devices = served.devices, {}
+        for device_id, device in snapshot.devices.items():
+            before = former.get(device_id)
             if before is not None and before[0] is device:
-                keys = before[2]
-            else:
-                keys = _taken(device)
-                self._follow(device, owner)
-            devices[device.id] = device, owner, keys
-        served.devices, nodes = devices, dict[str, list[Owner]]()
-        for _, owner, keys in devices.values():
-            for key in keys:
-                nodes.setdefault(key, []).append(owner)
-        former, served.nodes = served.nodes, nodes
-        if not former.keys() <= nodes.keys():
+                served.devices[device_id] = before
+                continue
+            owner = before[1] if before and device.replaced else owner_of(resource, device)
+            self._follow(device, owner)
+            served.devices[device_id] = device, owner, _taken(device)
+        waiting = [one for one in snapshot.devices.values() if one.reason is not None]
+        served.withheld = sum(map(is_withheld, waiting))
+        if self._list(served.devices, former):
             self._look_again()
-        served.withheld = sum(map(is_withheld, snapshot.devices.values()))
+
+    def _list(self, now: Mapping[str, _Listed], former: Mapping[str, _Listed]) -> bool:
+        """Enter who lists nodes, as far as that has changed; return whether some are free now."""
+        left = set[str]()
+        for device_id, listed in former.items():
+            if now.get(device_id) is not listed:
+                for key in listed[2]:
+                    self._listing[key].remove(listed[1])
+                    left.add(key)
+        for device_id, listed in now.items():
+            if former.get(device_id) is not listed:
+                for key in listed[2]:
+                    self._listing.setdefault(key, []).append(listed[1])
+        free = [key for key in left if not self._listing[key]]
+        for key in free:
+            del self._listing[key]
+        return bool(free)
 
     def _follow(self, device: HostDevice, owner: Owner) -> None:
         """Update what is known of a device's records by what a scan has found of it."""
@@ -245,8 +262,8 @@ class Owners:
         self, resource: Resource, device: HostDevice, node: Node, find: _Find
     ) -> Allocated | None:
         """Return a record of a node under another name."""
-        owner = owner_of(resource, device)
         for record in self.records.at(node):
+            owner = owner_of(resource, device)
             if record.owner == owner or self._may_share(resource, record.owner, record.overlap):
                 continue
             if (record.resource, record.shared) == (owner.resource, owner.shared):
@@ -269,13 +286,18 @@ class Owners:
 
     def _why(self, resource: Resource, device: HostDevice, find: _Find) -> str | None:
         """Return why a device cannot be offered; ``None`` where it can."""
-        former = Owner(resource.name, device.id, shared=resource.replicas <= 1)
-        if _lists(self._served[resource.name].device_list, former):
+        served = self._served[resource.name]
+        keys = None
+        if (listed := served.devices.get(device.id)) is not None and listed[0] is device:
+            keys = listed[2]  # it has waited for what this declaration was before
+        elif _lists(
+            served.device_list, Owner(resource.name, device.id, shared=resource.replicas <= 1)
+        ):
             return "its former IDs are still in the kubelet's list"
         for node in _owned(device):
             if (record := self._other(resource, device, node, find)) is not None:
                 return self._why_not_free(record.owner)
-            for other in self._listed(node):
+            for other in (it for key in keys or _keys(node) for it in self._listing.get(key, ())):
                 if other.resource == resource.name:
                     beside = find(other.device)
                     waits = beside is not None and beside.replaced
@@ -284,12 +306,6 @@ class Owners:
                 if waits and _lists(self._served[other.resource].device_list, other):
                     return f"still in the kubelet's list as {other}"
         return None
-
-    def _listed(self, node: Node) -> Iterator[Owner]:
-        keys = _keys(node)
-        return (
-            it for one in self._served.values() for key in keys for it in one.nodes.get(key, ())
-        )
 
     def _why_not_free(self, owner: Owner) -> str:
         served, now = self._served.get(owner.resource), asyncio.get_running_loop().time()

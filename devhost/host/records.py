@@ -134,7 +134,9 @@ class Records:
             for one in self.allocated:
                 for key in one.keys(self.boot):
                     by_key.setdefault(key, []).append(one)
-        keys = {key_of(node), *names_of(node)} if by_key else ()
+        if not by_key:
+            return []
+        keys = {key_of(node), *names_of(node)}
         return list(dict.fromkeys(one for key in keys for one in by_key.get(key, ())))
 
     def mark(self, resource: str, advertised_id: str) -> Mark | None:

@@ -15,6 +15,7 @@ from typing import Final
 
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.errors import AllocationError
+from devhost.host.backend import Publication
 from devhost.host.cdi import CdiInjection
 from devhost.host.changes import log_changes
 from devhost.host.health import HealthMonitor
@@ -267,7 +268,7 @@ class ServedResource:
         resource, published = scanner.resource, self.published
         if self.draining:
             found = withdrawn(found, _REMOVED, asyncio.get_running_loop().time())
-        found = without_left(found, published.may_hand_out())
+        found = without_left(found, published)
         # Of each device, whether it can be offered.
         snapshot = self._shared.owners.judged(resource, found)
         if self.health is not None:
@@ -278,9 +279,8 @@ class ServedResource:
         if published.publish(resource, snapshot):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
             return
-        listed = published.may_hand_out()
-        self.known, former = without_left(found, listed), self.snapshot
-        self.snapshot = without_left(snapshot, listed)
+        self.known, former = without_left(found, published), self.snapshot
+        self.snapshot = without_left(snapshot, published)
         self._shared.owners.published(resource, self.snapshot)
         report = functools.partial(self._report, resource, former, self.snapshot)
         asyncio.get_running_loop().call_soon(report)  # after the list, which is sent first
@@ -361,10 +361,11 @@ def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
     return Snapshot(devices)
 
 
-def without_left(snapshot: Snapshot, listed: AbstractSet[str]) -> Snapshot:
+def without_left(snapshot: Snapshot, published: Publication) -> Snapshot:
     """Forget replaced devices that the kubelet's list no longer has."""
     if not any(device.replaced for device in snapshot.devices.values()):
         return snapshot
+    listed = published.may_hand_out()
     kept = {
         device_id: device
         for device_id, device in snapshot.devices.items()

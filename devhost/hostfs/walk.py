@@ -62,24 +62,25 @@ class Walk:
             elif (entry := self._entry(f"{below}{name}")) is not None:
                 self.found[f"{below}{name}"] = entry.is_link
         wild = [left for left in lefts if is_wild(left[0])]
-        for entry in self._entries(below) if wild else ():
-            found = {one for left in wild for one in self._after(entry, left)}
-            name = f"{below}{entry.name}"
-            if () in found:
-                self.found[name] = entry.is_link
-            further = found - {()}
-            may = entry.is_directory or entry.is_link
-            if further and may and f"{self._base}/{name}" not in self._leave_out:
-                children.setdefault(entry.name, set()).update(further)
+        entries = self._entries(below) if wild else ()
+        for left in wild:
+            for entry in entries:
+                after = self._after(entry, left)
+                if after == ():
+                    self.found[f"{below}{entry.name}"] = entry.is_link
+                elif after and f"{self._base}/{below}{entry.name}" not in self._leave_out:
+                    children.setdefault(entry.name, set()).add(after)
         return children
 
-    def _after(self, entry: DirectoryEntry, left: Parts) -> Iterable[Parts]:
-        """Return what is left of a pattern at an entry that its first part matches."""
-        part, *rest = left
+    def _after(self, entry: DirectoryEntry, left: Parts) -> Parts | None:
+        """Return what is left of a pattern at an entry; ``None`` where it does not go on there."""
+        part, further = left[0], left[1:]
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
-            return (left,) if shown and entry.is_directory else ()
-        return (tuple(rest),) if fits(entry.name, part, hidden=self._hidden) else ()
+            return left if shown and entry.is_directory else None
+        if not fits(entry.name, part, hidden=self._hidden):
+            return None
+        return further if not further or entry.is_directory or entry.is_link else None
 
     def _entry(self, name: str) -> DirectoryEntry | None:
         try:

@@ -42,6 +42,7 @@ class PublishedResource:
         self.device_list = DeviceList(directory.leave_after, directory.unanswered)
         self.device_list.ids_held_by_pods = held
         self._leaving = asyncio.Event()
+        self._resource: Resource | None = None  # the declaration
         self._registration = Registration(
             answers, self.device_list, directory, report, directory.served_names if alone else None
         )
@@ -72,7 +73,9 @@ class PublishedResource:
             device_list.update(wanted)
         if device_list.leaving:
             self._leaving.set()
-        self._registration.notify()
+        if resource is not self._resource:
+            self._resource = resource
+            self._registration.declared()
         return device_list.left_count != left
 
     def _fitting(self, wanted: dict[str, AdvertisedDevice]) -> dict[str, AdvertisedDevice]:
@@ -118,7 +121,6 @@ class PublishedResource:
                 if device_list.prunable(clock()):
                     await self._refresh()
                     if device_list.prune(clock()):
-                        self._registration.notify()
                         self._left()
 
 

@@ -45,8 +45,9 @@ def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """One open ListAndWatch."""
+    """One open ListAndWatch; `wake` is called when the list is another one."""
 
+    wake: Callable[[], object]
     # since when kubelet knows each unhealthy ID by it
     unhealthy_since: dict[str, float] = field(default_factory=dict)
     lists_until: float = -math.inf  # when all lists were due that were sent, at `LISTS_PER_S`
@@ -138,6 +139,8 @@ class DeviceList:
             return False
         self.left_count += len(self.entries.keys() - entries.keys())
         self.entries = entries
+        for stream in self._streams:
+            stream.wake()
         return True
 
     def prunable(self, now: float) -> AbstractSet[str]:
@@ -158,9 +161,9 @@ class DeviceList:
 
     # ── streams of kubelet ──
 
-    def open_stream(self) -> Stream:
+    def open_stream(self, wake: Callable[[], object]) -> Stream:
         """Record a new stream."""
-        stream = Stream()
+        stream = Stream(wake)
         self._streams.add(stream)
         return stream
 

@@ -113,12 +113,10 @@ class Registration:
         self._lock = directory.lock(answers.name)
         self._ends = 0  # of streams and attempts, since the last steady stream
 
-    def notify(self) -> None:
-        """Send the list if it changed; register again if kubelet has other options than those."""
-        if self._server:
-            self._server.servicer.notify()
-            if self._server.servicer.options_changed:
-                self._server.servicer.changed.set()
+    def declared(self) -> None:
+        """Register again if kubelet has other options than those of the declaration."""
+        if self._server and self._server.servicer.options_changed:
+            self._server.servicer.changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""

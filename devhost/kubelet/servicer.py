@@ -93,15 +93,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
             self.changed.clear()
             await self.changed.wait()
 
-    def notify(self) -> None:
-        """Make every stream send the list, if it changed since the last time."""
-        for wake in self._streams:
-            wake.set()
-
     def close(self) -> None:
         """End every stream."""
         self._closing = True
-        self.notify()
+        for wake in self._streams:
+            wake.set()
 
     async def GetDevicePluginOptions(  # noqa: N802 (the protocol's name)
         self, _request: pb.Empty, _context: Context
@@ -118,7 +114,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list, first immediately and then after every change."""
         device_list, wake = self._device_list, asyncio.Event()
-        stream = device_list.open_stream()
+        stream = device_list.open_stream(wake.set)
         self._streams.add(wake)
         self.changed.set()
         clock = asyncio.get_running_loop().time

@@ -1,6 +1,6 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
@@ -98,6 +98,7 @@ class Node:
         role: The name that the source gives to its node (``as``).
         hardware: What the kernel says of it, where a source found it there.
         problem: Why containers cannot be given it.
+        key: What makes two candidates the same node: the resolved path, or what stands for it.
     """
 
     path: str
@@ -108,13 +109,11 @@ class Node:
     role: str | None = None
     hardware: Hardware | None = None
     problem: str | None = None
+    key: str = field(init=False, compare=False)
 
-    @property
-    def key(self) -> str:
-        """What makes two candidates the same node: the resolved path, or what stands for it."""
-        if self.state:
-            return self.state.realpath
-        return self.hardware.syspath if self.hardware else f"\0{self.name}"
+    def __post_init__(self) -> None:
+        at = self.hardware.syspath if self.hardware else f"\0{self.name}"
+        object.__setattr__(self, "key", self.state.realpath if self.state else at)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -180,10 +179,10 @@ class HostDevice:
     cdi_name: str | None = None
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> Iterable[str]:
         """The keys of its nodes (`Node.keys`), but of those that are missing."""
-        keys = (key for node in self.nodes for key in node.keys)
-        return tuple(key for key in keys if self.missing_since is None or key in self.remaining)
+        keys = [key for node in self.nodes for key in node.keys]
+        return keys if self.missing_since is None else self.remaining.intersection(keys)
 
     @property
     def healthy(self) -> bool:

@@ -84,10 +84,14 @@ class Bench:
     def __init__(self, answers: Answers) -> None:
         self.changes = 0
         self._changed = asyncio.Event()
+        self._answers = answers
+        self.monitor = self.made()
+        self.found = Snapshot()
+
+    def made(self, **options: Any) -> HealthMonitor:
         # Not by a patch of the module: a round that begins when its test has ended would take an
         # answer of the next one.
-        self.monitor = HealthMonitor("example.com/a", self._on_change, answers.check)
-        self.found = Snapshot()
+        return HealthMonitor("example.com/a", self._on_change, self._answers.check, **options)
 
     def _on_change(self) -> None:
         self.changes += 1
@@ -423,13 +427,6 @@ async def test_a_device_that_is_not_watched_yet_is_not_checked_yet(
 # ── declarations that change ───────────────────────────────────────────────────────────
 
 
-async def test_without_checks_nothing_changes(bench: Bench, answers: Answers) -> None:
-    bench.watch(without_health(), device())
-    await bench.monitor.first_round(10)
-    assert bench.monitor.with_health(bench.found) is bench.found
-    assert answers.asked == []
-
-
 async def test_new_checks_decide_from_the_next_round_on(bench: Bench, answers: Answers) -> None:
     """It is due immediately; a round of the old checks that ends now says nothing."""
     bench.watch(scanner(failures=2), device())
@@ -450,19 +447,11 @@ async def test_new_checks_decide_from_the_next_round_on(bench: Bench, answers: A
     assert all(checks == changed.resource.health for _, checks in answers.asked[3:])
 
 
-async def test_checks_that_are_removed_drop_their_states(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(interval="1h"), device())
-    answers.bad("a", "1")
-    await bench.until_reason("a", "check failed: 1")
-    bench.watch(without_health(), device())
-    assert bench.monitor.with_health(bench.found) is bench.found
-
-
 async def test_checks_that_are_added_blame_nobody_before_the_first_round(
     bench: Bench, answers: Answers
 ) -> None:
     """What was on offer stays; what is new, also behind the same ID, is to be checked first."""
-    bench.watch(without_health(), device("a"), device("b"))
+    bench.monitor = bench.made(offered={"a": device("a"), "b": device("b")})
     bench.watch(scanner(interval="1h"), device("a"), device("b", inode=2), device("c"))
     assert bench.reasons() == {"a": None, "b": "not checked yet", "c": "not checked yet"}
     answers.bad("a", "1")

@@ -238,7 +238,7 @@ def test_a_list_is_never_larger_than_the_kubelet_takes(numa_nodes: tuple[int, ..
     assert device_list.entries.keys() <= kept.keys()
     assert 40_000 < len(kept) < 80_000
     device_list.update(kept)
-    sent = device_list.begin_send(device_list.open_stream())
+    sent = device_list.begin_send(device_list.open_stream(lambda: None))
     assert list_response(sent).ByteSize() <= 4 * 1024 * 1024
     device_list.update({})  # all are unhealthy, which is the longer word
     assert len(device_list.entries) == len(kept)

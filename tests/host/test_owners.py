@@ -274,7 +274,7 @@ async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
     device_list, who = DeviceList(0.0), owners(assume_free=True)
     who.serve(A, device_list, lambda: None)
-    stream = device_list.open_stream()
+    stream = device_list.open_stream(lambda: None)
 
     def listed(one: HostDevice) -> None:
         device_list.update({one.id: AdvertisedDevice(one.healthy)})

@@ -94,7 +94,7 @@ def test_an_id_leaves_exactly_when_the_rule_lets_it(
             case "wait", int():
                 now += value
             case "open", _:
-                streams.append(History(device_list.open_stream()))
+                streams.append(History(device_list.open_stream(lambda: None)))
             case "begin", _:
                 device_list.unanswered.append(now)
             case "prune", _:
@@ -122,7 +122,7 @@ def served(*ids: str) -> tuple[DeviceList, Stream]:
     """A device_list whose IDs were sent on one stream at 0."""
     device_list = DeviceList(LEAVE_AFTER)
     device_list.update(dict.fromkeys(ids, UP))
-    stream = device_list.open_stream()
+    stream = device_list.open_stream(lambda: None)
     device_list.end_send(stream, device_list.begin_send(stream), 0.0)
     return device_list, stream
 
@@ -181,7 +181,7 @@ def test_a_new_stream_lists_the_leaving_ids_and_delays_them() -> None:
     device_list, stream = served("a")
     device_list.update({})
     device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    late = device_list.open_stream()
+    late = device_list.open_stream(lambda: None)
     assert device_list.entries == {"a": DOWN}
     assert not device_list.prune(50.0)
     device_list.end_send(late, device_list.begin_send(late), 50.0)

@@ -196,7 +196,7 @@ def test_what_holds_no_devices_is_looked_into_only_by_its_name(
 def test_lists_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.kubelet.device_list.LISTS_BURST", 3)
     devices = DeviceList()
-    stream = devices.open_stream()
+    stream = devices.open_stream(lambda: None)
 
     def sent(now: float, *, healthy: bool) -> bool:
         devices.update({"a": AdvertisedDevice(healthy), "b": AdvertisedDevice(True)})
