@@ -16,7 +16,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.host import health
-from devhost.host.health import HealthMonitor
+from devhost.host.health import HealthMonitor, HealthState
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
@@ -135,10 +135,7 @@ async def bench(answers: Answers) -> AsyncIterator[Bench]:
 def scanner(**options: Any) -> Scanner:
     """A scanner with health checks; by default, rounds follow each other immediately."""
     told = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
-    return without_health(HealthChecks.model_validate(told))
-
-
-def without_health(checks: HealthChecks | None = None) -> Scanner:
+    checks = HealthChecks.model_validate(told)
     resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
     return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
 
@@ -149,93 +146,62 @@ def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 
     return HostDevice(device_id, (Node(path, state, 0, device_id),))
 
 
+# ── what rounds make of a device; pure ──
+
+
+@pytest.mark.parametrize(
+    ("rounds", "reasons"),
+    [
+        pytest.param("+", [None], id="one good round is enough at first"),
+        pytest.param("1", ["check failed: 1"], id="so is one that fails"),
+        pytest.param("+1+23", [None, None, None, None, "check failed: 3"], id="failures in a row"),
+        pytest.param(
+            "1+2++",
+            [
+                "check failed: 1",
+                "recovering: 1 of 2 good rounds",
+                "check failed: 2",
+                "recovering: 1 of 2 good rounds",
+                None,
+            ],
+            id="good rounds in a row",
+        ),
+        # A date in it would be a line in the log, and a scan, for every round.
+        pytest.param(
+            "12", ["check failed: 1", "check failed: 1"], id="the first of a streak counts"
+        ),
+        pytest.param("?", [None], id="what cannot be checked is a good round"),
+    ],
+)
+def test_rounds_decide_about_a_device(rounds: str, reasons: list[str | None]) -> None:
+    checks = HealthChecks.model_validate({"checks": ["readable"], "failures": 2, "recoveries": 2})
+    state, found = HealthState(), list[str | None]()
+    assert state.reason(checks) == "not checked yet"
+    for one in rounds:
+        failure, unknown = (one if one.isdigit() else None), ("may not" if one == "?" else None)
+        state = state.next(Checked(datetime.now(UTC), failure=failure, unknown=unknown), checks)
+        found.append(state.reason(checks))
+        assert unknown in state.shown(checks)
+    assert found == reasons
+
+
 # ── rounds ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_device_is_unhealthy_until_it_has_been_checked(
+async def test_a_device_is_unhealthy_until_its_first_round_and_only_changes_are_told(
     bench: Bench, answers: Answers
 ) -> None:
-    """Its first check is immediate; one good round is enough, whatever `recoveries` says."""
-    bench.watch(scanner(interval="1h", recoveries=5), device())
-    assert bench.reasons() == {"a": "not checked yet"}
-    assert bench.last("a") is None
-    answers.good("a")
-    await bench.until_reason("a", None)
-    assert bench.last("a") is not None
-    assert bench.changes == 1
-
-
-async def test_a_first_round_that_fails_decides_alone(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(interval="1h", failures=5), device())
-    answers.bad("a", "readable: /dev/a: Input/output error")
-    await bench.until_reason("a", "check failed: readable: /dev/a: Input/output error")
-
-
-async def test_a_healthy_device_needs_failures_in_a_row(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(failures=2, recoveries=3), device())
-    answers.good("a")
-    await bench.until_reason("a", None)
-    answers.bad("a", "1")
-    await bench.until_failed("a", "1")
-    assert bench.reasons() == {"a": None}
-    answers.good("a")
-    await bench.until_failed("a", None)
-    answers.bad("a", "2")
-    await bench.until_failed("a", "2")
-    assert bench.reasons() == {"a": None}
-    answers.bad("a", "3")
-    await bench.until_reason("a", "check failed: 3")
-
-
-async def test_an_unhealthy_device_needs_good_rounds_in_a_row(
-    bench: Bench, answers: Answers
-) -> None:
-    bench.watch(scanner(recoveries=3), device())
-    answers.bad("a", "1")
-    await bench.until_reason("a", "check failed: 1")
-    answers.good("a")
-    await bench.until_reason("a", "recovering: 1 of 3 good rounds")
-    answers.bad("a", "2")
-    await bench.until_reason("a", "check failed: 2")
-    for count in (1, 2):
-        answers.good("a")
-        await bench.until_reason("a", f"recovering: {count} of 3 good rounds")
-    answers.good("a")
-    await bench.until_reason("a", None)
-
-
-async def test_only_changes_are_told(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(), device())
+    assert bench.reasons() == {"a": "not checked yet"}
     for _ in range(4):
         answers.good("a")
+    await bench.until_reason("a", None)
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
     assert answers.times("a") >= 5
     assert bench.changes == 2
-
-
-async def test_of_a_check_that_says_something_else_each_time_the_first_counts(
-    bench: Bench, answers: Answers
-) -> None:
-    """A date in it would be a line in the log, and a look, for every round."""
-    bench.watch(scanner(), device())
-    for number in range(4):
-        answers.bad("a", f"failed at {number}")
-    await until(lambda: answers.times("a") > 4)
-    assert bench.reasons() == {"a": "check failed: failed at 0"}
-    assert bench.changes == 1
-
-
-async def test_what_cannot_be_checked_is_a_good_round(bench: Bench, answers: Answers) -> None:
-    """And stays to be seen; another text is a change."""
-    bench.watch(scanner(), device())
-    answers.good("a", unknown="may not")
-    await bench.until_reason("a", None)
-    last = bench.last("a")
-    assert last is not None
-    assert last.unknown == "may not"
-    answers.good("a")
-    await bench.until(lambda: bench.changes == 2)
+    unseen = bench.monitor.with_health(Snapshot({"b": device("b")}))
+    assert unseen.devices["b"].reason == "not checked yet"
 
 
 async def test_a_mistake_of_ours_is_that_devices_failure(bench: Bench, answers: Answers) -> None:
@@ -291,25 +257,6 @@ async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
     for _ in range(20):
         answers.good("a")
     await bench.until_reason("a", None)
-
-
-async def test_a_check_that_returns_too_late_is_repeated_without_waiting_for_the_interval(
-    bench: Bench, answers: Answers
-) -> None:
-    bench.watch(scanner(interval="1h", timeout="500ms"), device())
-    await bench.until_reason("a", UNANSWERED)
-    answers.good("a")  # too late to count
-    await until(lambda: answers.times("a") == 2)
-    answers.good("a")
-    await bench.until_reason("a", None)
-
-
-async def test_rounds_that_do_not_return_count_each(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(timeout="500ms", failures=3), device())
-    answers.good("a")
-    await bench.until_reason("a", None)
-    await bench.until_reason("a", UNANSWERED)
-    assert answers.times("a") == 2
 
 
 async def test_beyond_so_many_threads_that_hang_none_is_started(
@@ -372,21 +319,6 @@ async def test_a_node_that_was_touched_is_checked_at_once_and_keeps_its_health(
     await bench.until_reason("a", "check failed: 1")
 
 
-async def test_a_device_that_is_missing_is_not_checked_and_comes_back_anew(
-    bench: Bench, answers: Answers
-) -> None:
-    bench.watch(scanner(interval="1h"), device())
-    answers.good("a")
-    await bench.until_reason("a", None)
-    missing = replace(device(), reason="not found any more", missing_since=1.0)
-    bench.watch(scanner(interval="1h"), missing)
-    assert bench.monitor.with_health(bench.found) == bench.found
-    bench.watch(scanner(interval="1h"), device())
-    assert bench.reasons() == {"a": "not checked yet"}
-    answers.good("a")
-    await bench.until_reason("a", None)
-
-
 async def test_a_device_that_comes_back_waits_for_its_former_thread(
     bench: Bench, answers: Answers
 ) -> None:
@@ -414,14 +346,6 @@ async def test_other_reasons_are_kept(bench: Bench, answers: Answers) -> None:
     held = replace(device("a"), reason="held back")
     assert bench.monitor.with_health(Snapshot({"a": held})).devices["a"].reason == "held back"
     assert {device.id for device, _ in answers.asked} == {"a"}
-
-
-async def test_a_device_that_is_not_watched_yet_is_not_checked_yet(
-    bench: Bench, answers: Answers
-) -> None:
-    bench.watch(scanner(interval="1h"))
-    later = bench.monitor.with_health(Snapshot({"a": device()}))
-    assert later.devices["a"].reason == "not checked yet"
 
 
 # ── declarations that change ───────────────────────────────────────────────────────────
@@ -467,14 +391,9 @@ async def test_the_first_round_is_waited_for(bench: Bench, answers: Answers) -> 
     answers.bad("b", "1")
     await bench.monitor.first_round(20)
     assert bench.reasons() == {"a": None, "b": "check failed: 1"}
-
-
-async def test_the_first_round_is_not_waited_for_for_ever(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(interval="1h"), device("a"), device("b"))
-    answers.good("a")
-    await bench.until_reason("a", None)
-    await bench.monitor.first_round(0.01)
-    assert bench.reasons() == {"a": None, "b": "not checked yet"}
+    bench.watch(scanner(interval="1h"), device("c"))
+    await bench.monitor.first_round(0.01)  # not for ever
+    assert bench.reasons() == {"c": "not checked yet"}
 
 
 async def test_a_device_that_goes_is_not_waited_for(bench: Bench, answers: Answers) -> None:

@@ -1,9 +1,16 @@
-"""Reads the host for one resource alone."""
+"""Reads the host for one resource alone, and scans it one time after another."""
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection, compiled, read_all, select
 from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
 from devhost.model.config import Resource
+from devhost.model.device import Snapshot
 
 
 def selected(scanner: Scanner) -> Selection:
@@ -16,3 +23,77 @@ def survey(resource: Resource, files: HostFiles) -> Selection:
     selectors = compiled(resource)
     readings = read_all((root for one in selectors for root in one.roots), files)
     return select(selectors, readings, grouped=resource.group is not None)
+
+
+def nobody(_key: str) -> str | None:
+    """Say that no other resource offers a node."""
+    return None
+
+
+class Scans:
+    """A host's root, and the scans of one resource, of which a text has the options."""
+
+    def __init__(self, root: Path, text: str, hold_s: float = 0.0) -> None:
+        self.root, self.hold_s = root, hold_s
+        self.now, self.last = 0.0, Snapshot()
+        self.configure(text)
+
+    def configure(self, text: str) -> None:
+        """Set other options."""
+        body = "".join(f"  {line}\n" for line in text.strip().splitlines())
+        (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
+        files = HostFiles(str(self.root))
+        self.scanner = Scanner.of(resource, files, Policy(), "node", hold_s=self.hold_s)
+
+    def make(self, *names: str) -> None:
+        """Make files."""
+        for name in names:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).touch()
+
+    def nodes(self, *names: str, minor: int = 3) -> None:
+        """Make device nodes below /dev."""
+        for name in names:
+            path = self.root / "dev" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.mknod(path, 0o020666, os.makedev(1, minor))
+
+    def link(self, name: str, target: str) -> None:
+        """Make a symbolic link."""
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / name).symlink_to(target)
+
+    def remove(self, *names: str) -> None:
+        """Remove files, nodes and links."""
+        for name in names:
+            (self.root / name).unlink()
+
+    def scan(
+        self,
+        after: float = 0.0,
+        claimed: Callable[[str], str | None] = nobody,
+        found: Selection | None = None,
+    ) -> Snapshot:
+        """Scan once more, so many seconds after the last time."""
+        self.now += after
+        selection = found or selected(self.scanner)
+        self.last = self.scanner.snapshot(selection, self.last, claimed, self.now)
+        return self.last
+
+    def states(self, after: float = 0.0) -> dict[str, str | None]:
+        """Scan; return each device with why it is unhealthy."""
+        return {one.id: one.reason for one in self.scan(after).devices.values()}
+
+    def healthy(self, after: float = 0.0) -> list[str]:
+        """Scan; return the devices that are healthy."""
+        return [device for device, reason in self.states(after).items() if reason is None]
+
+    def reason(self, candidate: str) -> str:
+        """Return why the last scan has skipped something."""
+        (only,) = (one.reason for one in self.last.skipped if one.candidate == candidate)
+        return only
+
+    @property
+    def replaced(self) -> set[str]:
+        """The devices that have to leave the list."""
+        return {one.id for one in self.last.devices.values() if one.replaced}

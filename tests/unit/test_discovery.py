@@ -6,9 +6,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -18,9 +18,24 @@ from devhost.loading.loader import loads
 from tests.support.root import needs_root
 from tests.support.scanning import survey
 
+# What there is: files, and links by what they lead to.
+FILES: Final = (
+    *("d/a1", "d/a10", "d/a2", "d/b", "d/x/c", "d/x/y/c", "d/.h", "d/.k/c"),
+    *("e/cola", "e/cola2", "e/xcola", "real/f"),
+)
+LINKS: Final = {
+    "l/file": "/real/f",
+    "l/dir": "/real",
+    "l/gone": "/none",
+    "l/up": "..",
+    "way": "/real",
+}
+ENTER: Final = "a directory: name it in `types` to offer it"
+IN_E: Final = {"/e/cola": "not included", "/e/cola2": "not included", "/e/xcola": "not included"}
+
 
 def look(root: Path, *sources: str) -> Selection:
-    """Selection a root for a resource with these sources (in YAML's flow style)."""
+    """Return what a resource with these sources (in YAML's flow style) finds below a root."""
     text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{', '.join(sources)}]\n"
     (resource,) = loads(text).require().resources
     return survey(resource, HostFiles(str(root)))
@@ -41,134 +56,107 @@ def files(root: Path, *names: str) -> None:
         path.touch()
 
 
-# ── directory ──
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A host that no test changes."""
+    root = tmp_path_factory.mktemp("host")
+    files(root, *FILES)
+    for name, leads_to in LINKS.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).symlink_to(leads_to)
+    return root
 
 
-def test_a_directory_offers_its_regular_files(tmp_path: Path) -> None:
-    """Of a directory, only regular files are devices by default."""
-    files(tmp_path, "d/a", "d/sub/b")
-    assert found(tmp_path, "directory: /d") == ["a"]
-    assert skipped(tmp_path, "directory: /d") == {"/d/sub": "a directory, not file"}
-
-
-def test_hidden_entries_are_left_out(tmp_path: Path) -> None:
-    """Names that begin with a dot are not even skipped."""
-    files(tmp_path, "d/a", "d/.b", "d/.c/d")
-    for source in ("directory: /d", "directory: {path: /d, recursive: true}"):
-        assert [node.name for node in look(tmp_path, source).nodes] == ["a"]
-        assert look(tmp_path, source).skipped == ()
-
-
-def test_hidden_entries_are_found_when_asked_for(tmp_path: Path) -> None:
-    """A pattern that begins with a dot asks for hidden names."""
-    files(tmp_path, "d/.a", "d/b")
-    assert found(tmp_path, r"directory: {path: /d, include: '.*'}") == [".a"]
-    assert found(tmp_path, "directory: {path: /d, include: ['[.]*', b]}") == [".a", "b"]
-    assert found(tmp_path, "directory: {path: /d, include: '*'}") == ["b"]
-
-
-def test_links_to_directories_are_not_entered(tmp_path: Path) -> None:
-    """Neither by ``recursive`` nor by ``**``: what is there may be anywhere."""
-    files(tmp_path, "d/a", "elsewhere/b")
-    (tmp_path / "d/linked").symlink_to("/elsewhere")
-    assert found(tmp_path, "directory: {path: /d, recursive: true}") == ["a"]
-    assert found(tmp_path, "/d/**") == ["a"]
-
-
-def test_a_recursive_directory_names_by_the_path_below(tmp_path: Path) -> None:
-    """With ``recursive``, the ID is the path below the directory."""
-    files(tmp_path, "d/a", "d/x/b", "d/x/y/c")
-    assert found(tmp_path, "directory: {path: /d, recursive: true}") == ["a", "x/b", "x/y/c"]
+# ── directory, glob, static: what is found, in which order, under which names, and what is not ──
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("source", "names", "left"),
     [
-        ("include: 'cola'", ["cola"]),
-        ("include: 'cola*'", ["cola", "cola2"]),
-        ("include: ['cola', 'x*']", ["cola", "xcola"]),
-        ("exclude: 'cola'", ["cola2", "xcola"]),
-        ("include: '*cola', exclude: 'x*'", ["cola"]),
+        # A directory has its regular files, in natural order; hidden ones are not even skipped.
+        ("directory: /d", ["a1", "a2", "a10", "b"], {"/d/x": "a directory, not file"}),
+        ("directory: {path: /d/x, recursive: true}", ["c", "y/c"], {"/d/x/y": "a directory, not file"}),
+        ("directory: {path: /d, include: '.*'}", [".h"], None),
+        ("directory: {path: /d, include: ['[.]*', b]}", [".h", "b"], None),
+        ("directory: {path: /d, recursive: true, include: c}", ["x/c", "x/y/c"], None),
+        # Globs match whole names.
+        ("directory: {path: /e, include: cola}", ["cola"], IN_E.keys() - {"/e/cola"}),
+        ("directory: {path: /e, include: [cola, 'x*']}", ["cola", "xcola"], ["/e/cola2"]),
+        ("directory: {path: /e, exclude: cola}", ["cola2", "xcola"], {"/e/cola": "excluded"}),
+        ("directory: {path: /e, include: '*cola', exclude: 'x*'}", ["cola"], None),
+        # Types are judged through links, but for `symlink`; links are not entered.
+        ("directory: /l", ["file"], None),
+        ("directory: {path: /l, recursive: true}", ["file"], None),
+        ("directory: {path: /l, types: directory}", ["dir", "up"], None),
+        ("directory: {path: /l, types: symlink}", ["dir", "file", "up"], {"/l/gone": "dangling link"}),
+        # A glob names by the path below its literal prefix.
+        ("/d/*", ["a1", "a2", "a10", "b"], {"/d/x": ENTER}),
+        ("/d/a?", ["a1", "a2"], {}),
+        ("{glob: '/d/[ab]*'}", ["a1", "a2", "a10", "b"], {}),
+        ("/d/b", ["b"], {}),
+        ("/d/.*", [".h"], {"/d/.k": ENTER}),
+        ("/d/*/c", ["x/c"], {}),
+        ("{glob: '/d/**/c'}", ["x/c", "x/y/c"], {}),
+        ("{glob: '/d/x/**'}", ["c", "y/c"], {"/d/x/y": ENTER}),
+        ("{glob: {paths: '/d/**/*', exclude: c}}", ["a1", "a2", "a10", "b"], None),
+        ("{glob: {paths: '/d/**/c', exclude: '/d/x/y/*'}}", ["x/c"], {"/d/x/y/c": "excluded"}),
+        # Each path once, by the first pattern that matches it; all in natural order.
+        ("{glob: ['/d/*/c', '/d/x/*', '/d/**/c']}", ["x/c", "x/y/c"], {"/d/x/y": ENTER}),
+        ("glob: [/e/cola, /d/b, /d/a*]", ["a1", "a2", "a10", "b", "cola"], {}),
+        # Directories are offered where `types` names them; `**` does not run in circles.
+        ("{glob: {paths: '/d/*', types: [file, directory]}}", ["a1", "a2", "a10", "b", "x"], {}),
+        ("/l/*", ["file"], {"/l/dir": ENTER, "/l/up": ENTER, "/l/gone": "dangling link"}),
+        ("/l/gone", [], {"/l/gone": "dangling link"}),
+        ("/l/**", ["file"], None),
+        # Links on the way are followed below the root.
+        ("/way/*", ["f"], {}),
+        ("glob: {paths: '/l/dir/f', types: [file]}", ["f"], {}),
+        ("static: 3", ["0", "1", "2"], {}),
+        ("static: [b, a]", ["a", "b"], {}),
+        ("static: 0", [], {}),
+        ("directory: /e, static: [t]", ["cola", "cola2", "xcola", "t"], {}),
     ],
-)
-def test_globs_match_the_whole_name(tmp_path: Path, options: str, expected: list[str]) -> None:
-    """``include`` and ``exclude`` match whole names, not parts of them."""
-    files(tmp_path, "d/cola", "d/cola2", "d/xcola")
-    source = f"directory: {{path: /d, {options}}}"
-    assert found(tmp_path, source) == expected
-    left_out = {"/d/cola", "/d/cola2", "/d/xcola"} - {f"/d/{name}" for name in expected}
-    assert skipped(tmp_path, source).keys() == left_out
+)  # fmt: skip
+def test_a_source_finds_and_skips(
+    host: Path, source: str, names: list[str], left: Mapping[str, str] | list[str] | None
+) -> None:
+    assert found(host, source) == names
+    if isinstance(left, Mapping):
+        assert skipped(host, source) == left
+    elif left is not None:
+        assert skipped(host, source).keys() == set(left)
 
 
-def test_globs_of_a_recursive_directory_match_the_last_name(tmp_path: Path) -> None:
-    """Below a recursive directory, globs are on the name, not the path."""
-    files(tmp_path, "d/x/a", "d/x/b")
-    assert found(tmp_path, "directory: {path: /d, recursive: true, include: a}") == ["x/a"]
-
-
-def test_types_are_judged_through_links(tmp_path: Path) -> None:
-    """A link to a file is a file; a link to a directory is none."""
-    files(tmp_path, "real/f")
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d/file").symlink_to("/real/f")
-    (tmp_path / "d/dir").symlink_to("/real")
-    assert found(tmp_path, "directory: /d") == ["file"]
-    assert found(tmp_path, "directory: {path: /d, types: directory}") == ["dir"]
-
-
-def test_the_type_symlink_is_of_the_entry_itself(tmp_path: Path) -> None:
-    """``symlink`` asks for links, whatever they lead to; dangling ones are no devices."""
-    files(tmp_path, "d/f", "real/f")
-    (tmp_path / "d/l").symlink_to("/real")
-    (tmp_path / "d/gone").symlink_to("/none")
-    source = "directory: {path: /d, types: symlink}"
-    assert found(tmp_path, source) == ["l"]
-    assert skipped(tmp_path, source) == {"/d/f": "a file, not symlink", "/d/gone": "dangling link"}
+def test_a_path_stays_as_matched_and_its_link_is_resolved_below_the_root(host: Path) -> None:
+    (only,) = look(host, "/way/*").nodes
+    assert only.state is not None
+    assert (only.path, only.state.realpath) == ("/way/f", "/real/f")
+    (token,) = look(host, "static: 1").nodes
+    assert (token.path, token.state) == ("", None)
 
 
 def test_a_socket_is_a_type(tmp_path: Path) -> None:
-    """Sockets are devices where they are asked for."""
     (tmp_path / "d").mkdir()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "d/s"))
         assert found(tmp_path, "directory: {path: /d, types: socket}") == ["s"]
 
 
-def test_names_are_in_natural_order(tmp_path: Path) -> None:
-    """``c9`` comes before ``c10``."""
-    files(tmp_path, "d/c10", "d/c9", "d/c1", "d/b")
-    expected = ["b", "c1", "c9", "c10"]
-    assert found(tmp_path, "directory: /d") == expected
-    assert found(tmp_path, "/d/*") == expected
-
-
-def test_sources_keep_their_order(tmp_path: Path) -> None:
-    """What an earlier source finds comes first."""
-    files(tmp_path, "x/b", "y/a")
-    assert found(tmp_path, "directory: /x", "directory: /y") == ["b", "a"]
-
-
-# ── failures ──
+# ── failures, and why nothing is found ──
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*", "dev: kvm"])
 def test_a_missing_directory_is_a_state(tmp_path: Path, source: str) -> None:
-    """What is not there yet is a note and no failure."""
     result = look(tmp_path, source)
     assert (result.nodes, result.failed, result.skipped) == ((), {}, ())
     assert len(result.notes) == 1
     assert "does not exist" in result.notes[0]
 
 
-def test_an_empty_directory_is_not_a_missing_one(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    result = look(tmp_path, "directory: /d")
-    assert (result.notes, result.why_none()) == ((), ("directory /d: there is nothing to select",))
-
-
 @pytest.mark.parametrize(
     ("source", "says"),
     [
+        ("directory: /d", "directory /d: there is nothing to select"),
         ("directory: /e", "none of 1 is directory /e; nearest: .hidden (its name begins with a dot)"),
         ("directory: {path: /e, recursive: true}", "directory /e, recursive: there is nothing to select"),
         ("/dev/ttyUSB*", "none of 2 is glob /dev/ttyUSB*: /dev/null, /dev/zero"),
@@ -180,6 +168,7 @@ def test_an_empty_directory_is_not_a_missing_one(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_nothing_is_found_for_a_reason(tmp_path: Path, source: str, says: str) -> None:
     files(tmp_path, "e/.hidden", "dev/null", "dev/zero")
+    (tmp_path / "d").mkdir()
     (reason,) = look(tmp_path, source).why_none()
     assert reason.endswith(says)
 
@@ -212,122 +201,14 @@ def test_an_unreadable_directory_is_a_failure_of_its_source(
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*"])
-def test_a_name_that_is_not_utf8_is_skipped(tmp_path: Path, source: str) -> None:
-    """A name that is not UTF-8 is skipped, under a label that can be printed."""
-    files(tmp_path, "d/a")
-    (tmp_path / "d" / os.fsdecode(b"b\xff")).touch()
-    result = look(tmp_path, source)
-    assert [node.name for node in result.nodes] == ["a"]
-    (only,) = result.skipped
-    assert "UTF-8" in only.reason
-    assert only.candidate.encode() == rb"/d/b\udcff"
-
-
-def test_a_name_with_a_line_break_is_skipped(tmp_path: Path) -> None:
-    """A name with a control character is skipped, under a label of one line."""
-    files(tmp_path, "d/a\nb")
-    (only,) = look(tmp_path, "directory: /d").skipped
-    assert only.candidate == r"/d/a\nb"
-
-
-# ── glob ──
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("/d/*", ["a1", "b"]),
-        ("/d/a?", ["a1"]),
-        ("{glob: '/d/[ab]*'}", ["a1", "b"]),
-        ("/d/b", ["b"]),
-        ("/d/x/*", ["c"]),
-        ("/d/*/c", ["x/c"]),
-        ("{glob: '/d/**/c'}", ["x/c", "x/y/c"]),
-        ("{glob: '/d/x/**'}", ["c", "y/c"]),
-        ("{glob: ['/d/b', '/d/a*']}", ["a1", "b"]),
-        ("{glob: {paths: '/d/**/*', exclude: 'c'}}", ["a1", "b"]),
-        ("{glob: {paths: '/d/**/*', exclude: '/d/x/y/*'}}", ["a1", "b", "x/c"]),
-        ("{glob: {paths: '/d/*', exclude: ['a*', 'none']}}", ["b"]),
-    ],
-)
-def test_globs_name_by_the_path_below_their_literal_prefix(
-    tmp_path: Path, source: str, expected: list[str]
+def test_a_name_that_cannot_be_printed_is_skipped_under_a_label_that_can(
+    tmp_path: Path, source: str
 ) -> None:
-    """A glob's devices bear the path below what stands in front of its first wildcard."""
-    files(tmp_path, "d/a1", "d/b", "d/x/c", "d/x/y/c", "d/.h", "d/.k/c")
-    result = look(tmp_path, source)
-    names = [node.name for node in result.nodes if node.state and node.state.kind.value == "file"]
-    assert names == expected
-
-
-def test_a_path_of_two_patterns_is_found_once(tmp_path: Path) -> None:
-    """A path that several patterns match is one candidate, named by the first."""
-    files(tmp_path, "d/x/a")
-    assert found(tmp_path, "{glob: ['/d/*/a', '/d/x/*', '/d/**/a']}") == ["x/a"]
-
-
-def test_what_several_patterns_find_is_in_natural_order(tmp_path: Path) -> None:
-    """Also where they are for the same directory, and whichever comes first."""
-    files(tmp_path, "d/a1", "d/a10", "d/a2", "d/b1", "e/a3")
-    assert found(tmp_path, "glob: [/d/b*, /d/a*]") == ["a1", "a2", "a10", "b1"]
-    assert found(tmp_path, "glob: [/e/*, /d/b*, /d/a*]") == ["a1", "a2", "a3", "a10", "b1"]
-
-
-def test_a_glob_finds_hidden_names_when_asked(tmp_path: Path) -> None:
-    """A wildcard that begins with a dot finds hidden names."""
-    files(tmp_path, "d/.a", "d/b")
-    assert found(tmp_path, "/d/.*") == [".a"]
-
-
-def test_a_glob_skips_dangling_links(tmp_path: Path) -> None:
-    """A link to nothing is found but not offered."""
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d/gone").symlink_to("/none")
-    assert skipped(tmp_path, "/d/*") == {"/d/gone": "dangling link"}
-    assert skipped(tmp_path, "/d/gone") == {"/d/gone": "dangling link"}
-    assert found(tmp_path, "/d/*") == []
-
-
-def test_a_glob_goes_through_absolute_links_below_the_root(tmp_path: Path) -> None:
-    """A link on the way is followed below the root; the path stays as matched."""
-    files(tmp_path, "real/a")
-    (tmp_path / "d").symlink_to("/real")
-    (only,) = look(tmp_path, "/d/*").nodes
-    assert only.path == "/d/a"
-    assert only.state is not None
-    assert only.state.realpath == "/real/a"
-
-
-def test_a_glob_sees_links_behind_absolute_links_below_the_root(tmp_path: Path) -> None:
-    files(tmp_path, "real/sub/x")
-    (tmp_path / "real" / "sub" / "l").symlink_to("x")
-    (tmp_path / "way").symlink_to("/real")
-    for path in ("/way/*/*", "/way/sub/l"):
-        assert found(tmp_path, f"glob: {{paths: ['{path}'], types: [symlink]}}")
-
-
-def test_a_double_star_does_not_run_in_circles(tmp_path: Path) -> None:
-    """``**`` follows no links, so a link upwards does no harm."""
-    files(tmp_path, "d/a")
-    (tmp_path / "d/up").symlink_to("..")
-    assert found(tmp_path, "{glob: {paths: '/d/**/a', types: file}}") == ["a"]
-
-
-def test_a_glob_offers_directories_only_if_types_names_them(tmp_path: Path) -> None:
-    """A directory hands over all nodes below it, which `/dev/serial/*` does not mean."""
-    files(tmp_path, "d/a", "d/by-id/b")
-    (tmp_path / "d/linked").symlink_to("by-id")
-    reason = "a directory: name it in `types` to offer it"
-    assert found(tmp_path, "/d/*") == ["a"]
-    assert found(tmp_path, "/d/**") == ["a", "by-id/b"]
-    assert skipped(tmp_path, "/d/*") == {"/d/by-id": reason, "/d/linked": reason}
-    assert skipped(tmp_path, "/d/by-id") == {"/d/by-id": reason}
-    assert found(tmp_path, "{glob: {paths: '/d/*', types: directory}}") == ["by-id", "linked"]
-    assert found(tmp_path, "{glob: {paths: '/d/*', types: [file, directory]}}") == [
-        "a",
-        "by-id",
-        "linked",
-    ]
+    files(tmp_path, "d/a", "d/a\nb")
+    (tmp_path / "d" / os.fsdecode(b"b\xff")).touch()
+    assert found(tmp_path, source) == ["a"]
+    reason = "unusable name: it is not UTF-8, or has control characters"
+    assert skipped(tmp_path, source) == {r"/d/a\nb": reason, r"/d/b\udcff": reason}
 
 
 # ── dev ──
@@ -349,11 +230,8 @@ def dev(tmp_path: Path) -> Path:
     ("source", "expected"),
     [
         ("dev: kvm", ["kvm"]),
-        ("{dev: 'kvm.?'}", ["kvm", "kvm2"]),
         ("{dev: 'c[0-9]+'}", ["c9", "c10"]),
-        ("{dev: 'snd/.*'}", ["snd/c0"]),
         ("{dev: '.*/c0'}", ["snd/c0"]),
-        ("{dev: {pattern: 'kvm.?', exclude: 'kvm2'}}", ["kvm"]),
         ("{dev: {pattern: 'kvm.?', exclude: 'kv'}}", ["kvm", "kvm2"]),
         ("{dev: {pattern: '.*', exclude: ['kvm?', c*, 'snd/c0']}}", ["blk", "kvm"]),
         ("{dev: 'blk|file|snd'}", ["blk"]),
@@ -378,20 +256,6 @@ def test_named_groups_are_variables(dev: Path) -> None:
     assert only.state.number == (240, 5)
 
 
-# ── static ──
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [("static: 3", ["0", "1", "2"]), ("static: [b, a]", ["a", "b"]), ("static: 0", [])],
-)
-def test_static_devices_are_tokens(tmp_path: Path, source: str, expected: list[str]) -> None:
-    """Static devices have names and no files."""
-    result = look(tmp_path, source)
-    assert [node.name for node in result.nodes] == expected
-    assert all(node.path == "" and node.state is None for node in result.nodes)
-
-
 # ── trees that are too deep ──
 
 
@@ -414,23 +278,19 @@ def descend(root: Path, name: str, levels: int) -> None:
     os.close(at)
 
 
-@pytest.mark.parametrize("source", ["/d/**/x", "/d/**", "directory: {path: /d, recursive: true}"])
-def test_a_tree_that_is_deep_is_found(deep: Path, source: str) -> None:
-    """Deeper than functions can call each other."""
+def test_a_tree_that_is_deeper_than_functions_can_call_each_other_is_found(deep: Path) -> None:
     (deep / "d").mkdir()
     descend(deep / "d", "e", 400)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack(0)) + 300)
     try:
-        names = found(deep, source)
+        names = found(deep, "/d/**/x")
     finally:
         sys.setrecursionlimit(limit)
-    assert sum(1 for name in names if name.endswith("x")) == 400
+    assert len(names) == 400
 
 
-@pytest.mark.parametrize(
-    "source", ["/d/**/x", "/d/**", "/d/*/*", "directory: {path: /d, recursive: true}"]
-)
+@pytest.mark.parametrize("source", ["/d/**/x", "/d/*/*", "directory: {path: /d, recursive: true}"])
 def test_a_tree_that_is_too_deep_fails_nothing(deep: Path, source: str) -> None:
     """The kernel takes no path of more than 4096 bytes; what is above is found."""
     files(deep, "d/e/x")
@@ -456,7 +316,7 @@ def test_a_name_that_just_does_not_fit_is_skipped(deep: Path) -> None:
     assert len(found(deep, "/d/**/?")) == levels
 
 
-def test_a_directory_whose_path_is_too_long_is_a_failure(deep: Path) -> None:
+@pytest.mark.parametrize("source", [f"directory: /{'d' * 300}", f"/{'d' * 300}/*"])
+def test_a_directory_whose_path_is_too_long_is_a_failure(tmp_path: Path, source: str) -> None:
     """If it is the source's own: that is a mistake, and no state."""
-    for source in (f"directory: /{'d' * 300}", f"/{'d' * 300}/*"):
-        assert look(deep, source).failed[0].startswith("File name too long")
+    assert look(tmp_path, source).failed[0].startswith("File name too long")

@@ -17,16 +17,11 @@ from devhost.watch.threads import (
 )
 
 
-async def test_the_result_comes_back() -> None:
-    assert await in_thread("answer", lambda: 42) == 42
-
-
-async def test_a_failure_comes_back() -> None:
-    def fail() -> None:
-        raise LookupError("no")
-
+async def test_results_and_failures_come_back_to_those_who_wait() -> None:
+    found = await asyncio.gather(*(in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
+    assert found == list(range(100))
     with pytest.raises(LookupError, match="no"):
-        await in_thread("fail", fail)
+        await in_thread("fail", raising(LookupError("no")))
 
 
 async def test_a_thread_is_used_again() -> None:
@@ -44,11 +39,6 @@ async def test_what_hangs_holds_up_nobody() -> None:
     finally:
         release.set()
     await asyncio.gather(*hanging)
-
-
-async def test_each_of_many_results_goes_to_its_future() -> None:
-    found = await asyncio.gather(*(in_thread("n", lambda n=n: n) for n in range(1000)))  # type: ignore[misc]
-    assert found == list(range(1000))
 
 
 async def test_threads_end_when_they_are_not_needed_any_more() -> None:

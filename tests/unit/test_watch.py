@@ -1,16 +1,25 @@
 """Watching directories with the kernel's own events."""
 
 import asyncio
+import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from devhost.watch.watcher import Watcher
-from tests.support.watching import Listener, hears, listen, settled, target, watches
-
-# ── entries ──
+from devhost.watch.watcher import Watcher, WatchTarget
+from tests.support.watching import (
+    Listener,
+    hears,
+    listen,
+    settled,
+    target,
+    watches,
+)
 
 
 async def test_an_entry_that_comes_goes_or_moves_is_an_event(tmp_path: Path) -> None:
@@ -45,13 +54,6 @@ async def test_a_written_file_is_an_event_only_where_it_counts(tmp_path: Path) -
         await writes.call()
         await settled(watcher)
         assert not plain.called.is_set()
-
-
-async def test_what_happens_beside_a_directory_is_no_event(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    async with Watcher() as watcher:
-        one = await listen(watcher, tmp_path / "d")
-        assert not await hears(watcher, one, tmp_path)
 
 
 # ── trees ──
@@ -120,34 +122,26 @@ async def test_a_missing_directory_is_watched_when_it_appears(
         assert await hears(watcher, one, d)
 
 
-def remove(d: Path) -> None:
-    shutil.rmtree(d)
-
-
-def rename(d: Path) -> None:
-    d.rename(d.with_name(f"{d.name}-old"))
-
-
-@pytest.mark.parametrize("change", [remove, rename])
 @pytest.mark.parametrize("recursive", [False, True])
-@pytest.mark.parametrize("wait", [False, True])
-@pytest.mark.parametrize("which", ["d", "d/sub"])
+@pytest.mark.parametrize("moved", [False, True])
 async def test_a_replaced_directory_is_watched_again(
-    tmp_path: Path, change: Callable[[Path], None], which: str, *, recursive: bool, wait: bool
+    tmp_path: Path, *, moved: bool, recursive: bool
 ) -> None:
-    """Also if it is replaced before any event is read; and so is one in it."""
+    """Also if it is replaced before any event is read."""
     d = tmp_path / "d"
-    (d / "sub").mkdir(parents=True)
+    d.mkdir()
     async with Watcher() as watcher:
-        one = await listen(watcher, tmp_path / which, recursive=recursive)
-        change(d)
-        if wait:
+        one = await listen(watcher, d, recursive=recursive)
+        if moved:
+            d.rename(tmp_path / "d-old")
             await one.call()
             await settled(watcher)
-        (d / "sub").mkdir(parents=True)
-        assert await hears(watcher, one, tmp_path / which)
-        if change is rename:
-            assert not await hears(watcher, one, tmp_path / which.replace("d", "d-old", 1))
+        else:
+            shutil.rmtree(d)
+        d.mkdir()
+        assert await hears(watcher, one, d)
+        if moved:
+            assert not await hears(watcher, one, tmp_path / "d-old")
 
 
 async def test_what_is_far_above_is_seen_when_asked_again(tmp_path: Path) -> None:
@@ -248,3 +242,81 @@ async def test_a_watcher_that_was_left_watches_nothing(tmp_path: Path) -> None:
     await one.watch(tmp_path)
     await asyncio.sleep(0.01)
     assert not one.called.is_set()
+
+
+# ── whatever happens to a tree: when it is quiet, the directories of each target are watched ──
+
+
+DIRECTORIES = ["a", "b", "a/x", "b/x", "c", "c/x", "b/x/y"]
+FILES = ["a", "c/x", "a/f", "b/f", "b/x/f"]
+# Nothing is above the nearest ancestor of one of them: a change there has no event.
+TARGETS = [("a", False), ("a/x", False), ("b", True), ("c/x", False), ("c/x", True)]
+STEPS = st.one_of(
+    st.tuples(st.just("mkdir"), st.sampled_from(DIRECTORIES)),
+    st.tuples(st.just("rmtree"), st.sampled_from(DIRECTORIES)),
+    st.tuples(st.just("rename"), st.sampled_from(DIRECTORIES), st.sampled_from(DIRECTORIES)),
+    st.tuples(st.just("touch"), st.sampled_from(FILES)),
+    st.tuples(st.just("unlink"), st.sampled_from(FILES)),
+    st.just(("breathe",)),
+    st.just(("settle",)),
+)
+
+
+def take(step: tuple[str, ...], top: Path) -> None:
+    """Change something in a tree, if that is possible as it is now."""
+    what, *names = step
+    paths = [top / name for name in names]
+    try:
+        if what == "mkdir":
+            paths[0].mkdir()
+        elif what == "rmtree":
+            shutil.rmtree(paths[0])
+        elif what == "rename":
+            paths[0].rename(paths[1])
+        elif what == "touch":
+            paths[0].touch()
+        else:
+            paths[0].unlink()
+    except OSError:
+        pass
+
+
+async def weathered(steps: list[tuple[str, ...]], top: Path) -> None:
+    async with Watcher() as watcher:
+        listeners: dict[WatchTarget, Listener] = {}
+        for name, recursive in TARGETS:
+            one = WatchTarget(str(top / name), recursive)
+            listeners[one] = await listen(watcher, top / name, recursive=recursive)
+        for step in steps:
+            if step[0] == "breathe":
+                await asyncio.sleep(0)
+            elif step[0] == "settle":
+                await settled(watcher)
+            else:
+                take(step, top)
+        await settled(watcher)
+        needed = set()
+        for one, listener in listeners.items():
+            for path in inside(one):
+                assert await hears(watcher, listener, path)
+            needed |= {os.stat(path).st_ino for path in (nearest_ancestor(one), *inside(one))}
+        assert watches() == len(needed)  # and nothing else any longer
+
+
+def inside(one: WatchTarget) -> list[str]:
+    """Return the directories of a target that exist."""
+    found = [path for path, _, _ in os.walk(one.path)]
+    return found if one.recursive else found[:1]
+
+
+def nearest_ancestor(one: WatchTarget) -> str:
+    return next(str(path) for path in Path(one.path).parents if path.is_dir())
+
+
+@pytest.mark.slow
+@settings(max_examples=75)
+@given(st.lists(STEPS, max_size=25))
+def test_after_a_storm_every_target_is_watched(steps: list[tuple[str, ...]]) -> None:
+    """A fresh file in each directory that counts has an event, and no other directory is watched."""
+    with tempfile.TemporaryDirectory() as place:
+        asyncio.run(weathered(steps, Path(place)))
