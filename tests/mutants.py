@@ -468,7 +468,7 @@ MUTANTS: Final = (
         "library/methods.py",
         "if len(chosen) != size or len(set(map(repr, chosen))) != size:",
         "if len(chosen) != size:",
-        "tests/library/test_mistakes.py tests/library/test_methods.py",
+        "tests/library/test_calls.py",
     ),
     Mutant(
         "watch/watcher.py",

@@ -1,10 +1,11 @@
 """What the tests of plugins in code share."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.library.scripted import Hang
 from tests.library.serving import Serving
 
 
@@ -23,3 +24,11 @@ def nodes(directory: Path) -> Path:
     for name, node in (("a", "null"), ("b", "zero"), ("c", "full")):
         (place / name).symlink_to(f"/dev/{node}")
     return place
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    """A function that hangs until the end of the test, or until it is released."""
+    hang = Hang()
+    yield hang
+    hang.release.set()

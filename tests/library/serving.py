@@ -70,13 +70,9 @@ class Serving:
         """Wait until the devices have these reasons."""
 
         def now() -> dict[str, str | None]:
-            devices = self.snapshot(name).devices.values()
-            return {device.id: device.reason for device in devices}
+            return {one.id: one.reason for one in self.snapshot(name).devices.values()}
 
-        try:
-            await until(lambda: now() == expected, f"{expected}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}; last: {now()}") from None
+        await until(lambda: now() == expected, f"{expected}")
 
     async def skips(self, name: str, expected: dict[str, str]) -> None:
         """Wait until these candidates are skipped for these reasons."""
@@ -84,7 +80,4 @@ class Serving:
         def now() -> dict[str, str]:
             return {one.candidate: one.reason for one in self.snapshot(name).skipped}
 
-        try:
-            await until(lambda: now() == expected, f"{expected}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}; last: {now()}") from None
+        await until(lambda: now() == expected, f"{expected}")

@@ -16,12 +16,7 @@ YAML = "example.com/yaml"
 CLASH = "not served from the configuration: code serves it"
 
 
-def config(*resources: str) -> str:
-    lines = "".join(f"  - {resource}\n" for resource in resources)
-    return f"version: v1\nresources:{'' if resources else ' []'}\n{lines}"
-
-
-async def test_a_live_reload_leaves_code_alone(started: Kubelet, serving: Serving) -> None:
+async def test_reload_leaves_code_alone(started: Kubelet, serving: Serving) -> None:
     """YAML resources come, change and go; the code's socket and stream stay as they are."""
     plugin = Scripted(["a"])
     serving.start(plugin, config=tokens(yaml=2))
@@ -43,7 +38,7 @@ async def test_a_live_reload_leaves_code_alone(started: Kubelet, serving: Servin
     assert len(plugin.called("refresh")) == 1
 
 
-async def test_of_one_name_the_code_counts(
+async def test_name_of_code_and_file_is_served_by_code(
     standin: SimulatedKubelet, serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The YAML resource is not served, which is said once for each configuration."""
@@ -60,14 +55,14 @@ async def test_of_one_name_the_code_counts(
     assert standin.registrations.count(NAME) == 1
 
 
-async def test_a_node_is_offered_once(
+async def test_node_of_code_is_not_offered_by_the_file(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
     """Code comes before the file; a device is offered whole or not at all."""
-    yaml = f"{{name: {YAML}, sources: ['{nodes}/*']}}"
+    yaml = f"version: v1\nresources: [{{name: {YAML}, sources: ['{nodes}/*']}}]\n"
     plugin = Plain([Device("one", paths=[str(nodes / "a")])])
     shares = Plain([Device("s", paths="/dev/full")], "example.com/shared", overlap="allow")
-    serving.start(plugin, shares, config=config(yaml))
+    serving.start(plugin, shares, config=yaml)
     await standin.wait(NAME, 1, 1)
     await standin.wait(YAML, 1, 1)
     offered = f"{NAME} offers it already"
@@ -78,7 +73,7 @@ async def test_a_node_is_offered_once(
     await standin.wait(NAME, 1, 0)
 
 
-async def test_a_device_with_a_node_of_another_is_not_offered_in_part(
+async def test_device_with_a_node_of_another_is_not_offered_in_part(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
     first = Plain([Device("one", paths=str(nodes / "a"))])
@@ -93,7 +88,7 @@ async def test_a_device_with_a_node_of_another_is_not_offered_in_part(
     await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
 
 
-async def test_a_device_leaves_the_list_by_the_rule(
+async def test_device_that_is_gone_leaves_the_list_and_may_come_back(
     started: Kubelet, serving: Serving, may_leave: asyncio.Event
 ) -> None:
     """It is unhealthy at first, goes later, and may come back under the same ID."""
@@ -110,7 +105,7 @@ async def test_a_device_leaves_the_list_by_the_rule(
     await started.wait(NAME, 2, 2)
 
 
-async def test_a_node_under_another_id_waits_for_the_old_one(
+async def test_node_under_another_id_waits_for_the_old_one(
     standin: SimulatedKubelet, serving: Serving, nodes: Path, may_leave: asyncio.Event
 ) -> None:
     """A pod may just have been given the old one."""
@@ -127,7 +122,7 @@ async def test_a_node_under_another_id_waits_for_the_old_one(
     assert standin.devices(NAME) == {"new": "Healthy"}
 
 
-async def test_a_resource_for_other_nodes_is_not_served(
+async def test_resource_for_other_nodes_is_not_served(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
     """Nor is it told of an end that had no beginning."""

@@ -1,16 +1,14 @@
-"""Each method of a plugin is called when it should be, and does what it says."""
+"""A plugin's methods in a host: when they are called, and what of a failure is seen outside."""
 
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import devhost
 from devhost import Allocation, Device, DeviceSpec, MountSpec
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
-from tests.library.scripted import NAME, Plain, Scripted
+from tests.library.scripted import NAME, Hang, Plain, Scripted, failing
 from tests.library.serving import Serving
 from tests.support.daemon import until
 from tests.support.hosting import Kubelet, contract
@@ -18,62 +16,55 @@ from tests.support.hosting import Kubelet, contract
 OTHER = "example.com/other"
 
 
-async def test_what_devices_returns_is_advertised(started: Kubelet, serving: Serving) -> None:
-    """Texts are healthy tokens; a reason makes a device unhealthy."""
-    serving.start(
-        Plain(["a", Device("b"), Device("c", reason="worn\tout"), Device("d", reason="")])
+# ── devices ──
+
+
+async def test_devices_are_advertised_with_their_health(started: Kubelet, serving: Serving) -> None:
+    plugin = Plain(
+        ["a", Device("b"), Device("c", reason="worn\tout"), Device("d", reason="")], interval=0.1
     )
+    serving.start(plugin)
     await started.wait(NAME, 4, 3)
     assert serving.snapshot(NAME).devices["c"].reason == "worn\tout"
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
     assert answer["deviceIds"][NAME] == ["a", "b", "d"]
     assert answer["devices"] == []
+    plugin.now = ["a", "b", "c", "d"]  # after the interval
+    await started.wait(NAME, 4, 4)
 
 
-async def test_what_devices_says_of_the_same_nodes_may_change(
+async def test_devices_that_cannot_be_offered_are_skipped(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
-    plugin = Plain(["a", "b"])
-    serving.start(plugin)
+    items = [
+        *("good", "good", "a::0", 7),
+        Device("first", paths="/dev/null"),
+        Device("second", paths=["/dev/zero", "/dev/../dev/null"]),
+        Device("third", paths=["/dev/null"]),
+    ]
+    serving.start(Scripted(items))
     await standin.wait(NAME, 2, 2)
-    for healthy, reason in ((1, "worn out"), (2, None)):
-        plugin.now = ["a", Device("b", reason=reason)]
-        plugin.changed()
-        await standin.wait(NAME, 2, healthy)
+    skipped = {one.candidate: one.reason for one in serving.snapshot(NAME).skipped}
+    assert skipped == {
+        "good": "duplicate ID",
+        "a::0": "id: a device ID must not contain '::', which is reserved for shares",
+        "int 7": "not a Device or an ID (a str)",
+        "second": "paths: '/dev/../dev/null' contains '..'; write the path without it",
+        "third": "node /dev/null also belongs to device first",
+    }
 
 
-async def test_no_devices_have_a_reason(standin: SimulatedKubelet, serving: Serving) -> None:
+async def test_devices_that_are_none_have_a_reason(
+    standin: SimulatedKubelet, serving: Serving
+) -> None:
     serving.start(Plain([]))
     await standin.wait(NAME, 0, 0)
     assert serving.snapshot(NAME).why_none() == ("devices() returned no devices",)
 
 
-async def test_the_declared_answer(started: Kubelet, serving: Serving, nodes: Path) -> None:
-    """Without allocate() a container gets each node, and what the option says."""
-    (nodes / "table").touch()
-    device = Device("one", paths=[str(nodes / "a"), str(nodes / "b"), str(nodes / "table")])
-    env = {"IDS": "${id}", "PATHS": "${path}", "NAMES": "${name}", "OF": "${resource}"}
-    serving.start(Plain([device], allocate={"env": env}, replicas=2))
-    await started.wait(NAME, 2, 2)
-    answer = (await started.admit("pod", {"app": {NAME: 2}}))["app"]
-    assert answer["deviceIds"][NAME] == ["one::0", "one::1"]
-    assert answer["envs"] == {
-        "IDS": "one",
-        "PATHS": f"{nodes}/a,{nodes}/b,{nodes}/table",
-        "NAMES": "a,b,table",
-        "OF": NAME,
-    }
-    given = {"permissions": "rw"}
-    assert sorted(answer["devices"], key=str) == [
-        {"hostPath": "/dev/null", "containerPath": "/dev/null", **given},
-        {"hostPath": "/dev/zero", "containerPath": "/dev/zero", **given},
-    ]
-
-
-async def test_a_device_is_there_when_all_its_nodes_are(
+async def test_devices_without_all_their_nodes_are_unhealthy(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
-    """A path that is not there makes the device unhealthy, and no other."""
     plugin = Plain(
         [
             Device("one", paths=[str(nodes / "a"), str(nodes / "late")]),
@@ -88,15 +79,15 @@ async def test_a_device_is_there_when_all_its_nodes_are(
     plugin.changed()
     await standin.wait(NAME, 2, 2)
     (nodes / "b").unlink()
-    await standin.wait(NAME, 2, 2)
     with pytest.raises(AdmissionError, match=f"device two: {nodes}/b no longer exists"):
         await standin.admit("pod", {"app": {NAME: 2}})
     plugin.changed()
     await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
 
 
-async def test_changed_may_be_called_from_any_thread(started: Kubelet, serving: Serving) -> None:
-    """The list follows immediately, long before the interval is over."""
+async def test_changed_from_any_thread_asks_for_the_devices_at_once(
+    started: Kubelet, serving: Serving
+) -> None:
     plugin = Plain(["a"])
     plugin.changed()  # before it is served: harmless
     serving.start(plugin)
@@ -112,14 +103,65 @@ async def test_changed_may_be_called_from_any_thread(started: Kubelet, serving: 
     plugin.changed()  # after it: harmless, too
 
 
-async def test_devices_is_called_again_after_the_interval(
+async def test_devices_that_raises_keeps_what_is_known_as_unhealthy(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
-    plugin = Plain(["a"], interval=0.1)
-    serving.start(plugin)
-    await standin.wait(NAME, 1, 1)
-    plugin.now = ["a", "b"]
+    plugin = Scripted(["a", "b"])
+    serving.start(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 2, 2)
+
+    def raising() -> None:
+        raise ConnectionError("no answer\nfrom the controller")
+
+    plugin.now = raising
+    plugin.changed()
+    reason = r"devices() raised ConnectionError: no answer\nfrom the controller"
+    await serving.reasons(NAME, {"a": reason, "b": reason})
+    assert serving.snapshot(NAME).error == reason
+    await standin.wait(NAME, 2, 0)
+    await standin.admit("pod", {"app": {OTHER: 1}})
+    plugin.now = ["a"]
+    plugin.changed()
+    await serving.reasons(NAME, {"a": None, "b": "not found any more"})
+
+
+async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
+    standin: SimulatedKubelet, serving: Serving, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devhost.host.inventory.ANSWER_S", 0.5)
+    plugin = Scripted(["a"])
+    serving.start(plugin, Plain(["w"], OTHER))
+    await standin.wait(NAME, 1, 1)
+    hang.result = ["a", "b"]
+    plugin.now = hang
+    plugin.changed()
+    await serving.reasons(NAME, {"a": "devices() has not returned yet"})
+    await standin.wait(NAME, 1, 0)
+    plugin.changed()
+    await standin.admit("pod", {"app": {OTHER: 1}})
+    assert hang.threads == 1
+    plugin.now = ["a", "b"]
+    hang.release.set()
+    await standin.wait(NAME, 2, 2)
+
+
+# ── allocate, preferred ──
+
+
+async def test_allocate_by_the_option_gives_each_node(
+    started: Kubelet, serving: Serving, nodes: Path
+) -> None:
+    (nodes / "table").touch()
+    device = Device("one", paths=[str(nodes / "a"), str(nodes / "b"), str(nodes / "table")])
+    env = {"IDS": "${id}", "PATHS": "${path}", "NAMES": "${name}", "OF": "${resource}"}
+    serving.start(Plain([device], allocate={"env": env}, replicas=2))
+    await started.wait(NAME, 2, 2)
+    answer = (await started.admit("pod", {"app": {NAME: 2}}))["app"]
+    assert answer["deviceIds"][NAME] == ["one::0", "one::1"]
+    paths = f"{nodes}/a,{nodes}/b,{nodes}/table"
+    assert answer["envs"] == {"IDS": "one", "PATHS": paths, "NAMES": "a,b,table", "OF": NAME}
+    given = {(one["hostPath"], one["containerPath"]) for one in answer["devices"]}
+    assert given == {("/dev/null", "/dev/null"), ("/dev/zero", "/dev/zero")}
 
 
 @dataclass(frozen=True)
@@ -129,10 +171,9 @@ class Port(Device):
     vlan: int = 0
 
 
-async def test_allocate_gets_the_devices_that_were_returned(
+async def test_allocate_gets_the_devices_that_were_returned_and_answers_for_all(
     started: Kubelet, serving: Serving, nodes: Path
 ) -> None:
-    """The same objects, one for each device, in natural order; its answer is the whole."""
     ports = [
         Port(f"p{number}", paths=str(nodes / "abc"[number - 8]), vlan=number) for number in (10, 9)
     ]
@@ -154,53 +195,63 @@ async def test_allocate_gets_the_devices_that_were_returned(
     (called,) = plugin.called("allocate")
     assert [id(port) for port in called] == [id(ports[1]), id(ports[0])]
     assert answer["envs"] == {"VLANS": "9 10"}
-    assert answer["mounts"] == [
-        {"hostPath": str(nodes), "containerPath": "/nodes", "readOnly": True}
-    ]
-    assert answer["devices"] == [
-        {"hostPath": "/dev/zero", "containerPath": "/dev/port0", "permissions": "rw"}
-    ]
+    mount = {"hostPath": str(nodes), "containerPath": "/nodes", "readOnly": True}
+    assert answer["mounts"] == [mount]
+    device = {"hostPath": "/dev/zero", "containerPath": "/dev/port0", "permissions": "rw"}
+    assert answer["devices"] == [device]
     assert answer["annotations"]["example.com/ports"] == "2"
 
 
-async def test_allocate_may_leave_it_to_what_is_declared(
-    standin: SimulatedKubelet, serving: Serving
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (None, "allocate() raised ValueError: boom"),
+        ("/dev/gone", "/dev/gone does not exist"),
+        ("/etc/passwd", "/etc/passwd is a file, not a device node"),
+    ],
+)
+async def test_allocate_that_fails_refuses_the_pod_with_the_reason(
+    standin: SimulatedKubelet, serving: Serving, path: str | None, text: str
 ) -> None:
     plugin = Scripted(["a"], allocate={"env": {"DECLARED": "${id}"}})
+    plugin.then["allocate"] = (
+        (lambda _: Allocation(devices=(DeviceSpec(path, "/dev/x", "rw"),))) if path else failing
+    )
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)
+    with pytest.raises(AdmissionError) as caught:
+        await standin.admit("pod", {"app": {NAME: 1}})
+    assert f"{NAME}: {text}" in str(caught.value)
+    del plugin.then["allocate"]  # it returns None: what the option declares
     answer = (await standin.admit("pod", {"app": {NAME: 1}}))["app"]
-    assert plugin.called("allocate") == [[Device("a")]]
     assert answer["envs"] == {"DECLARED": "a"}
 
 
 @contract
-async def test_preferred_chooses(started: Kubelet, serving: Serving) -> None:
-    """It sees the free IDs, and what it returns is what the container gets."""
-    plugin = Scripted([f"d{number}" for number in range(8)])
+async def test_preferred_chooses_of_the_free_ids_or_leaves_it_to_others(
+    started: Kubelet, serving: Serving
+) -> None:
+    plugin = Scripted([f"d{number}" for number in range(8)], prefer="packed")
     plugin.then["preferred"] = lambda available, _must, size: sorted(available)[-size:]
     serving.start(plugin)
     await started.wait(NAME, 8, 8)
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
     assert answer["deviceIds"][NAME] == ["d5", "d6", "d7"]
     assert len(plugin.called("preferred")[0]) == 8
+    plugin.then["preferred"] = lambda *_: None  # the option decides
+    answer = (await started.admit("next", {"app": {NAME: 1}}))["app"]
+    assert answer["deviceIds"][NAME] == ["d0"]
+    plugin.then["preferred"] = failing  # kubelet decides
+    await started.admit("last", {"app": {NAME: 4}})
 
 
-async def test_preferred_may_leave_it_to_the_option(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
-    plugin = Scripted(["a", "b"], replicas=2, prefer="packed")
-    serving.start(plugin)
-    await standin.wait(NAME, 4, 4)
-    for number in range(2):
-        answer = (await standin.admit(f"pod-{number}", {"app": {NAME: 1}}))["app"]
-        assert answer["deviceIds"][NAME] == [f"a::{number}"]
-    assert plugin.called("preferred")
+# ── pre_start, refresh, destroy ──
 
 
 @contract
-async def test_pre_start_is_called_at_every_start(started: Kubelet, serving: Serving) -> None:
-    """With the container's devices; a plugin that does not override it is not asked."""
+async def test_pre_start_is_called_at_every_start_of_who_overrides_it(
+    started: Kubelet, serving: Serving
+) -> None:
     plugin = Scripted(["a", "b"])
     serving.start(plugin, Plain(["x"], OTHER))
     await started.wait(NAME, 2, 2)
@@ -211,56 +262,70 @@ async def test_pre_start_is_called_at_every_start(started: Kubelet, serving: Ser
     assert serving.runner(OTHER).resource.pre_start == ()
 
 
-async def test_steps_come_before_pre_start(
-    standin: SimulatedKubelet, serving: Serving, directory: Path
-) -> None:
-    """The option pre_start is YAML's: what it runs needs no leave, as the code needs none."""
+async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fails(
+    standin: SimulatedKubelet, serving: Serving, directory: Path, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr("devhost.host.resource.WITHIN_S", 2.0)
     mark = directory / "mark"
     plugin = Scripted(["a"], pre_start=[{"run": ["/bin/touch", str(mark)], "every": "start"}])
     plugin.then["pre_start"] = lambda _devices: mark.unlink()
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)
     await standin.admit("pod", {"app": {NAME: 1}})
-    assert not mark.exists()
     assert len(plugin.called("pre_start")) == 1
+    for work, text in ((failing, "raised ValueError"), (hang, r"did not return within [012]\.?")):
+        plugin.then["pre_start"] = work
+        with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\) {text}"):
+            await standin.start_container("pod", "app")
+    del plugin.then["pre_start"]
+    await standin.start_container("pod", "app")
 
 
-async def test_refresh_and_destroy(started: Kubelet, serving: Serving) -> None:
-    """refresh() comes before devices(), again for another kubelet; destroy() once, at the end."""
+async def test_refresh_comes_before_devices_and_destroy_at_the_end(
+    started: Kubelet, serving: Serving
+) -> None:
+    plugin = Scripted(["a"])
+    for _ in range(2):  # it may be served again
+        plugin.order.clear()
+        plugin.calls.clear()
+        serving.start(plugin)
+        await started.wait(NAME, 1, 1)
+        assert plugin.order[0] == "refresh"
+        assert plugin.order.count("refresh") == 1
+        await started.restart()
+        await started.wait(NAME, 1, 1)
+        await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") > 1, "")
+        followed = zip(plugin.order, plugin.order[1:], strict=False)
+        assert {then for one, then in followed if one == "refresh"} == {"devices"}
+        assert not plugin.called("destroy")
+        await serving.stop()
+        assert len(plugin.called("destroy")) == 1
+
+
+async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
+    standin: SimulatedKubelet, serving: Serving, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devhost.host.inventory.ANSWER_S", 0.5)
+    monkeypatch.setattr("devhost.library.methods.DESTROY_S", 0.1)
     plugin = Scripted(["a"])
     serving.start(plugin)
-    await started.wait(NAME, 1, 1)
-    assert plugin.order[0] == "refresh"
-    assert plugin.order.count("refresh") == 1
-    await started.restart()
-    await started.wait(NAME, 1, 1)
-    await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") >= 2, "")
-    assert all(plugin.order[at + 1] == "devices" for at in places(plugin.order, "refresh"))
-    assert not plugin.called("destroy")
-    await serving.stop()
-    assert [name for name, _ in plugin.calls if name != "refresh"] == ["destroy"]
-
-
-def places(order: list[str], method: str) -> list[int]:
-    return [at for at, one in enumerate(order) if one == method]
-
-
-async def test_a_plugin_served_again_starts_afresh(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
-    plugin = Scripted(["a"])
+    await standin.wait(NAME, 1, 1)
+    plugin.then |= {"refresh": hang, "destroy": hang}
     for _ in range(2):
-        plugin.order.clear()
-        serving.start(plugin)
-        await standin.wait(NAME, 1, 1)
-        assert plugin.order[0] == "refresh"
-        await serving.stop()
+        await standin.restart()
+        await until(lambda: standin.devices(NAME), "registered again")
+    await serving.reasons(NAME, {"a": "refresh() has not returned yet"})
+    assert len(plugin.called("refresh")) == 2
+    await serving.stop()
+    assert len(plugin.called("destroy")) == 1
 
 
-async def test_a_plugin_knows_where_the_host_is_seen(
+# ── what else a plugin has of the host ──
+
+
+async def test_root_is_where_the_hosts_files_are(
     standin: SimulatedKubelet, serving: Serving, directory: Path
 ) -> None:
-    """Its own looks go below the root; the paths of its devices are the host's."""
     (directory / "root" / "dev").mkdir(parents=True)
     (directory / "root" / "dev" / "x").touch()
     plugin = Scripted(lambda: [Device("x", paths=f"/dev/{one.name}") for one in found()])
@@ -271,27 +336,28 @@ async def test_a_plugin_knows_where_the_host_is_seen(
     assert plugin.root == Path("/")
     serving.start(plugin, root=directory / "root")
     await standin.wait(NAME, 1, 1)
-    assert plugin.root == directory / "root"
 
 
-async def test_numa_nodes(standin: SimulatedKubelet, serving: Serving) -> None:
-    """Those that code gives count; where some healthy devices have none, nobody has."""
+async def test_numa_nodes_of_code_count_if_all_healthy_devices_have_some(
+    standin: SimulatedKubelet, serving: Serving
+) -> None:
     plugin = Plain([Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])])
-    serving.start(plugin)
-    await standin.wait(NAME, 2, 2)
-    devices = serving.snapshot(NAME).devices
-    assert {key: one.numa_nodes for key, one in devices.items()} == {"a": (1,), "b": (0, 1)}
     plugin.now = [*plugin.now, Device("c", reason="broken")]
-    plugin.changed()
+    serving.start(plugin)
     await standin.wait(NAME, 3, 2)
-    assert serving.snapshot(NAME).devices["a"].numa_nodes == (1,)
+    devices = serving.snapshot(NAME).devices
+    assert {key: one.numa_nodes for key, one in devices.items()} == {
+        "a": (1,),
+        "b": (0, 1),
+        "c": (),
+    }
     plugin.now = [Device("a", numa_nodes=[1]), Device("b"), "c"]
     plugin.changed()
     await standin.wait(NAME, 3, 3)
     assert {one.numa_nodes for one in serving.snapshot(NAME).devices.values()} == {()}
 
 
-async def test_health_checks_of_the_options(
+async def test_health_checks_of_the_options_are_made(
     standin: SimulatedKubelet, serving: Serving, directory: Path
 ) -> None:
     (directory / "state-a").write_text("ok\n")
@@ -300,49 +366,3 @@ async def test_health_checks_of_the_options(
     serving.start(Plain(["a", "b"], health=[check]))
     await standin.wait(NAME, 2, 1)
     assert "state-b" in (serving.snapshot(NAME).devices["b"].reason or "")
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"replica": 2}, TypeError, "unknown option 'replica'"),
-        ({"replicas": 0}, ValueError, "example.com/coded: replicas: "),
-        ({"max_per_container": "two"}, ValueError, "max_per_container: should be an integer"),
-        ({"prefer": "paked"}, ValueError, "prefer: should be .*not 'paked'; did you mean 'packed'"),
-        (
-            {"remove_missing_after": 5},
-            ValueError,
-            "remove_missing_after: should be never, or a duration",
-        ),
-        (
-            {"allocate": {"env": {"A": "${idd}"}}},
-            ValueError,
-            "allocate.env.A: unknown variable .*idd",
-        ),
-        ({"allocate": {"env": {"A": "$id"}}}, ValueError, r"allocate.env.A: .*write \$\{id\}"),
-        ({"allocate": {"envs": {}}}, ValueError, "allocate.envs: unknown key"),
-        ({"allocate": object()}, ValueError, "that YAML cannot represent"),
-        ({"interval": 3600}, ValueError, "interval: should be 0.1 to 30 seconds"),
-        ({"name": "coded"}, ValueError, "write example.com/coded"),
-    ],
-)
-def test_options_are_checked_as_yaml_is(
-    options: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        Plain([], **options)
-
-
-def test_doubtful_options_are_warned_of() -> None:
-    plugin = Plain([], allocate={"devices": [{"hostPath": "${path}", "containerPath": "/dev/x"}]})
-    assert len(plugin.warnings) == 1
-    assert (
-        "allocate.devices[0].containerPath" in plugin.warnings[0] or "/dev/x" in plugin.warnings[0]
-    )
-
-
-def test_the_public_names() -> None:
-    assert set(devhost.__all__) <= set(dir(devhost))
-    assert all(getattr(devhost, name) for name in devhost.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'sevre'"):
-        devhost.sevre  # type: ignore[attr-defined] # noqa: B018

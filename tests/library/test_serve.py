@@ -1,22 +1,26 @@
 """`devhost.serve` as a process: the examples, the command line, the end."""
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import devhost
+from devhost import DevicePlugin, serve
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.library.scripted import NAME, Plain
+from tests.support.command import environment
 from tests.support.daemon import tokens
-from tests.support.hosting import Kubelet
-from tests.support.realkubelet import REAL_KUBELETS
+from tests.support.hosting import Kubelet, contract
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "config" / "examples" / "python"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "config" / "examples" / "python"
 PORTS, DISKS = "netease/vpcport", "example.com/superdisk"
 ENDINGS = """
 import sys
@@ -41,9 +45,7 @@ class Program:
 
     def __init__(self, directory: Path) -> None:
         self.plugins = directory / "plugins"
-        self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("DEVHOST_")
-        }
+        self.environment = environment()
         self.process: Process | None = None
 
     async def start(self, *arguments: str | Path, plugin_dir: bool = True) -> Process:
@@ -86,25 +88,18 @@ async def program(directory: Path) -> AsyncIterator[Program]:
         await program.process.communicate()
 
 
-# ── the examples, on real kubelets ──
+# ── the examples, on a real kubelet ──
 
 
-@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_vpcport(started: Kubelet, program: Program) -> None:
-    await program.start(EXAMPLES / "vpcport.py")
-    await started.wait(PORTS, 4, 4)
-    answer = (await started.admit("pod", {"app": {PORTS: 4}}))["app"]
-    assert answer["envs"] == {"VPC_PORTS": "port-0,port-1,port-2,port-3"}
-    await started.restart()
-    await started.wait(PORTS, 4, 4)
-    status, said, _ = await program.stop()
-    assert (status, said) == (0, "")
-    assert not list(program.plugins.glob("devhost-*.sock"))
+def test_example_on_the_page_is_the_file() -> None:
+    page = (ROOT / "docs" / "library.md").read_text()
+    assert f"```python\n{(EXAMPLES / 'vpcport.py').read_text()}```" in page
 
 
-@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_superdisk(started: Kubelet, program: Program, directory: Path) -> None:
-    """Found, faulty, well again, handed out, prepared at each start, told of its life."""
+@contract
+async def test_superdisk_is_found_checked_handed_out_and_prepared(
+    started: Kubelet, program: Program, directory: Path
+) -> None:
     disks, faults, scratch = (directory / name for name in ("disks", "faults", "scratch"))
     for place in (disks, faults, scratch):
         place.mkdir()
@@ -123,61 +118,45 @@ async def test_superdisk(started: Kubelet, program: Program, directory: Path) ->
     await started.wait(DISKS, 2, 2)
     answer = (await started.admit("pod", {"app": {DISKS: 2}}))["app"]
     assert answer["envs"] == {"SUPERDISKS": "sd-1 sd-2"}
-    assert sorted(one["containerPath"] for one in answer["devices"]) == [
-        "/dev/superdisk0",
-        "/dev/superdisk1",
-    ]
+    nodes = {one["containerPath"] for one in answer["devices"]}
+    assert nodes == {"/dev/superdisk0", "/dev/superdisk1"}
     mounts = {one["hostPath"]: one["containerPath"] for one in answer["mounts"]}
     assert mounts == {f"{scratch}/sd-1": "/scratch/0", f"{scratch}/sd-2": "/scratch/1"}
     (scratch / "sd-1" / "left").mkdir()
     (scratch / "sd-2" / "over").touch()
     await started.start_container("pod", "app")
     assert [place.name for place in scratch.glob("*/*")] == []
-    await started.restart()
-    await started.wait(DISKS, 2, 2)
-    (faults / "sd-2").write_text("bad sectors again")
-    await started.wait(DISKS, 2, 1)
     status, _, logged = await program.stop()
     assert status == 0
     assert '"started"' in logged
     assert logged.count('"stopped"') == 1
-    assert "bad sectors" in logged
 
 
 # ── the command line, and the end ──
 
 
-async def test_with_a_configuration(
+async def test_configuration_of_a_variable_is_served_beside_and_followed(
     standin: SimulatedKubelet, program: Program, directory: Path
 ) -> None:
-    """Its resources are served beside, and the file is followed."""
     config = directory / "config.yaml"
     config.write_text(tokens(yaml=1))
-    await program.start(EXAMPLES / "vpcport.py", config)
-    await standin.wait(PORTS, 4, 4)
-    await standin.wait("example.com/yaml", 1, 1)
-    config.write_text(tokens(yaml=2))
-    await standin.wait("example.com/yaml", 2, 2)
-    status, _, logged = await program.stop()
-    assert status == 0
-    assert "configuration in force" in logged
-
-
-async def test_a_configuration_by_environment(
-    standin: SimulatedKubelet, program: Program, directory: Path
-) -> None:
-    """DEVHOST_CONFIG and the other variables count, as with `devhost run`."""
-    (directory / "config.yaml").write_text(tokens(yaml=1))
-    program.environment["DEVHOST_CONFIG"] = str(directory / "config.yaml")
+    program.environment["DEVHOST_CONFIG"] = str(config)
     program.environment["DEVHOST_PLUGIN_DIR"] = str(program.plugins)
     await program.start(EXAMPLES / "vpcport.py", plugin_dir=False)
     await standin.wait(PORTS, 4, 4)
     await standin.wait("example.com/yaml", 1, 1)
-    status, _, _ = await program.stop()
-    assert status == 0
+    answer = (await standin.admit("pod", {"app": {PORTS: 4}}))["app"]
+    assert answer["envs"] == {"VPC_PORTS": "port-0,port-1,port-2,port-3"}
+    config.write_text(tokens(yaml=2))
+    await standin.wait("example.com/yaml", 2, 2)
+    status, said, _ = await program.stop()
+    assert (status, said) == (0, "")
+    assert not list(program.plugins.glob("devhost-*.sock"))
 
 
-async def test_a_configuration_that_is_not_valid(program: Program, directory: Path) -> None:
+async def test_configuration_that_is_invalid_ends_the_start(
+    program: Program, directory: Path
+) -> None:
     (directory / "config.yaml").write_text("version: v1\nresources: 7\n")
     await program.start(EXAMPLES / "vpcport.py", directory / "config.yaml")
     status, _, logged = await program.ended()
@@ -193,7 +172,7 @@ async def test_a_configuration_that_is_not_valid(program: Program, directory: Pa
         (["--plugin-dir", "/nowhere"], 1, "--plugin-dir: /nowhere is not a directory"),
     ],
 )
-async def test_the_command_line(
+async def test_command_line_is_that_of_run(
     program: Program, arguments: list[str], status: int, text: str
 ) -> None:
     await program.start(EXAMPLES / "vpcport.py", *arguments, plugin_dir=False)
@@ -202,8 +181,7 @@ async def test_the_command_line(
     assert text in said + logged
 
 
-async def test_try(program: Program) -> None:
-    """`--try` needs no kubelet: it shows what one would see."""
+async def test_try_needs_no_kubelet(program: Program) -> None:
     process = await program.start(EXAMPLES / "vpcport.py", "--try", plugin_dir=False)
     assert (
         await program.line() == "netease/vpcport: 4 of 4 allocatable: port-0 port-1 port-2 port-3\n"
@@ -212,7 +190,7 @@ async def test_try(program: Program) -> None:
     assert (await program.ended())[0] == 0
 
 
-async def test_destroy_is_called_at_the_end(standin: SimulatedKubelet, program: Program) -> None:
+async def test_destroy_is_called_at_sigterm(standin: SimulatedKubelet, program: Program) -> None:
     await program.start("-c", ENDINGS)
     await standin.wait("example.com/plugin", 1, 1)
     assert await program.line() == "refresh\n"  # a moment after the list
@@ -238,7 +216,7 @@ async def test_destroy_is_called_after_a_failure(
     assert "Traceback" not in logged
 
 
-async def test_only_in_the_main_thread(program: Program) -> None:
+async def test_serve_in_another_thread_is_refused(program: Program) -> None:
     text = """
 import threading
 import devhost
@@ -258,8 +236,7 @@ thread.join()
     assert (status, said) == (0, "serve() must be called in the main thread\n")
 
 
-async def test_importing_devhost_is_light(program: Program) -> None:
-    """Only what is used is imported: a plugin's own tests need no gRPC, nor do they wait for it."""
+async def test_import_of_devhost_is_light(program: Program) -> None:
     text = """
 import sys
 import devhost
@@ -271,3 +248,58 @@ print(sorted(first & heavy), sorted(then & {"click", "grpc"}))
 """
     await program.start("-c", text, plugin_dir=False)
     assert (await program.ended())[1] == "[] []\n"
+
+
+# ── arguments and options ──
+
+
+def test_serve_refuses_wrong_arguments() -> None:
+    class Empty(DevicePlugin):
+        """Finds nothing."""
+
+    with pytest.raises(TypeError, match="get_devices must be a function"):
+        serve(NAME, ["a"], argv=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="is not an instance of a subclass of DevicePlugin"):
+        serve(Plain, argv=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"Empty must define devices\(\)"):
+        serve(Empty(NAME), argv=[])
+    with pytest.raises(ValueError, match=r"duplicate plugin example\.com/coded"):
+        serve(Plain([]), Plain([]), argv=[])
+    with pytest.raises(TypeError, match="unexpected replicas"):
+        serve(Plain([]), replicas=2, argv=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="unknown option 'replica'"):
+        serve(NAME, list, replica=2, argv=[])  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"replicas": 0}, "example.com/coded: replicas: "),
+        ({"max_per_container": "two"}, "max_per_container: should be an integer"),
+        ({"prefer": "paked"}, "prefer: should be .*not 'paked'; did you mean 'packed'"),
+        ({"remove_missing_after": 5}, "remove_missing_after: should be never, or a duration"),
+        ({"allocate": {"env": {"A": "${idd}"}}}, "allocate.env.A: unknown variable .*idd"),
+        ({"allocate": {"envs": {}}}, "allocate.envs: unknown key"),
+        ({"allocate": object()}, "that YAML cannot represent"),
+        ({"interval": 3600}, "interval: should be 0.1 to 30 seconds"),
+        ({"name": "coded"}, "write example.com/coded"),
+    ],
+)
+def test_option_with_an_invalid_value_is_refused_as_in_yaml(
+    options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        Plain([], **options)
+
+
+def test_option_with_a_doubtful_value_is_warned_of() -> None:
+    device = {"hostPath": "${path}", "containerPath": "/dev/x"}
+    (warning,) = Plain([], allocate={"devices": [device]}).warnings
+    assert "/dev/x" in warning
+
+
+def test_public_names_exist() -> None:
+    assert set(devhost.__all__) <= set(dir(devhost))
+    assert all(getattr(devhost, name) for name in devhost.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'sevre'"):
+        devhost.sevre  # type: ignore[attr-defined] # noqa: B018
