@@ -94,25 +94,20 @@ def test_pattern_with_lookahead_that_is_not_known_is_an_error() -> None:
 BAD = [
     ({"name": "cola"}, "resources/0/name", "does not match pattern"),
     ({"name": "x.kubernetes.io/a"}, "resources/0/name", "a domain that is not kubernetes"),
-    ({"nam": "a.b/c"}, "resources/0", "additional properties 'nam' not allowed"),
     ({"sources": []}, "resources/0/sources", "minItems: got 0, want 1"),
     (
         {"sources": [{"directry": "/a"}]},
         "resources/0/sources/0",
         "additional properties 'directry'",
     ),
-    ({"sources": ["/a/../b"]}, "resources/0/sources/0", "does not match pattern"),
     ({"sources": [{"dev": "a", "glob": "/b"}]}, "resources/0/sources/0", "oneOf"),
     ({"sources": [{"static": -1}]}, "resources/0/sources/0/static", "minimum: got -1, want 0"),
     ({"allocate": {"env": {"A": "$id"}}}, "resources/0/allocate/env/A", "does not match pattern"),
-    ({"allocate": {"env": {"A": 1}}}, "resources/0/allocate/env/A", "got number, want string"),
     (
         {"allocate": {"devices": [{"hostPath": "/dev/a", "permissions": "rr"}]}},
         "permissions",
         "one of 'r'",
     ),
-    ({"prefer": "best"}, "resources/0/prefer", "must be one of 'packed', 'spread'"),
-    ({"removeMissingAfter": "5"}, "resources/0/removeMissingAfter", "does not match pattern"),
 ]
 
 
@@ -149,24 +144,16 @@ def test_bad_resource_is_refused_with_its_place_and_a_reason(
         ({"allow": {"paths": ["opt"]}}, "/allow/paths/0': 'opt' does not match"),
         ({"probes": {"live": {}}}, "/probes': additional properties 'live' not allowed"),
         (
-            {"probes": {"liveness": {"httpGet": {}}}},
-            "/probes/liveness': additional properties 'httpGet' not allowed",
-        ),
-        (
             {"probes": {"liveness": {"successThreshold": 2}}},
             "additional properties 'successThreshold' not allowed",
         ),
-        ({"probes": {"startup": {"periodSeconds": 0}}}, "minimum: got 0, want 1"),
         ({"probes": {"readiness": {"timeoutSeconds": "5"}}}, "got string, want null or integer"),
         ({"nodeSelector": {"a": True}}, "/nodeSelector/a': got boolean, want null or string"),
-        ({"serviceAccount": {"annotations": {"a": 1}}}, "got number, want string"),
         ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type': value must be one of"),
         ({"nameOverride": "Own"}, "/nameOverride': 'Own' does not match"),
         ({"fullnameOverride": "a.b"}, "/fullnameOverride': 'a.b' does not match"),
-        ({"serviceAccount": {"name": "own_one"}}, "/serviceAccount/name'"),
         ({"profiles": [PROFILE | {"podLabels": {"a": 1}}]}, "/profiles/0/podLabels/a'"),
         ({"profiles": [PROFILE | {"nodeSelector": {"a": None}}]}, "/profiles/0/nodeSelector'"),
-        ({"podResources": {"enabled": "yes"}}, "/podResources/enabled': got string, want boolean"),
         ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
         ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),
         (
