@@ -21,7 +21,7 @@ COMMANDS: Final = {
     ("plan", FILE, "--against", FILE): NAME,
     ("devices", "--root=/"): "",
     ("init", "--yes", "null"): "version: v1",
-    ("convert", "/etc/devhost/generic.yaml"): "version: v1",
+    ("convert", "/etc/devhost/generic.yaml", "--domain=example.com"): "version: v1",
     ("try", FILE, "--once"): NAME,
 }
 IMPORTS: Final = """
