@@ -337,10 +337,10 @@ MUTANTS: Final = (
         "tests/host/test_once_per_holder.py",
     ),
     Mutant(
-        "host/preparation.py",
-        "self._records.withdraw(marks)",
-        "pass",
-        "tests/host/test_once_per_holder.py",
+        "host/records.py",
+        "            del self._unsaved[one.identity]",
+        "            pass",
+        "tests/host/test_records.py",
     ),
     Mutant(
         "host/preparation.py",
@@ -424,7 +424,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "kubelet/backend.py",
-        "device_list.may_be_known(kept)",
+        "device_list.may_be_known(held)",
         "pass",
         "tests/unit/test_advertising.py",
     ),

@@ -13,12 +13,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Final, Literal
+from typing import Final
 
 from devhost.allocation.declaration import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths
 from devhost.errors import AllocationError
-from devhost.model.allocation import DeviceSpec, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.device import FileKind, HostDevice, Snapshot
 from devhost.model.immutable import immutable
 from devhost.model.limits import CDI_SPEC_MAX
@@ -54,43 +54,17 @@ _ESCAPED: Final = "[\x7f-\ud7ff\ue000-\uffff]"
 
 
 @immutable
-class CdiNode:
-    """A device node that a container gets.
-
-    Without an owner the library takes the container's own user, so that one who is not root can
-    open it. The mode should be the host's own where nothing else is asked for: without one,
-    libraries before v1.1.0 give none, and runc makes it 0666 (libcontainer/specconv/spec_linux.go).
-    """
-
-    path_in_container: str
-    host_path: str  # with links resolved: the library refuses a link
-    type: Literal["c", "b"]
-    major: int
-    minor: int
-    permissions: str = "rw"
-    uid: int | None = None
-    gid: int | None = None
-    file_mode: int | None = None
-
-
-@immutable
 class CdiDevice:
     """What a device brings into any container that gets it.
 
-    Where the pod sets an environment variable too, this one wins with library v1.1.1; before, the
-    container has both.
+    Attributes:
+        edits: Its `edits`; without any it has no entry, and its name must not be handed out.
+        problem: Why the spec does not have it.
     """
 
     name: str  # from `device_name`
-    nodes: Sequence[CdiNode] = ()
-    mounts: Sequence[MountSpec] = ()  # with links in host paths resolved: the library does not
-    envs: Mapping[str, str] = field(default_factory=dict)
-    problem: str | None = None  # why the spec does not have it
-
-    @property
-    def empty(self) -> bool:
-        """Whether it brings nothing: it has no entry, and its name must not be handed out."""
-        return not (self.nodes or self.mounts or self.envs)
+    edits: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    problem: str | None = None
 
 
 # ── names ──────────────────────────────────────────────────────────────────────────────
@@ -175,10 +149,10 @@ def serialize(resource_name: str, devices: Sequence[CdiDevice]) -> bytes | None:
 def spec(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, object] | None:
     """Return a resource's spec, as JSON can take it.
 
-    Empty devices have no entry, because one device with nothing in it spoils the file for all.
+    Devices without edits have no entry, because one with nothing in it spoils the file for all.
     Where no device has one there is no spec: CDI knows no file without devices.
     """
-    entries = [_entry(device) for device in devices if not device.empty]
+    entries = [_entry(device) for device in devices if device.edits]
     if not entries:
         return None
     return {
@@ -189,40 +163,57 @@ def spec(resource_name: str, devices: Sequence[CdiDevice]) -> dict[str, object] 
 
 
 def _entry(device: CdiDevice) -> dict[str, object]:
-    edits = {
-        "env": [f"{name}={device.envs[name]}" for name in sorted(device.envs)],
-        "deviceNodes": [
-            _node_entry(one) for one in sorted(device.nodes, key=lambda one: one.path_in_container)
-        ],
+    return {"name": device.name, "containerEdits": device.edits}
+
+
+def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
+    """Return what a runtime does for what `HostPaths.checked` has returned. Blocks.
+
+    Links are resolved: the library refuses one to a node, and mounts where it leads. Where the pod
+    sets an environment variable too, this one wins with library v1.1.1; before, the container has
+    both.
+    """
+    nodes = sorted(whole.devices, key=lambda one: one.container_path)
+    mounts = sorted(whole.mounts, key=lambda one: one.container_path)
+    found: dict[str, list[object]] = {
+        "env": [f"{name}={whole.envs[name]}" for name in sorted(whole.envs)],
+        "deviceNodes": [_node(one, host_paths) for one in nodes],
         "mounts": [
             {
-                "hostPath": one.host_path,
+                "hostPath": host_paths.lookup(one.host_path).realpath,
                 "containerPath": one.container_path,
                 "type": _MOUNT_TYPE,
                 "options": [*_MOUNT_OPTIONS, "ro" if one.read_only else "rw"],
             }
-            for one in sorted(device.mounts, key=lambda one: one.container_path)
+            for one in mounts
         ],
     }
-    return {
-        "name": device.name,
-        "containerEdits": {name: edit for name, edit in edits.items() if edit},
-    }
+    return {name: edit for name, edit in found.items() if edit}
 
 
-def _node_entry(node: CdiNode) -> dict[str, object]:
+def _node(spec: DeviceSpec, host_paths: HostPaths) -> dict[str, object]:
+    """Return a device node.
+
+    Without an owner the library takes the container's own user, so that one who is not root can
+    open it. The mode is the host's own where nothing else is asked for: without one, libraries
+    before v1.1.0 give none, and runc makes it 0666 (libcontainer/specconv/spec_linux.go).
+    """
+    state = host_paths.lookup(spec.host_path).state
+    if state is None or state.number is None:
+        raise AllocationError(f"{spec.host_path} is no device node")
+    major, minor = state.number
     optional = {
-        "hostPath": node.host_path if node.host_path != node.path_in_container else None,
-        "fileMode": node.file_mode,
-        "uid": node.uid,
-        "gid": node.gid,
+        "hostPath": state.realpath if state.realpath != spec.container_path else None,
+        "fileMode": state.mode if spec.mode is None else spec.mode,
+        "uid": spec.uid,
+        "gid": spec.gid,
     }
     return {
-        "path": node.path_in_container,
-        "type": node.type,
-        "major": node.major,
-        "minor": node.minor,
-        "permissions": node.permissions,
+        "path": spec.container_path,
+        "type": "b" if state.kind is FileKind.BLOCK else "c",
+        "major": major,
+        "minor": minor,
+        "permissions": spec.permissions,
         **{name: value for name, value in optional.items() if value is not None},
     }
 
@@ -261,7 +252,7 @@ def cdi_devices(
 
 def _size(device: CdiDevice) -> int:
     """Return how many bytes of the file a device takes, about."""
-    return 0 if device.empty else len(json.dumps([[_entry(device)]], indent=2))
+    return len(json.dumps([[_entry(device)]], indent=2)) if device.edits else 0
 
 
 def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -> Snapshot:
@@ -269,7 +260,7 @@ def named(resource: str, snapshot: Snapshot, written: Mapping[str, CdiDevice]) -
     names = {
         device_id: qualified_name(resource, one.name)
         for device_id, one in written.items()
-        if not one.empty
+        if one.edits
     }
     problems = {device_id: one.problem for device_id, one in written.items()}
     devices = {
@@ -288,30 +279,6 @@ def _brought(
 ) -> CdiDevice | None:
     try:
         whole = host_paths.checked(declaration.alone(device, rules))
+        return CdiDevice(device_name(device.id), edits(whole, host_paths))
     except AllocationError:  # it is unhealthy for that, or will be
         return None
-    return CdiDevice(
-        device_name(device.id),
-        tuple(node for spec in whole.devices if (node := _node(spec, host_paths)) is not None),
-        tuple(
-            replace(spec, host_path=host_paths.lookup(spec.host_path).realpath)
-            for spec in whole.mounts
-        ),
-        whole.envs,
-    )
-
-
-def _node(spec: DeviceSpec, host_paths: HostPaths) -> CdiNode | None:
-    state = host_paths.lookup(spec.host_path).state
-    if state is None or state.number is None:
-        return None
-    return CdiNode(
-        spec.container_path,
-        state.realpath,
-        "b" if state.kind is FileKind.BLOCK else "c",
-        *state.number,
-        permissions=spec.permissions,
-        uid=spec.uid,
-        gid=spec.gid,
-        file_mode=state.mode if spec.mode is None else spec.mode,
-    )

@@ -6,6 +6,7 @@ all lead to one function, which compares the content. An invalid configuration c
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host.state_files import LastGood, StateWriter
+from devhost.host.state_files import CLOSE_S, LastGood, report
 from devhost.loading.loader import Loaded, load_bytes, read, refuse, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
@@ -66,16 +67,10 @@ class ConfigSource:
         """By resource, the key and the reason why a valid configuration is not applied."""
         self._calls = BlockingCalls("config", serial=True)
         self._good: bytes | None = None  # to be saved
-        self._writer: StateWriter | None = None
-        if last_good is not None:
-            what = "the last good configuration"
-            self._writer = StateWriter(what, last_good.path, self._write)
-        self.status = ConfigStatus(file, datetime.now(UTC))
-
-    @property
-    def unsaved(self) -> str | None:
+        self._saving: asyncio.Task[None] | None = None
+        self.unsaved: str | None = None
         """Why the last good copy could not be written."""
-        return self._writer.problem if self._writer else None
+        self.status = ConfigStatus(file, datetime.now(UTC))
 
     def first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
@@ -114,11 +109,11 @@ class ConfigSource:
     async def run(self, watcher: Watcher, apply: Apply) -> None:
         """Apply each new valid content, and save it, until cancelled."""
         try:
-            self._save()
             await self._follow(watcher, apply)
         finally:
-            if self._writer is not None:
-                await self._writer.close()
+            if self._saving is not None:
+                await asyncio.wait({self._saving}, timeout=CLOSE_S)
+                self._saving.cancel()
 
     async def _follow(self, watcher: Watcher, apply: Apply) -> None:
         retry, subscription = RETRY_S, watcher.subscribe(self.reload_soon)
@@ -137,6 +132,7 @@ class ConfigSource:
                     well = watched and self._seen[0] is not None
             except Exception:  # noqa: BLE001 (logged; the host goes on)
                 _LOG.exception("reading the configuration failed")
+            self._save()
             pause = POLL_S if well else min(retry, POLL_S)
             retry = RETRY_S if well else min(retry * 2, RETRY_MAX_S)
             with contextlib.suppress(TimeoutError):
@@ -183,7 +179,6 @@ class ConfigSource:
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
         self._good = raw
-        self._save()
 
     def _well(self, **changes: Any) -> None:
         """Note that what the file has is in force."""
@@ -245,12 +240,26 @@ class ConfigSource:
         )
 
     def _save(self) -> None:
-        if self._writer is not None and self._good is not None:
-            self._writer.changed()
+        """Save what is in force, unless it is saved, or that is being tried."""
+        idle = self._saving is None or self._saving.done()
+        if idle and self._last_good is not None and self._good is not None:
+            self._saving = asyncio.create_task(self._write(self._last_good), name="save config")
 
-    async def _write(self) -> None:
-        if (last_good := self._last_good) and (raw := self._good) is not None:
-            await in_thread("save config", lambda: last_good.write(raw))
+    async def _write(self, last_good: LastGood) -> None:
+        try:
+            while (good := self._good) is not None:
+                writing = in_thread("save config", functools.partial(last_good.write, good))
+                if not (await asyncio.wait({writing}, timeout=PATIENCE_S))[0]:
+                    self._report(f"{last_good.path}: no answer in {PATIENCE_S:g} s")
+                await writing
+                if self._good is good:  # else there is a newer one
+                    self._good = None
+            self._report(None)
+        except OSError as error:
+            self._report(f"{last_good.path}: {error.strerror}")
+
+    def _report(self, problem: str | None) -> None:
+        self.unsaved = report("the last good configuration", self.unsaved, problem)
 
 
 def log_problems(problems: Iterable[Problem]) -> None:

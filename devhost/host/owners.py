@@ -11,7 +11,7 @@ first one has left kubelet's list, so that no pod asks for what it would not get
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -19,10 +19,10 @@ from typing import Final
 from devhost.errors import AllocationError
 from devhost.host.backend import Backend, MayHandOut
 from devhost.host.holders import Holders
-from devhost.host.records import Allocated, Identity, Owner, Records, key_of, names_of
+from devhost.host.records import Allocated, Identity, Mark, Owner, Records, key_of, names_of
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
-from devhost.model.names import distinct, share_ids
+from devhost.model.names import distinct, share_ids, without_share
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
@@ -173,14 +173,17 @@ class Owners:
 
     # ── Allocate ──
 
-    async def allocated(self, resource: Resource, devices: Iterable[HostDevice]) -> None:
-        """Record that devices are handed out, before a container has them.
+    async def allocated(
+        self, resource: Resource, devices: Iterable[HostDevice], fresh: Sequence[Mark] = ()
+    ) -> None:
+        """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s, and not at all for devices that are recorded. What could not be
-        written by then is written later.
+        It waits at most 0.25 s, and not at all for devices that are recorded. Nodes that could not
+        be written by then are written later.
 
         Raises:
-            AllocationError: Something of it was handed out under another name.
+            AllocationError: Something of it was handed out under another name, or that it is fresh
+                could not be written.
         """
         served, new = self._served[resource.name], list[Allocated]()
         overlap = resource.overlap == "allow"
@@ -191,14 +194,15 @@ class Owners:
                     text = f"{node.shown} was handed out as {other.owner}"
                     raise AllocationError(f"{resource.name}: device {device.id}: {text}")
                 record = self._record(owner_of(resource, device), node, overlap=overlap)
-                if not (self.records.has(record) and self.records.saved(record)):
+                if not self.records.has(record):
                     new.append(record)
-        if new:
-            self.records.put(new)
-            await self.records.sync(_SYNC_S)
+        problem = await self.records.save([*new, *fresh], _SYNC_S) if new or fresh else None
         if refused := [one for one in new if not self.records.has(one)]:
             text = "another instance of devhost has handed it out under another name"
             raise AllocationError(f"{resource.name}: device {refused[0].device}: {text}")
+        if problem is not None:
+            ids = ", ".join(one.id for one in fresh)
+            raise AllocationError(f"{resource.name}: cannot mark {ids} as fresh: {problem}")
 
     def _record(self, owner: Owner, node: Node, *, overlap: bool) -> Allocated:
         its = {"key": key_of(node), "names": names_of(node), "boot": self.records.boot}
@@ -207,10 +211,12 @@ class Owners:
     # ── the end of records ──
 
     async def run(self) -> None:
-        """Drop records of what is free, until cancelled."""
+        """Drop records of what is free, and write what could not be written, until cancelled."""
         try:
             while True:
                 self.drop_free()
+                if self.records.problem is not None:
+                    self.records.reload()
                 await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
         finally:
             await self.records.close()
@@ -221,6 +227,10 @@ class Owners:
         for record in free:
             del self._since[record.identity]
             self._gone.discard(record.identity)
+            served = self._served.get(record.resource)
+            if self._holders.asked and not (served and _lists(served.device_list, record.owner)):
+                marks = self.records.marks(record.resource).values()
+                self.records.drop(one for one in marks if without_share(one.id) == record.device)
         if free:
             self.records.drop(free)
             self._look_again()

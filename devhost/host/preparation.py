@@ -24,7 +24,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
 from devhost.discovery import command
 from devhost.errors import AllocationError, PreStartError
-from devhost.host.records import Mark, Records
+from devhost.host.records import NO_ANSWER, Mark, Records
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Resource, Step
@@ -37,7 +37,7 @@ from devhost.watch.threads import BlockingCalls, in_thread
 T = TypeVar("T")
 
 WITHIN_S: Final = 28.0  # kubelet gives up at 30 s
-_SYNC_S: Final = 2.0  # Allocate waits for it
+_SYNC_S: Final = 2.0
 _POLL_S: Final = 0.1
 _KILL_S: Final = 1.0  # for a command that was stopped to end
 _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
@@ -60,7 +60,7 @@ class Preparation:
         self._records = records
         self._calls = BlockingCalls(f"preStart {name}")
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by the device's ID
-        self._allocations: dict[str, object] = {}  # a new object for each Allocate of an ID
+        self._allocations: dict[str, Mark] = {}  # the mark of each ID's last Allocate: which it is
         self._unmarked = False
 
     async def declared(self, resource: Resource) -> None:
@@ -76,16 +76,17 @@ class Preparation:
 
     async def ended(self) -> None:
         """Drop the marks of a resource that is no longer served; never fails."""
-        if self._records.forget(self._name):
+        if marks := self._records.marks(self._name):
+            self._records.drop(marks.values())
             await self._records.sync(_SYNC_S)
 
-    async def allocated(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Mark advertised IDs as fresh, before Allocate is answered, or raise `AllocationError`."""
-        if pre_start.marks(resource) and not self._unmarked:
-            self._allocations |= {one: object() for one in ids}
-            if problem := await self._save(ids, prepared=False):
-                text = f"cannot save that {_named(ids)} is fresh: {problem}"
-                raise AllocationError(f"{self._name}: {text}")
+    def allocated(self, resource: Resource, ids: Iterable[str]) -> list[Mark]:
+        """Return the marks by which advertised IDs are fresh; their Allocate saves them."""
+        if self._unmarked or not pre_start.marks(resource):
+            return []
+        fresh = [Mark(resource=self._name, id=one, prepared=False) for one in ids]
+        self._allocations |= {one.id: one for one in fresh}
+        return fresh
 
     async def prepare(
         self, resource: Resource, devices: Mapping[str, HostDevice], ids: Sequence[str]
@@ -120,19 +121,21 @@ class Preparation:
             done = {one: it for one, it in fresh.items() if without_share(one) not in failures}
             if again := [one for one, it in done.items() if self._allocations.get(one) is not it]:
                 reasons.append(f"{_named(again)} was allocated again meanwhile")
-            elif done and (problem := await self._save(done, prepared=True)):
-                reasons.append(f"cannot save that {_named(done)} is prepared: {problem}")
+            elif done:
+                marks = [Mark(resource=self._name, id=one, prepared=True) for one in done]
+                if problem := await self._records.save(marks, _SYNC_S):
+                    reasons.append(f"cannot save that {_named(done)} is prepared: {problem}")
         if reasons:
             raise PreStartError("; ".join(reasons))
 
-    async def _fresh(self, ids: Sequence[str]) -> dict[str, object]:
+    async def _fresh(self, ids: Sequence[str]) -> dict[str, Mark | None]:
         """Return the IDs for which the steps have to run, with their allocation."""
         if not await self._records.sync(_SYNC_S):
-            raise PreStartError(f"cannot tell whether {_named(ids)} was prepared: {self._problem}")
-        fresh = {}
+            problem = self._records.problem or NO_ANSWER
+            raise PreStartError(f"cannot tell whether {_named(ids)} was prepared: {problem}")
+        fresh, marks = {}, self._records.marks(self._name)
         for one in ids:
-            mark = self._records.mark(self._name, one)
-            if mark is None:
+            if (mark := marks.get(one)) is None:
                 kept = "" if self._records.durable else "; --state-dir would have kept it"
                 raise PreStartError(
                     f"cannot tell whether {_named([one])} was prepared (no record of its "
@@ -141,20 +144,6 @@ class Preparation:
             if not mark.prepared:
                 fresh[one] = self._allocations.get(one)
         return fresh
-
-    async def _save(self, ids: Iterable[str], *, prepared: bool) -> str | None:
-        """Mark IDs; return why that may not outlive the process."""
-        marks = [Mark(resource=self._name, id=one, prepared=prepared) for one in ids]
-        self._records.put(marks)
-        await self._records.sync(_SYNC_S)
-        if all(map(self._records.saved, marks)):
-            return None
-        self._records.withdraw(marks)  # later, another instance may have marked them
-        return self._problem
-
-    @property
-    def _problem(self) -> str:
-        return self._records.problem or "the state directory does not answer"
 
 
 def _named(ids: Iterable[str]) -> str:

@@ -4,17 +4,26 @@ It is one file of the state directory, which all instances on the machine share.
 allocated is in it, so it is small: it is read and replaced as a whole.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from devhost.host.state_files import StateWriter, locked, move_aside, read_state, write_atomically
+from devhost.host.state_files import (
+    CLOSE_S,
+    locked,
+    move_aside,
+    read_state,
+    report,
+    write_atomically,
+)
 from devhost.model.device import Node
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import PATIENCE_S, in_thread
 
 FILE: Final = "state.json"
+NO_ANSWER: Final = "the state directory does not answer"
 
 
 class Owner(NamedTuple):
@@ -97,30 +106,25 @@ class Records:
     """The records as this process knows them. All methods belong to the event loop.
 
     `refused` is called when a node that was put here is dropped again, because another instance has
-    handed it out. `lost` says what has become of a file that was damaged.
+    handed it out. `lost` says what has become of a file that was damaged, and `problem` why the
+    state directory does not have the records.
     """
 
     def __init__(self, state_dir: Path | None, refused: Callable[[], None]) -> None:
         self.boot, self._refused = boot_id(), refused
         self.lost: str | None = None
+        self.problem: str | None = None
         self._entries: _Entries = {}
         self._by_key: dict[str, list[Allocated]] | None = None  # made where it is needed
         self._unsaved: dict[Identity, Entry | None] = {}  # ``None`` to drop it
-        self._readable = True
-        self._writer: StateWriter | None = None
-        if state_dir is not None:
-            self._path = state_dir / FILE
-            self._writer = StateWriter("allocated devices", self._path, self._write)
+        self._path = state_dir and state_dir / FILE
+        self._running: asyncio.Task[bool] | None = None  # the last attempt to write and read
+        self._next: asyncio.Task[bool] | None = None  # one that has not begun
 
     @property
     def durable(self) -> bool:
         """Whether they outlive the process."""
-        return self._writer is not None
-
-    @property
-    def problem(self) -> str | None:
-        """Why the state directory does not have the records; ``None`` where it has."""
-        return self._writer.problem if self._writer else None
+        return self._path is not None
 
     @property
     def allocated(self) -> list[Allocated]:
@@ -139,18 +143,14 @@ class Records:
         keys = {key_of(node), *names_of(node)}
         return list(dict.fromkeys(one for key in keys for one in by_key.get(key, ())))
 
-    def mark(self, resource: str, advertised_id: str) -> Mark | None:
-        """Return how far a device is prepared; ``None`` where that is not known."""
-        found = self._entries.get((resource, advertised_id))
-        return found if isinstance(found, Mark) else None
+    def marks(self, resource: str) -> dict[str, Mark]:
+        """Return, by advertised ID, how far devices are prepared, as far as that is known."""
+        marks = (one for one in self._entries.values() if isinstance(one, Mark))
+        return {one.id: one for one in marks if one.resource == resource}
 
     def has(self, entry: Entry) -> bool:
         """Whether an equal entry is there: it was not refused."""
         return self._entries.get(entry.identity) == entry
-
-    def saved(self, entry: Entry) -> bool:
-        """Whether an entry that is there outlives the process, where there is a state directory."""
-        return entry.identity not in self._unsaved
 
     def put(self, entries: Iterable[Entry]) -> None:
         """Add entries, or replace those of the same identity."""
@@ -160,56 +160,77 @@ class Records:
         """Drop entries."""
         self._change({one.identity: None for one in entries})
 
-    def withdraw(self, entries: Iterable[Entry]) -> None:
-        """Undo `put` for what was not written, unless that is being done just now."""
-        for one in entries:
-            if self._unsaved.pop(one.identity, None) is not None:
-                self._set({**self._entries, one.identity: None})
+    async def save(self, entries: Iterable[Entry], within: float) -> str | None:
+        """Put entries, and write them in so many seconds; return why marks are not written.
 
-    def forget(self, resource: str) -> bool:
-        """Drop the marks of a resource; return whether there are any."""
-        marks = [one for one in self._entries.values() if isinstance(one, Mark)]
-        marks = [one for one in marks if one.resource == resource]
-        self.drop(marks)
-        return bool(marks)
+        Those are dropped: later, another instance may have set them. Nodes are written later.
+        """
+        entries = tuple(entries)
+        self.put(entries)
+        await self.sync(within)
+        late = [one for one in entries if isinstance(one, Mark) and one.identity in self._unsaved]
+        for one in late:
+            del self._unsaved[one.identity]
+            self._set({**self._entries, one.identity: None})
+        return (self.problem or NO_ANSWER) if late else None
 
     def reload(self) -> None:
-        """Read, soon, what other instances have recorded."""
-        if self._writer is not None:
-            self._writer.changed()
+        """Write, soon, what has changed, and read what other instances have recorded."""
+        if self._path is not None and self._next is None:
+            work = self._attempt(self._path, self._running)
+            self._next = asyncio.create_task(work, name="state")
 
     async def sync(self, within: float) -> bool:
         """Write what has changed and read what others have written, in so many seconds.
 
-        What cannot be written is tried again later. Returns whether the file could be read.
+        Returns whether the file could be read.
         """
         self.reload()
-        return self._writer is None or (await self._writer.tried(within) and self._readable)
+        if (attempt := self._next) is None:
+            return True
+        done, _ = await asyncio.wait({attempt}, timeout=within)
+        return bool(done) and attempt.result()
 
     async def close(self) -> None:
-        """Write what has changed, and nothing more."""
-        if self._writer is not None:
-            await self._writer.close()
+        """Write what has changed, at most `CLOSE_S`, and nothing more."""
+        if self._unsaved:
+            await self.sync(CLOSE_S)
+        for attempt in filter(None, (self._running, self._next)):
+            attempt.cancel()
 
     def _change(self, changes: Mapping[Identity, Entry | None]) -> None:
         if changes:
             self._set({**self._entries, **changes})
-            if self._writer is not None:
+            if self._path is not None:
                 self._unsaved |= changes
-                self._writer.changed()
+                self.reload()
 
     def _set(self, entries: Mapping[Identity, Entry | None]) -> None:
         self._entries = {identity: one for identity, one in entries.items() if one is not None}
         self._by_key = None
 
-    async def _write(self) -> None:
-        changes, known = dict(self._unsaved), {*self._entries, *self._unsaved}
+    async def _attempt(self, path: Path, former: "asyncio.Task[bool] | None") -> bool:
+        """Write and read after the former attempt; return whether the file could be read."""
+        late = asyncio.get_running_loop().call_later(
+            PATIENCE_S, self._report, f"{path}: no answer in {PATIENCE_S:g} s"
+        )
         try:
-            file = await in_thread("state", lambda: _update(self._path, changes, known))
-        except OSError:
-            self._readable = False
-            raise
-        self._readable = True
+            if former is not None:
+                await asyncio.wait({former})
+            self._running, self._next = self._next, None
+            changes, known = dict(self._unsaved), {*self._entries, *self._unsaved}
+            file = await in_thread("state", lambda: _update(path, changes, known))
+        except OSError as error:
+            self._report(f"{path}: {error.strerror}")
+            return False
+        finally:
+            late.cancel()
+        self._learn(file, changes)
+        self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
+        return True
+
+    def _learn(self, file: "_File", changes: Mapping[Identity, Entry | None]) -> None:
+        """Take over what the file has, after an attempt to write these changes."""
         refused, done = [*file.refused], {} if file.failure else changes
         # What was put meanwhile was judged without what is learned now.
         learned = [one for it, one in file.entries.items() if it not in self._entries]
@@ -226,8 +247,9 @@ class Records:
         self.lost = file.lost or self.lost
         if refused:
             self._refused()
-        if file.failure is not None:
-            raise file.failure
+
+    def _report(self, problem: str | None) -> None:
+        self.problem = report("allocated devices", self.problem, problem)
 
 
 def key_of(node: Node) -> str:

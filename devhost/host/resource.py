@@ -126,9 +126,8 @@ class ServedResource:
         try:
             answer = await self._calls.run(lambda: scanner.allocate(snapshot, ids))
             devices = [snapshot.devices[one] for one in distinct(ids)]
-            await self._shared.owners.allocated(scanner.resource, devices)
-            if pre_start:
-                await self._preparation.allocated(scanner.resource, ids)
+            fresh = self._preparation.allocated(scanner.resource, ids) if pre_start else []
+            await self._shared.owners.allocated(scanner.resource, devices, fresh)
         except NoAnswerError as error:
             raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
         return answer

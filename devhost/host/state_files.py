@@ -1,115 +1,32 @@
 """Files in the state directory, which all instances of devhost on the machine share.
 
-They are replaced atomically under the directory's lock, and what fails is tried again.
+They are replaced atomically under the directory's lock.
 """
 
-import asyncio
 import contextlib
 import errno
 import fcntl
 import logging
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from devhost.model.limits import STATE_BYTES_MAX
-from devhost.watch.threads import PATIENCE_S
 
 LAST_GOOD: Final = "last-good.yaml"
 CLOSE_S: Final = 2.0  # the process ends: others may wait for that
-RETRY_S: Final = 2.0
 _LOG: Final = logging.getLogger(__name__)
 
 
-class StateWriter:
-    """Writes one file of the state directory in the background, and retries what fails.
-
-    One write at a time; a directory that hangs delays nothing else. Where `write` raises `OSError`
-    it is called again. A failure is logged once, and so is its end; meanwhile it is the `problem`.
-    """
-
-    def __init__(self, what: str, path: Path, write: Callable[[], Awaitable[None]]) -> None:
-        self._what, self._path, self._write = what, path, write
-        self._changed, self._ended = asyncio.Event(), asyncio.Condition()
-        self._begun = self._done = 0  # attempts
-        self._task: asyncio.Task[None] | None = None
-        self._closing = False
-        self.problem: str | None = None
-
-    def changed(self) -> None:
-        """Write what has changed, soon; returns immediately."""
-        self._changed.set()
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name=f"save {self._what}")
-
-    async def tried(self, within: float) -> bool:
-        """Wait for an attempt to write all changes so far; return whether it ended in time."""
-        last = self._begun + self._changed.is_set()
-        try:
-            async with asyncio.timeout(within), self._ended:
-                await self._ended.wait_for(lambda: self._done >= last)
-        except TimeoutError:
-            return False
-        return True
-
-    async def close(self) -> None:
-        """Write what has changed, at most `CLOSE_S`, and nothing more.
-
-        What has failed is tried once more. A write that takes longer is left to its thread.
-        """
-        if (task := self._task) is None:
-            return
-        self._closing = True
-        if self.problem is not None:
-            self._changed.set()  # not after the pause
-        await asyncio.wait([task], timeout=CLOSE_S)
-        if not task.done():
-            task.cancel()
-            _LOG.warning("cannot save %s: %s: no answer", self._what, self._path)
-
-    async def _run(self) -> None:
-        try:
-            while self._changed.is_set():
-                self._changed.clear()
-                self._begun += 1
-                written = await self._attempt()
-                async with self._ended:
-                    self._done = self._begun
-                    self._ended.notify_all()
-                if not written and not self._closing:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(RETRY_S):
-                            await self._changed.wait()
-                    self._changed.set()
-        finally:
-            self._task = None
-
-    async def _attempt(self) -> bool:
-        late = asyncio.get_running_loop().call_later(
-            PATIENCE_S, self._report, f"no answer in {PATIENCE_S:g} s"
-        )
-        try:
-            await self._write()
-        except OSError as error:
-            self._report(error.strerror or str(error))
-            return False
-        finally:
-            late.cancel()
-        if not self._changed.is_set():
-            self._report(None)
-        return True
-
-    def _report(self, reason: str | None) -> None:
-        problem = reason and f"{self._path}: {reason}"
-        if problem == self.problem:
-            return
-        self.problem = problem
-        if problem:
-            _LOG.warning("cannot save %s: %s", self._what, problem)
-        else:
-            _LOG.info("%s saved again", self._what)
+def report(what: str, before: str | None, problem: str | None) -> str | None:
+    """Return why a file is not saved now; log that, or that it is, if it was another reason."""
+    if problem is not None and problem != before:
+        _LOG.warning("cannot save %s: %s", what, problem)
+    elif problem is None and before is not None:
+        _LOG.info("%s saved again", what)
+    return problem
 
 
 class LastGood:

@@ -1,7 +1,6 @@
 """Device plugins of kubelet as a backend of the node (`devhost.host.backend`)."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -16,7 +15,6 @@ from devhost.model.names import share_ids, without_share
 from devhost.model.state import Published
 
 _STEP_S: Final = 0.2  # while IDs are leaving
-_LOG: Final = logging.getLogger(__name__)
 
 
 class PublishedResource:
@@ -62,14 +60,12 @@ class PublishedResource:
         before, left = device_list.entries, device_list.left_count
         wanted = entries(snapshot, resource.replicas)
         held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
-        wanted = self._fitting(wanted)
         device_list.update(wanted)
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this
-            # process came: kubelet may know it. But not beyond what the list can have.
-            kept = device_list.fitting(dict.fromkeys(held, AdvertisedDevice(False)))
-            device_list.may_be_known(kept)
-            device_list.update(wanted | kept)
+            # process came: kubelet may know it.
+            device_list.may_be_known(held)
+            device_list.update(wanted | dict.fromkeys(held, AdvertisedDevice(False)))
             device_list.update(wanted)
         if device_list.leaving:
             self._leaving.set()
@@ -78,29 +74,17 @@ class PublishedResource:
             self._registration.declared()
         return device_list.left_count != left
 
-    def _fitting(self, wanted: dict[str, AdvertisedDevice]) -> dict[str, AdvertisedDevice]:
-        device_list = self.device_list
-        listed = device_list.fitting(wanted)
-        before, device_list.omitted = device_list.omitted, len(wanted) - len(listed)
-        if device_list.omitted and device_list.omitted != before:
-            fields = {"resource": self._name, "left_out": device_list.omitted}
-            _LOG.warning("list truncated", extra={"fields": fields})
-        return listed
-
     @property
     def state(self) -> Published:
         """How it is doing."""
-        device_list, warnings = self.device_list, []
-        if device_list.omitted:
-            warnings.append(f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
-        if device_list.paused:
-            warnings.append("its devices change too often: lists are sent with a delay")
+        device_list = self.device_list
+        paused = "its devices change too often: lists are sent with a delay"
         return Published(
             listed=len(device_list),
             healthy=sum(entry.healthy for entry in device_list.entries.values()),
             streams=device_list.stream_count,
             lists_sent=device_list.lists_sent,
-            warnings=tuple(warnings),
+            warnings=(paused,) if device_list.paused else (),
         )
 
     async def run(self) -> None:

@@ -18,9 +18,6 @@ from devhost.model.immutable import immutable
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
 LEAVE_AFTER_S: Final = 10.0
-# Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
-# line (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
-LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
 
 
 @immutable
@@ -33,14 +30,6 @@ class AdvertisedDevice:
 
 def _unhealthy(entries: Mapping[str, AdvertisedDevice]) -> set[str]:
     return {advertised_id for advertised_id, entry in entries.items() if not entry.healthy}
-
-
-def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
-    """Return the bytes of a device in a list, also when it is unhealthy, or a few more.
-
-    It has an ID and "Unhealthy" (9), NUMA nodes of up to 10 bytes, and protobuf's tags and lengths.
-    """
-    return len(advertised_id.encode()) + 22 + 13 * len(entry.numa_nodes)
 
 
 @dataclass(eq=False, slots=True)
@@ -76,7 +65,6 @@ class DeviceList:
         self.last_answer_at = -math.inf  # to one of those calls
         self.lists_sent = 0
         self.left_count = 0
-        self.omitted = 0  # how many IDs did not fit into it
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -95,22 +83,6 @@ class DeviceList:
         return not self.entries and not self._kubelet_has_devices
 
     # ── what is to be advertised ──
-
-    def fitting(self, wanted: dict[str, AdvertisedDevice]) -> dict[str, AdvertisedDevice]:
-        """Leave out new devices that would make the list larger than kubelet takes.
-
-        What is listed stays, whatever the size; so do the IDs that are leaving, until they have
-        left.
-        """
-        size = sum(_size_max(*one) for one in self.entries.items())
-        kept = {}
-        for advertised_id, entry in wanted.items():
-            if advertised_id not in self.entries:
-                size += _size_max(advertised_id, entry)
-                if size > LIST_BYTES_MAX:
-                    continue
-            kept[advertised_id] = entry
-        return kept
 
     def update(self, wanted: Mapping[str, AdvertisedDevice]) -> bool:
         """Set what is to be advertised; return whether the list changed."""

@@ -17,7 +17,7 @@ T, U = "example.com/t", "example.com/u"
 
 
 def content(resource: str, value: str = "1") -> bytes:
-    made = cdi.serialize(resource, [CdiDevice("a", envs={"A": value})])
+    made = cdi.serialize(resource, [CdiDevice("a", {"env": [f"A={value}"]})])
     assert made is not None
     return made
 
@@ -50,12 +50,20 @@ def strict_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("strict_umask")
-async def test_a_file_is_written_whole_and_for_all_to_read(files: CdiFiles, tmp_path: Path) -> None:
+async def test_a_file_is_written_whole_and_for_all_to_read(tmp_path: Path) -> None:
+    files = CdiFiles(tmp_path / "run" / "cdi")
+    files.write(T, None)
+    path = files.directory / cdi.file_name(T)
+    assert not path.parent.exists()
     files.write(T, content(T))
-    assert listing(tmp_path) == [cdi.file_name(T)]
-    path = tmp_path / cdi.file_name(T)
-    assert path.read_bytes() == content(T)
+    with path.open("rb") as reader:
+        files.write(T, content(T, "2"))
+        assert reader.read() == content(T), "who reads has the former one, whole"
+    assert listing(path.parent) == [path.name]
+    assert path.read_bytes() == content(T, "2")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    files.write(T, None)
+    assert listing(path.parent) == []
 
 
 async def test_a_file_with_the_same_content_is_left_alone(files: CdiFiles, tmp_path: Path) -> None:
@@ -68,14 +76,6 @@ async def test_a_file_with_the_same_content_is_left_alone(files: CdiFiles, tmp_p
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
 
-async def test_another_content_replaces_the_file(files: CdiFiles, tmp_path: Path) -> None:
-    files.write(T, content(T))
-    with (tmp_path / cdi.file_name(T)).open("rb") as reader:
-        files.write(T, content(T, "2"))
-        assert reader.read() == content(T), "who reads has the former one, whole"
-    assert (tmp_path / cdi.file_name(T)).read_bytes() == content(T, "2")
-
-
 async def test_no_moment_shows_an_unfinished_file(
     files: CdiFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,31 +84,6 @@ async def test_no_moment_shows_an_unfinished_file(
     files.write(T, content(T))
     [unfinished] = seen
     assert not unfinished.endswith((".json", ".yaml"))
-
-
-async def test_the_directory_is_made(tmp_path: Path) -> None:
-    CdiFiles(tmp_path / "run" / "cdi").write(T, content(T))
-    assert listing(tmp_path / "run" / "cdi") == [cdi.file_name(T)]
-
-
-async def test_no_content_removes_the_file(files: CdiFiles, tmp_path: Path) -> None:
-    files.write(T, content(T))
-    files.write(T, None)
-    files.write(T, None)
-    assert listing(tmp_path) == []
-
-
-def test_nothing_to_remove_makes_no_directory(tmp_path: Path) -> None:
-    CdiFiles(tmp_path / "cdi").write(T, None)
-    assert listing(tmp_path) == []
-
-
-async def test_a_directory_that_cannot_be_written_to_is_the_caller_s_to_tell(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "cdi").write_text("a file, which holds off root too")
-    with pytest.raises(OSError, match="cdi"):
-        CdiFiles(tmp_path / "cdi").write(T, content(T))
 
 
 async def test_a_directory_that_turns_read_only_is_told_until_it_is_writable(
@@ -139,20 +114,14 @@ async def test_a_full_disk_leaves_the_former_file_and_nothing_else(tmp_path: Pat
 # ── removing what is stale ─────────────────────────────────────────────────────────────
 
 
-async def test_a_file_of_a_resource_that_is_gone_is_removed(
-    files: CdiFiles, tmp_path: Path
-) -> None:
-    files.write(T, content(T))
-    files.write(U, content(U))
-    assert await files.remove_stale([T], nobody) == [cdi.file_name(U)]
-    assert listing(tmp_path) == [cdi.file_name(T)]
-
-
-async def test_a_file_that_another_one_serves_stays(files: CdiFiles, tmp_path: Path) -> None:
-    files.write(T, content(T))
-    files.write(U, content(U))
-    removed = await files.remove_stale([], lambda resource: resource == cdi.resource_hash(T))
+async def test_stale_files_are_those_of_resources_that_nobody_serves(files: CdiFiles) -> None:
+    others = "example.com/served-by-another-instance"
+    for one in (T, U, others):
+        files.write(one, content(one))
+    served = cdi.resource_hash(others)
+    removed = await files.remove_stale([T], lambda resource: resource == served)
     assert removed == [cdi.file_name(U)]
+    assert len(listing(files.directory)) == 2
 
 
 @pytest.mark.parametrize(
@@ -202,11 +171,9 @@ async def test_one_file_that_cannot_be_removed_does_not_keep_the_others(
     assert await files.remove_stale([], nobody) == [cdi.file_name(U)]
 
 
-async def test_a_missing_directory_has_nothing_stale(tmp_path: Path) -> None:
-    assert await CdiFiles(tmp_path / "none").remove_stale([], nobody) == []
-
-
 async def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "cdi").write_text("")
+    files = CdiFiles(tmp_path / "cdi")
+    assert await files.remove_stale([], nobody) == []  # it does not exist
+    files.directory.write_text("")
     with pytest.raises(NotADirectoryError):
-        await CdiFiles(tmp_path / "cdi").remove_stale([], nobody)
+        await files.remove_stale([], nobody)

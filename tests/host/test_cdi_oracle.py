@@ -4,14 +4,17 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import CdiDevice, CdiNode
+from devhost.allocation.cdi import CdiDevice
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy
 from devhost.host.cdi import CdiFiles
-from devhost.model.allocation import MountSpec
+from devhost.hostfs.files import HostFiles
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from tests.support import cdiverify
 from tests.support.root import needs_root
 
@@ -22,12 +25,14 @@ T = "example.com/serial"
 USER = 1000
 
 
-def node(host: str | Path, container: str | None = None, **settings: Any) -> CdiNode:
-    """Describe a real device node, as devhost finds it."""
-    state = os.stat(host)
-    kind: Literal["c", "b"] = "c" if stat.S_ISCHR(state.st_mode) else "b"
-    major, minor = os.major(state.st_rdev), os.minor(state.st_rdev)
-    return CdiNode(container or str(host), str(host), kind, major, minor, **settings)
+def node(host: str | Path, container: str | None = None, **settings: Any) -> DeviceSpec:
+    return DeviceSpec(str(host), container or str(host), **{"permissions": "rw", **settings})
+
+
+def device(name: str, *nodes: DeviceSpec, **more: Any) -> CdiDevice:
+    """A device that brings nodes of this machine, mounts and variables."""
+    host_paths = HostPaths(HostFiles(), Policy())
+    return CdiDevice(name, cdi.edits(Allocation(devices=nodes, **more), host_paths))
 
 
 async def injected(
@@ -53,7 +58,7 @@ async def injected(
 
 
 async def test_nodes_have_their_numbers_and_the_container_s_user(tmp_path: Path) -> None:
-    devices = [CdiDevice("null", [node("/dev/null")]), CdiDevice("full", [node("/dev/full")])]
+    devices = [device("null", node("/dev/null")), device("full", node("/dev/full"))]
     oci = await injected(tmp_path, devices)
     null, full = oci["linux"]["devices"]
     assert (null["path"], null["type"], null["major"], null["minor"]) == ("/dev/null", "c", 1, 3)
@@ -67,8 +72,8 @@ async def test_nodes_have_their_numbers_and_the_container_s_user(tmp_path: Path)
 
 async def test_a_container_gets_only_what_it_was_given(tmp_path: Path) -> None:
     devices = [
-        CdiDevice("null", [node("/dev/null")], envs={"NULL": "1"}),
-        CdiDevice("full", [node("/dev/full")], envs={"FULL": "1"}),
+        device("null", node("/dev/null"), envs={"NULL": "1"}),
+        device("full", node("/dev/full"), envs={"FULL": "1"}),
     ]
     oci = await injected(tmp_path, devices, "full")
     assert [one["path"] for one in oci["linux"]["devices"]] == ["/dev/full"]
@@ -82,8 +87,8 @@ async def test_a_node_may_have_another_name_owner_and_mode(
 ) -> None:
     made = tmp_path / "made"
     os.mknod(made, 0o600 | kind, os.makedev(240, 7))
-    asked = node(made, "/dev/it", permissions="rwm", uid=0, gid=20, file_mode=0o660)
-    oci = await injected(tmp_path / "cdi", [CdiDevice("it", [asked])])
+    asked = node(made, "/dev/it", permissions="rwm", uid=0, gid=20, mode=0o660)
+    oci = await injected(tmp_path / "cdi", [device("it", asked)])
     assert oci["linux"]["devices"] == [
         {
             "path": "/dev/it",
@@ -106,16 +111,16 @@ async def test_without_a_mode_the_node_s_own_is_taken_not_that_of_its_namesake(
 ) -> None:
     made = tmp_path / "made"
     os.mknod(made, 0o600 | stat.S_IFCHR, os.makedev(240, 0))
-    oci = await injected(tmp_path / "cdi", [CdiDevice("it", [node(made, "/dev/null")])])
-    [device] = oci["linux"]["devices"]
-    assert device["fileMode"] == 0o600
-    assert (device["major"], device.get("minor", 0)) == (240, 0)
+    oci = await injected(tmp_path / "cdi", [device("it", node(made, "/dev/null"))])
+    [found] = oci["linux"]["devices"]
+    assert found["fileMode"] == 0o600
+    assert (found["major"], found.get("minor", 0)) == (240, 0)
 
 
 async def test_the_root_of_a_container_keeps_the_host_s_owner(tmp_path: Path) -> None:
-    oci = await injected(tmp_path, [CdiDevice("null", [node("/dev/null")])], user=0)
-    [device] = oci["linux"]["devices"]
-    assert "uid" not in device
+    oci = await injected(tmp_path, [device("null", node("/dev/null"))], user=0)
+    [made] = oci["linux"]["devices"]
+    assert "uid" not in made
 
 
 async def test_mounts_are_as_those_of_a_device_plugin(tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ async def test_mounts_are_as_those_of_a_device_plugin(tmp_path: Path) -> None:
         MountSpec("/host/inner", "/data/inner", read_only=False),
         MountSpec("/host/outer", "/data", read_only=True),
     ]
-    oci = await injected(tmp_path, [CdiDevice("a", mounts=mounts)])
+    oci = await injected(tmp_path, [device("a", mounts=mounts)])
     assert oci["mounts"] == [
         {
             "destination": "/data",
@@ -141,12 +146,11 @@ async def test_mounts_are_as_those_of_a_device_plugin(tmp_path: Path) -> None:
 
 
 async def test_what_two_devices_share_is_there_once(tmp_path: Path) -> None:
-    shared = {
-        "nodes": [node("/dev/null")],
+    shared: dict[str, Any] = {
         "mounts": [MountSpec("/host", "/it", read_only=True)],
         "envs": {"SHARED": "1"},
     }
-    oci = await injected(tmp_path, [CdiDevice(name, **shared) for name in "ab"])  # type: ignore[arg-type]
+    oci = await injected(tmp_path, [device(name, node("/dev/null"), **shared) for name in "ab"])
     assert len(oci["linux"]["devices"]) == 1
     assert len(oci["mounts"]) == 1
     assert oci["process"]["env"] == ["SHARED=1"]
@@ -154,8 +158,8 @@ async def test_what_two_devices_share_is_there_once(tmp_path: Path) -> None:
 
 async def test_a_variable_wins_over_the_pod_s_own(tmp_path: Path) -> None:
     """With this library; before v1.1.1 the container had both."""
-    device = CdiDevice("a", envs={"A": "device"})
-    oci = await injected(tmp_path, [device], env=["A=pod", "B=pod"])
+    one = device("a", envs={"A": "device"})
+    oci = await injected(tmp_path, [one], env=["A=pod", "B=pod"])
     assert oci["process"]["env"] == ["A=device", "B=pod"]
 
 
@@ -173,7 +177,7 @@ async def test_a_variable_wins_over_the_pod_s_own(tmp_path: Path) -> None:
     ids=["empty", "equals", "yaml", "lines", "quotes", "unicode", "long"],
 )
 async def test_any_text_arrives(tmp_path: Path, value: str) -> None:
-    oci = await injected(tmp_path, [CdiDevice("a", envs={"A": value})])
+    oci = await injected(tmp_path, [device("a", envs={"A": value})])
     assert oci["process"]["env"] == [f"A={value}"]
 
 
@@ -182,26 +186,26 @@ async def test_any_text_arrives(tmp_path: Path, value: str) -> None:
     ["0", "0000:00:1f.2", "1-1.4:1.0", "usb@1:2", "_", "a b", "é", "a-0123456789", "a" * 63],
 )
 async def test_any_id_gives_a_name_that_is_found(tmp_path: Path, device_id: str) -> None:
-    device = CdiDevice(cdi.device_name(device_id), [node("/dev/null")])
-    oci = await injected(tmp_path, [device])
+    one = device(cdi.device_name(device_id), node("/dev/null"))
+    oci = await injected(tmp_path, [one])
     assert len(oci["linux"]["devices"]) == 1
 
 
 @pytest.mark.parametrize("name", ["gpu", "gpu.shared", "3090", "0.0", "G_x-1", "a" * 63])
 async def test_any_resource_gives_a_kind_that_is_found(tmp_path: Path, name: str) -> None:
     resource = f"0.example.com/{name}"
-    await injected(tmp_path, [CdiDevice("a", [node("/dev/null")])], resource=resource)
+    await injected(tmp_path, [device("a", node("/dev/null"))], resource=resource)
 
 
 async def test_the_library_ignores_an_unfinished_file(tmp_path: Path) -> None:
     (tmp_path / f".devhost_{cdi.resource_hash(T)}.abc.tmp").write_text("{")
-    await injected(tmp_path, [CdiDevice("null", [node("/dev/null")])])
+    await injected(tmp_path, [device("null", node("/dev/null"))])
 
 
 def test_the_oracle_does_find_fault(tmp_path: Path) -> None:
     """Else the tests above would prove nothing."""
-    device = CdiDevice("a", [node("/dev/null")])
-    content = cdi.serialize(T, [device])
+    one = device("a", node("/dev/null"))
+    content = cdi.serialize(T, [one])
     assert content is not None
     (tmp_path / "a.json").write_bytes(content.replace(b'"type"', b'"typo"'))
     answer = cdiverify.inject(tmp_path, [cdi.qualified_name(T, "a")])

@@ -14,7 +14,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host import config_source, state_files
+from devhost.host import config_source
 from devhost.host.config_source import ConfigSource
 from devhost.host.state_files import LastGood
 from devhost.loading import loader
@@ -271,7 +271,6 @@ async def test_no_thread_can_be_had(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The host goes on, and the copy is kept as soon as it can be."""
-    monkeypatch.setattr(state_files, "RETRY_S", 0.005)
 
     def none(_call: Callable[[], None]) -> None:
         raise OSError(errno.EAGAIN, "no thread can be started")
@@ -281,9 +280,14 @@ async def test_no_thread_can_be_had(
         with monkeypatch.context() as exhausted:
             exhausted.setattr(threads._POOL, "submit", none)
             await until(source, "cannot be read: no thread can be started")
+            while source.unsaved is None:
+                await asyncio.sleep(0.005)
             assert source.unsaved == f"{copy}: no thread can be started"
         while not copy.exists():
             assert not task.done()
+            source.reload_soon()
+            await asyncio.sleep(0.005)
+        while source.unsaved is not None:
             await asyncio.sleep(0.005)
 
 

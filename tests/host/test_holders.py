@@ -13,6 +13,7 @@ from devhost.host import holders as module
 from devhost.host.holders import AGAIN_S, POLL_S, Holders
 from devhost.kubelet.podresources import PodResources
 from devhost.model.state import HeldBy
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, a_node, healthy
 
 NOBODY: Mapping[str, HeldBy] = {}
@@ -208,7 +209,7 @@ async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
     await holders.refresh()
     assert (holders.unknown or "").endswith("kubelet.sock: no such socket")
     holders.subscribe(changed.set)
-    async with a_node(short_path / "plugins", path) as node, running(holders):
+    async with a_node(SimulatedKubelet(short_path / "plugins", path)) as node, running(holders):
         await node.registered(*healthy("a"))
         await node.kubelet.admit("one", {"main": {COLA: 1}})
         async with asyncio.timeout(60):

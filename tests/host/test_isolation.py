@@ -227,27 +227,6 @@ async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) 
     assert len(reasons) == 1
 
 
-@pytest.mark.parametrize("numa_nodes", [(), (2**63 - 1,)])
-def test_a_list_is_never_larger_than_the_kubelet_takes(numa_nodes: tuple[int, ...]) -> None:
-    """New devices beyond 4 MiB are left out; listed ones stay, and all of a small list."""
-    entry = AdvertisedDevice(True, numa_nodes)
-    wanted = {f"{index:060}": entry for index in range(80_000)}
-    device_list = DeviceList()
-    device_list.update({f"{79_999:060}": entry})
-    kept = device_list.fitting(wanted)
-    assert device_list.entries.keys() <= kept.keys()
-    assert 40_000 < len(kept) < 80_000
-    device_list.update(kept)
-    sent = device_list.begin_send(device_list.open_stream(lambda: None))
-    assert list_response(sent).ByteSize() <= 4 * 1024 * 1024
-    device_list.update({})  # all are unhealthy, which is the longer word
-    assert len(device_list.entries) == len(kept)
-    assert list_response(device_list.entries).ByteSize() <= 4 * 1024 * 1024
-    device_list.update(kept)
-    assert device_list.fitting({"a" * 60: entry}) == {}
-    assert DeviceList().fitting({"a": entry}) == {"a": entry}
-
-
 def test_the_list_says_health_and_topology() -> None:
     """Healthy and Unhealthy are spelled as the kubelet reads them; no topology where none is."""
     device_list = DeviceList()

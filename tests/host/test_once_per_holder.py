@@ -16,18 +16,20 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.errors import AllocationError, PreStartError
-from devhost.host import preparation, records
+from devhost.host import owners, preparation, records
+from devhost.host.holders import Holders
+from devhost.host.owners import Owners
 from devhost.host.preparation import Preparation, Start
-from devhost.host.records import Records
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.device_list import DeviceList
+from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice, Node
 
 NAME: Final = "example.com/disk"
 HOLDER: Final = {"run": ["format", "${path}"]}
 EACH: Final = {"run": ["check"], "every": "start"}
-ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
 
 
 def resource(*steps: Mapping[str, Any]) -> Resource:
@@ -43,13 +45,30 @@ def token(device_id: str, **more: Any) -> HostDevice:
 DEVICES: Final = {one: token(one) for one in "abc"}
 
 
-class Steps:
-    """What would have been run; each may be told to do something else."""
+class World:
+    """A process that prepares devices; `ran` is what it would have run, `act` what happens then."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: Path | None) -> None:
+        self.state = state
+        self.resource = resource(HOLDER, EACH)
+        self.devices: Mapping[str, HostDevice] = DEVICES
         self.ran: list[str] = []
         self.starts: list[Start] = []
         self.act: Callable[[str], Awaitable[None]] | None = None
+        self.new()
+
+    def new(self) -> None:
+        """Go on as another process does."""
+        backend = PluginDirectory(Path("/nowhere"))
+        self.owners = Owners(Holders(None), backend, self.state, assume_free=False, leave_after=0.0)
+        self.owners.serve(NAME, DeviceList(), lambda: None)
+        self.preparation = Preparation(
+            NAME,
+            node_name="node-1",
+            files=HostFiles(),
+            policy=Policy(allow_exec=True),
+            records=self.owners.records,
+        )
 
     async def run_steps(self, steps: Iterable[tuple[int, Step]], start: Start) -> str | None:
         for _, step in steps:
@@ -63,35 +82,15 @@ class Steps:
                     return str(error)
         return None
 
-    def taken(self) -> list[str]:
-        """Sorted: devices run side by side."""
-        ran, self.ran = sorted(self.ran), []
-        return ran
-
-
-class World:
-    """A host that prepares devices."""
-
-    def __init__(self, state: Path | None, steps: Steps) -> None:
-        self.state, self.steps = state, steps
-        self.resource = resource(HOLDER, EACH)
-        self.devices: Mapping[str, HostDevice] = DEVICES
-        self.preparation = self.new()
-
-    def new(self, **more: Any) -> Preparation:
-        """Prepare as another process does."""
-        self.records = Records(self.state, lambda: None)
-        self.preparation = Preparation(
-            NAME, node_name="node-1", files=HostFiles(), policy=ALL, records=self.records, **more
-        )
-        return self.preparation
-
     async def allocate(self, *ids: str) -> None:
-        await self.preparation.allocated(self.resource, ids)
+        fresh = self.preparation.allocated(self.resource, ids)
+        await self.owners.allocated(self.resource, (), fresh)
 
     async def start(self, *ids: str) -> list[str]:
+        """Return what has run, sorted: devices are prepared side by side."""
         await self.preparation.prepare(self.resource, self.devices, ids)
-        return self.steps.taken()
+        ran, self.ran = sorted(self.ran), []
+        return ran
 
     async def refused(self, *ids: str) -> str:
         with pytest.raises(PreStartError) as caught:
@@ -106,23 +105,18 @@ class World:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    fake = Steps()
-    monkeypatch.setattr(preparation, "run_steps", fake.run_steps)
-    return fake
-
-
-@pytest.fixture
-def world(tmp_path: Path, steps: Steps) -> World:
-    return World(tmp_path / "state", steps)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path / "state")
+    monkeypatch.setattr(preparation, "run_steps", world.run_steps)
+    return world
 
 
 @contextlib.contextmanager
-def full(failure: int = 28) -> Iterator[None]:
+def full() -> Iterator[None]:
     """Have nothing be written to the state directory."""
 
     def fail(*_: Any) -> None:
-        raise OSError(failure, "No space left on device")
+        raise OSError(28, "No space left on device")
 
     with patch.object(records, "write_atomically", fail):
         yield
@@ -132,62 +126,19 @@ FIRST: Final = ["check a", "format a"]
 AGAIN: Final = ["check a"]
 
 
-# ── once per holder ──
-
-
-async def test_a_step_runs_once_per_holder_and_others_at_each_start(world: World) -> None:
+async def test_steps_for_a_holder_run_once_and_others_at_each_start(world: World) -> None:
     """Also for the app after its init container: both are allocated before either starts."""
-    await world.allocate("a")
-    await world.allocate("a")
-    assert await world.start("a") == FIRST
-    assert await world.start("a") == AGAIN
-    assert await world.start("a") == AGAIN
-    assert world.marks() == {"a": True}
-
-
-async def test_the_steps_of_a_device_keep_the_lists_order(world: World, steps: Steps) -> None:
-    world.resource = resource(EACH, HOLDER, EACH)
-    await world.allocate("a")
-    await world.preparation.prepare(world.resource, DEVICES, ["a"])
-    assert steps.ran == ["check a", "format a", "check a"]
-
-
-async def test_the_next_pod_gets_a_run_of_its_own(world: World) -> None:
-    for _ in range(2):
-        await world.allocate("a")
-        assert await world.start("a") == FIRST
-        assert await world.start("a") == AGAIN
-
-
-async def test_a_restart_of_devhost_changes_nothing(world: World) -> None:
-    await world.allocate("a", "b")
-    await world.start("a")
-    world.new()
-    assert await world.start("a") == AGAIN
-    assert await world.start("b") == ["check b", "format b"]
-
-
-async def test_what_another_instance_has_prepared_meanwhile_is_not_prepared_again(
-    world: World,
-) -> None:
-    await world.allocate("a")
-    first = world.preparation
-    world.new()
-    assert await world.start("a") == FIRST
-    world.preparation = first
-    assert await world.start("a") == AGAIN
-
-
-async def test_a_device_is_prepared_once_for_all_its_shares(world: World) -> None:
+    await world.allocate("a::0", "a::1")
     await world.allocate("a::0", "a::1")
     assert await world.start("a::0", "a::1") == FIRST
+    assert await world.start("a::0", "a::1") == AGAIN
     assert world.marks() == {"a::0": True, "a::1": True}
 
 
-async def test_steps_know_whose_device_and_container_it_is(world: World, steps: Steps) -> None:
+async def test_steps_get_the_variables_of_their_device_and_container(world: World) -> None:
     await world.allocate("b", "a")
     await world.start("b", "a")
-    seen = {one.device.id: dict(one.constants) for one in steps.starts}
+    seen = {one.device.id: dict(one.constants) for one in world.starts}
     common = {"resource": NAME, "nodeName": "node-1", "count": "2"}
     assert seen == {"a": {**common, "index": "0"}, "b": {**common, "index": "1"}}
 
@@ -196,7 +147,7 @@ async def test_steps_know_whose_device_and_container_it_is(world: World, steps: 
 
 
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
-async def test_without_a_mark_nothing_is_run(world: World, steps: Steps, lost: str) -> None:
+async def test_a_start_without_a_mark_is_refused(world: World, lost: str) -> None:
     """It is not known whether a container has started with it: it would be wiped on a guess."""
     if lost != "never":
         await world.allocate("a")
@@ -207,25 +158,22 @@ async def test_without_a_mark_nothing_is_run(world: World, steps: Steps, lost: s
         "cannot tell whether device a was prepared (no record of its allocation): "
         "delete the pod to get a fresh device"
     )
-    assert not steps.ran
-    assert (world.records.lost is not None) == (lost == "damaged")
+    assert not world.ran
     await world.allocate("a")
     assert await world.start("a") == FIRST
 
 
-async def test_without_a_state_directory_a_restart_cannot_tell(steps: Steps) -> None:
-    world = World(None, steps)
+async def test_a_restart_without_a_state_directory_refuses_the_start(world: World) -> None:
+    world.state = None
+    world.new()
     await world.allocate("a")
     assert await world.start("a") == FIRST
-    assert await world.start("a") == AGAIN
     world.new()
     reason = await world.refused("a")
     assert "(no record of its allocation; --state-dir would have kept it)" in reason
 
 
-async def test_a_state_directory_that_cannot_be_read_fails_the_start(
-    world: World, steps: Steps
-) -> None:
+async def test_a_state_directory_that_cannot_be_read_fails_the_start(world: World) -> None:
     await world.allocate("a")
     assert world.state is not None
     (world.state / records.FILE).unlink()
@@ -233,18 +181,17 @@ async def test_a_state_directory_that_cannot_be_read_fails_the_start(
     reason = await world.refused("a")
     assert reason.startswith("cannot tell whether device a was prepared: ")
     assert "Is a directory" in reason
-    assert not steps.ran
+    assert not world.ran
 
 
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
         (None, "device a is missing"),
-        (token("a", missing_since=1.0), "device a is missing"),
         (token("a", missing_since=1.0, reason="gone"), "device a is missing: gone"),
     ],
 )
-async def test_a_device_that_is_not_there_is_named(
+async def test_a_missing_device_fails_the_start(
     world: World, device: HostDevice | None, reason: str
 ) -> None:
     await world.allocate("a", "b")
@@ -252,97 +199,43 @@ async def test_a_device_that_is_not_there_is_named(
     assert await world.refused("a", "b") == reason
 
 
-async def test_an_ill_device_that_is_there_is_prepared(world: World) -> None:
-    """Perhaps that is what makes it well."""
-    world.devices = {"a": token("a", reason="not readable")}
-    await world.allocate("a")
-    assert await world.start("a") == FIRST
-
-
 # ── failures ──
 
 
-async def test_after_a_failed_step_all_run_again(world: World, steps: Steps) -> None:
-    async def fail(_: str) -> None:
-        if len(steps.ran) == 2:
-            raise PreStartError("preStart[1] failed")
-
-    await world.allocate("a")
-    steps.act = fail
-    assert await world.refused("a") == "preStart[1] failed"
-    assert world.marks() == {"a": False}
-    steps.act, steps.ran = None, []
-    world.new()
-    assert await world.start("a") == FIRST
-
-
-async def test_one_devices_failure_is_not_anothers(world: World, steps: Steps) -> None:
+async def test_a_failed_step_of_one_device_leaves_the_other_prepared(world: World) -> None:
     async def fail(what: str) -> None:
         if what == "format a":
             raise PreStartError("a failed")
 
     await world.allocate("a", "b")
-    steps.act = fail
+    world.act = fail
     assert await world.refused("a", "b") == "a failed"
-    steps.act, steps.ran = None, []
+    world.act, world.ran = None, []
     assert await world.start("a", "b") == ["check a", "check b", "format a"]
 
 
-async def test_a_mark_that_cannot_be_saved_fails_the_allocate(world: World) -> None:
+async def test_a_full_state_directory_fails_allocate_and_start(world: World) -> None:
     """After a restart the device could not be told from one that a pod uses."""
-    with full(), pytest.raises(AllocationError) as caught:
-        await world.allocate("b", "a")
-    assert str(caught.value).startswith(f"{NAME}: cannot save that devices a, b is fresh: ")
-    assert "No space left on device" in str(caught.value)
-    await world.allocate("a")
-    assert await world.start("a") == FIRST
-
-
-async def test_what_is_prepared_starts_although_nothing_can_be_saved(world: World) -> None:
-    await world.allocate("a")
-    await world.start("a")
-    with full():
-        with pytest.raises(AllocationError):
-            await world.allocate("b")
-        assert await world.start("a") == AGAIN
-
-
-async def test_what_cannot_be_kept_fails_the_start(world: World, steps: Steps) -> None:
-    """Or the steps would run once more, when devhost has restarted and the container, too."""
+    with full(), pytest.raises(AllocationError, match=r"cannot mark a, b as fresh: .*No space"):
+        await world.allocate("a", "b")
     await world.allocate("a")
     with full():
         reason = await world.refused("a")
         assert reason.startswith("cannot save that device a is prepared: ")
         assert "No space left on device" in reason
-        assert steps.taken() == FIRST
-        await world.refused("a")
-        assert steps.taken() == FIRST
     world.new()
+    world.ran = []
     assert await world.start("a") == FIRST
+    with full():
+        assert await world.start("a") == AGAIN
 
 
 async def test_a_state_directory_that_hangs_fails_the_allocate_soon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "_SYNC_S", 0.0)
+    monkeypatch.setattr(owners, "_SYNC_S", 0.0)
     with pytest.raises(AllocationError, match="the state directory does not answer"):
         await world.allocate("a")
-
-
-async def test_an_allocation_during_a_start_takes_the_device_away(
-    world: World, steps: Steps
-) -> None:
-    """The pod is gone while its steps still run, and another one has the device."""
-
-    async def overtake(_: str) -> None:
-        steps.act = None
-        await world.allocate("a")
-
-    await world.allocate("a")
-    steps.act = overtake
-    assert await world.refused("a") == "device a was allocated again meanwhile"
-    steps.ran = []
-    assert await world.start("a") == FIRST
 
 
 # ── side by side ──
@@ -351,18 +244,18 @@ async def test_an_allocation_during_a_start_takes_the_device_away(
 class Gate:
     """Steps that wait to be let through."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, world: World) -> None:
         self.open, self.at = asyncio.Event(), asyncio.Queue[str]()
-        steps.act = self.act
+        world.act = self.act
 
     async def act(self, what: str) -> None:
         self.at.put_nowait(what)
         await self.open.wait()
 
 
-async def test_starts_of_one_device_wait_for_each_other(world: World, steps: Steps) -> None:
+async def test_starts_of_one_device_wait_for_each_other(world: World) -> None:
     """Those of another device do not, nor do the devices of one container."""
-    gate = Gate(steps)
+    gate = Gate(world)
     await world.allocate("a", "b", "c")
     first = asyncio.ensure_future(world.start("a", "b"))
     assert {await gate.at.get(), await gate.at.get()} == {"format a", "format b"}
@@ -376,10 +269,10 @@ async def test_starts_of_one_device_wait_for_each_other(world: World, steps: Ste
     assert sorted(ran) == ["check a", "check a", "check b", "check b", "check c"]
 
 
-async def test_a_start_does_not_wait_for_ever(
-    world: World, steps: Steps, monkeypatch: pytest.MonkeyPatch
+async def test_a_start_that_waits_too_long_for_another_one_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(steps)
+    gate = Gate(world)
     await world.allocate("a")
     first = asyncio.ensure_future(world.start("a"))
     await gate.at.get()
@@ -389,9 +282,8 @@ async def test_a_start_does_not_wait_for_ever(
     await first
 
 
-async def test_a_cancelled_start_has_not_prepared_anything(world: World, steps: Steps) -> None:
-    """Its steps have ended when the cancellation goes on."""
-    gate, ended = Gate(steps), list[str]()
+async def test_a_cancelled_start_has_ended_its_steps_and_prepared_nothing(world: World) -> None:
+    gate, ended = Gate(world), list[str]()
 
     async def act(what: str) -> None:
         try:
@@ -400,7 +292,7 @@ async def test_a_cancelled_start_has_not_prepared_anything(world: World, steps: 
             await asyncio.sleep(0)
             ended.append(what)
 
-    steps.act = act
+    world.act = act
     await world.allocate("a", "b")
     start = asyncio.ensure_future(world.start("a", "b"))
     await gate.at.get()
@@ -409,38 +301,32 @@ async def test_a_cancelled_start_has_not_prepared_anything(world: World, steps: 
     with pytest.raises(asyncio.CancelledError):
         await start
     assert sorted(ended) == ["format a", "format b"]
-    steps.act, steps.ran = None, []
+    world.act, world.ran = None, []
     assert await world.start("a") == FIRST
 
 
-# ── without steps for holders ──
-
-
-async def test_steps_of_each_start_need_no_marks(world: World) -> None:
-    world.resource = resource(EACH)
-    await world.allocate("a")
-    assert await world.start("a") == AGAIN
-    assert await world.start("b") == ["check b"]
-    assert world.state is not None
-    assert not world.state.exists()
+# ── steps that come and go ──
 
 
 @pytest.mark.parametrize("between", [(), (EACH,)])
 async def test_a_device_that_was_started_unmarked_is_not_wiped_later(
-    world: World, steps: Steps, between: tuple[Any, ...]
+    world: World, between: tuple[Any, ...]
 ) -> None:
     """It was handed out while there was a step for holders, and started while there was none."""
     await world.allocate("a")
-    await world.preparation.declared(resource(*between))
-    assert world.marks() == {}
+    with_step, world.resource = world.resource, resource(*between)
     await world.preparation.declared(world.resource)
+    assert world.marks() == {}
+    assert await world.start("a") == ["check a"] * len(between)
+    await world.preparation.declared(with_step)
+    world.resource = with_step
     assert "no record of its allocation" in await world.refused("a")
-    assert not steps.ran
+    assert not world.ran
 
 
-async def test_an_allocation_that_a_change_overtakes_leaves_no_mark(world: World) -> None:
+async def test_an_allocate_by_a_former_declaration_leaves_no_mark(world: World) -> None:
     await world.preparation.declared(resource())
-    await world.allocate("a")  # by the former declaration; it starts unmarked
+    await world.allocate("a")  # it starts unmarked
     await world.preparation.declared(world.resource)
     assert "no record of its allocation" in await world.refused("a")
     await world.allocate("a")
@@ -460,9 +346,9 @@ class Pod:
 class Fate:
     """A node to which things happen, and what must be true of every one of them."""
 
-    def __init__(self, state: Path, steps: Steps) -> None:
-        self.world, self.state, self.steps = World(state, steps), state, steps
-        self.sibling = self.world.preparation
+    def __init__(self, state: Path) -> None:
+        self.world, self.state = World(state), state
+        self.sibling = self.world.owners, self.world.preparation
         self.world.new()
         self.pods: dict[str, Pod] = {}
         self.sick = False
@@ -520,9 +406,9 @@ class Fate:
             if happening is not None:
                 await happening(what)
 
-        self.steps.act = act
+        self.world.act = act
         try:
-            await self.world.preparation.prepare(self.world.resource, DEVICES, [one])
+            await self.world.start(one)
         except (PreStartError, asyncio.CancelledError):
             return
         if self.pods.get(one) is pod:
@@ -533,7 +419,9 @@ class Fate:
         self.world.new()
 
     async def take_over(self, _: str) -> None:
-        self.sibling, self.world.preparation = self.world.preparation, self.sibling
+        world, other = self.world, self.sibling
+        self.sibling = world.owners, world.preparation
+        world.owners, world.preparation = other
 
     async def lose_state(self, _: str) -> None:
         shutil.rmtree(self.state, ignore_errors=True)
@@ -577,10 +465,9 @@ def test_no_device_in_use_is_ever_wiped(events: list[tuple[str, str]]) -> None:
     """And each pod's first start follows a run of its own."""
 
     async def live(directory: Path) -> None:
-        steps = Steps()
-        fate = Fate(directory / "state", steps)
+        fate = Fate(directory / "state")
         with (
-            patch.object(preparation, "run_steps", steps.run_steps),
+            patch.object(preparation, "run_steps", fate.world.run_steps),
             patch.object(records, "write_atomically", fate.write),
         ):
             for what, one in events:

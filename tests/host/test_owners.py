@@ -11,6 +11,7 @@ from devhost.errors import AllocationError
 from devhost.host import records as module
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
+from devhost.host.records import Mark
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.podresources import PodResources
@@ -201,7 +202,9 @@ async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     who.serve(B, DeviceList(0.0), looks.set)
     holders = who._holders
     holders.subscribe(lambda: None)
-    assert await allocated(who, resource(A), device("a"))
+    published(who, resource(A), device("a"))
+    fresh = [Mark(resource=A, id=one, prepared=False) for one in "ab"]
+    await who.allocated(resource(A), [device("a")], fresh)
     published(who, resource(A))
     tasks = [asyncio.create_task(one) for one in (holders.run(), who.run())]
     try:
@@ -211,7 +214,9 @@ async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.01)
             assert not looks.is_set()
             told.held = {}
+            assert who.records.marks(A).keys() == {"a", "b"}
             await looks.wait()
+        assert who.records.marks(A).keys() == {"b"}
         assert await allocated(who, resource(B), device("b"))
     finally:
         for task in tasks:

@@ -55,7 +55,7 @@ async def test_what_one_instance_writes_another_reads(tmp_path: Path) -> None:
     other = record("b", 65)
     await put(two, other)
     assert two.allocated == [other, record()]
-    assert two.mark("example.com/a", "a") == mark()
+    assert two.marks("example.com/a") == {"a": mark()}
     two.drop([record()])
     assert await two.sync(10)
     third = opened(tmp_path)
@@ -70,11 +70,11 @@ async def test_a_mark_is_what_the_file_says_and_a_node_what_this_process_knows(
     await put(one, record(), mark())
     await put(two, mark(prepared=True))
     assert await one.sync(10)
-    assert one.mark("example.com/a", "a") == mark(prepared=True)
+    assert one.marks("example.com/a") == {"a": mark(prepared=True)}
     (tmp_path / FILE).unlink()
     assert await one.sync(10)
     assert one.allocated == [record()]
-    assert one.mark("example.com/a", "a") is None
+    assert one.marks("example.com/a") == {}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,6 @@ async def test_what_is_dropped_while_it_is_written_does_not_stay_in_the_file(
     one = opened(tmp_path)
     one.put([record()])
     assert await asyncio.to_thread(entered.wait, 60)
-    assert not one.saved(record())
     one.drop([record()])
     go_on.set()
     await one.close()
@@ -151,7 +150,7 @@ async def test_a_damaged_file_is_moved_aside(
     caplog: pytest.LogCaptureFixture,
     content: bytes,
 ) -> None:
-    """Also one that is larger than any that devhost writes; it is said, and a new one is made."""
+    """Also one that is larger than any that devhost writes."""
     monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 998)
     path, who = tmp_path / FILE, opened(tmp_path)
     path.write_bytes(content)
@@ -178,35 +177,51 @@ async def test_a_file_never_grows_beyond_what_is_read(
     assert len(json.loads((tmp_path / FILE).read_text())) == 1
 
 
-async def test_what_cannot_be_written_is_kept_and_what_was_withdrawn_is_not(
+async def test_a_mark_that_is_not_written_in_time_is_dropped_and_a_node_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(state_files, "RETRY_S", 0.01)
-    who = opened(tmp_path)
+    who, again = opened(tmp_path), opened(tmp_path)
     with monkeypatch.context() as full:
         full.setattr(records, "write_atomically", fail)
-        await put(who, record(), mark())
-        assert not who.saved(record())
-        assert who.problem == f"{tmp_path / FILE}: No space left on device"
-        who.withdraw([mark()])
-    async with asyncio.timeout(10):
-        while not who.saved(record()):
-            await asyncio.sleep(0.01)
-    again = opened(tmp_path)
-    assert await again.sync(10)
-    assert (again.allocated, again.mark("example.com/a", "a")) == ([record()], None)
+        problem = await who.save([record(), mark()], 10)
+        assert problem == who.problem == f"{tmp_path / FILE}: No space left on device"
+    assert await who.sync(60)  # as `Owners.run` does it
+    assert await again.sync(60)
+    assert (again.allocated, again.marks("example.com/a")) == ([record()], {})
+    assert await who.save([mark("b")], 0) == records.NO_ANSWER
+    await who.close()
 
 
-async def test_a_write_that_takes_long_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_state_directory_that_hangs_is_waited_for_briefly_and_written_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    answers, update = threading.Event(), records._update
+
+    def hanging(*arguments: Any) -> Any:
+        assert answers.wait(60)
+        return update(*arguments)
+
+    monkeypatch.setattr(records, "_update", hanging)
+    monkeypatch.setattr(records, "PATIENCE_S", 0.01)
     who = opened(tmp_path)
     who.put([record()])
-    assert not await who.sync(0)
-    assert not who.saved(record())
-    await who.close()
-    assert who.saved(record())
+    for _ in range(9):
+        assert not await who.sync(0.01)
+    assert who.problem == f"{tmp_path / FILE}: no answer in 0.01 s"
+    who.put([record("b", 65)])  # while the first attempt has not returned
+    answers.set()
+    assert await who.sync(10)
+    again = opened(tmp_path)
+    assert await again.sync(10)
+    assert again.allocated == [record(), record("b", 65)]
+    assert caplog.messages == [
+        f"cannot save allocated devices: {who._path}: no answer in 0.01 s",
+        "allocated devices saved again",
+    ]
 
 
 async def test_without_a_record_there_is_no_file(tmp_path: Path) -> None:
@@ -215,17 +230,6 @@ async def test_without_a_record_there_is_no_file(tmp_path: Path) -> None:
     who.drop([record()])
     assert await who.sync(10)
     assert not state.exists()
-
-
-async def test_without_a_state_directory_memory_knows() -> None:
-    who = opened(None)
-    await put(who, record(), mark())
-    assert who.allocated == [record()]
-    assert who.saved(record())
-    assert not who.durable
-    assert who.forget("example.com/a")
-    assert not who.forget("example.com/a")
-    assert who.mark("example.com/a", "a") is None
 
 
 async def test_a_name_that_is_not_utf_8_can_be_recorded(tmp_path: Path) -> None:
@@ -260,17 +264,6 @@ async def test_after_a_boot_the_names_tell(tmp_path: Path) -> None:
             in who.at(Node("/dev/y", FileState("/dev/y", FileKind.CHAR, (4, 64), (0, 0, 0)), 0, ""))
         ) is not others
         who.drop([one])
-
-
-async def test_reads_that_are_asked_for_one_after_the_other_all_succeed(tmp_path: Path) -> None:
-    """An attempt begins in the moment in which those who waited for the one before are woken."""
-    who = opened(tmp_path)
-
-    async def after(turns: int) -> bool:
-        await asyncio.sleep(turns / 1000)
-        return await who.sync(10)
-
-    assert all(await asyncio.gather(*(after(turns) for turns in range(60))))
 
 
 async def test_a_file_is_known_by_what_it_holds_and_by_its_path(tmp_path: Path) -> None:

@@ -82,22 +82,6 @@ async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, direct
     await until(port, lambda it: resource(it)["warnings"] == [reason])
 
 
-async def test_a_list_that_is_cut(daemon: Daemon, started: Kubelet) -> None:
-    """What the kubelet has is counted, and what it has not is said."""
-    daemon.constants = daemon.constants | {"kubelet.device_list.LIST_BYTES_MAX": 100}
-    await daemon.start(tokens(a=20))
-    port = await status_port_of(daemon)
-    one = resource(await until(port, lambda it: resource(it).get("registered")))
-    listed = one["capacity"]
-    assert 0 < listed < 20
-    assert one["allocatable"] == listed
-    assert one["warnings"] == [f"{20 - listed} IDs left out: the kubelet takes 4 MiB"]
-    await started.wait(A, listed, listed)
-    daemon.write(tokens(a=listed))
-    one = resource(await until(port, lambda it: not resource(it)["warnings"]))
-    assert (one["capacity"], one["allocatable"]) == (listed, listed)
-
-
 async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=2))
     await started.wait(A, 1, 1)

@@ -272,7 +272,7 @@ async def test_stale_cdi_specs_are_removed_at_the_start_unless_a_pod_needs_them(
     await started.admit("pod", {"app": {PORT: 1}})
     await hosting.stop()
     stale = hosting.cdi / cdi.file_name("example.com/gone")
-    content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", envs={"X": "1"})])
+    content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", {"env": ["X=1"]})])
     assert content
     stale.write_bytes(content)
     (hosting.cdi / "vendor.json").write_text("{}")

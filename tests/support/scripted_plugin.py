@@ -1,4 +1,4 @@
-"""A stand-in kubelet and plugins on it that do what a test tells them."""
+"""A small device plugin of the tests' own, to see what a kubelet does to it."""
 # ruff: noqa: N802 - the protocol's names
 
 import asyncio
@@ -6,60 +6,58 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import pytest
 
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.api.podresources.v1 import podresources_pb2 as pr
+from devhost.api.podresources.v1 import podresources_pb2_grpc as pr_grpc
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.kubelet.sockets import open_channel
+from tests.support.hosting import Kubelet
 
-COLA = "example.com/cola"
-TEA = "example.com/tea"
+COLA: Final = "example.com/cola"
+TEA: Final = "example.com/tea"
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Hook = Callable[[], Awaitable[None]]
+
+# By pod and container, the resource and ID of each device.
+Listed = dict[str, dict[str, list[tuple[str, str]]]]
 
 
-def healthy(*ids: str) -> list[pb2.Device]:
-    return [pb2.Device(ID=each, health="Healthy") for each in ids]
+def healthy(*ids: str) -> list[pb.Device]:
+    return [pb.Device(ID=each, health="Healthy") for each in ids]
 
 
-def unhealthy(*ids: str) -> list[pb2.Device]:
-    return [pb2.Device(ID=each, health="Unhealthy") for each in ids]
+def unhealthy(*ids: str) -> list[pb.Device]:
+    return [pb.Device(ID=each, health="Unhealthy") for each in ids]
 
 
-class Bell(list[str]):
-    """A list that tells of its first entry."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rung = asyncio.Event()
-
-    def append(self, entry: str) -> None:
-        super().append(entry)
-        self.rung.set()
+async def nothing() -> None:
+    pass
 
 
-class Plugin(pb2_grpc.DevicePluginServicer):
+class Plugin(pb_grpc.DevicePluginServicer):
     """A plugin that does what its attributes say, and records what it is asked."""
 
-    def __init__(self, socket_path: Path, devices: Iterable[pb2.Device]) -> None:
-        self.socket = socket_path
-        self.devices = list(devices)
-        self.options = pb2.DevicePluginOptions()
+    def __init__(self, socket: Path, devices: Iterable[pb.Device]) -> None:
+        self.socket, self.devices = socket, list(devices)
+        self.options = pb.DevicePluginOptions()
         self.allocated: list[list[str]] = []
-        self.preferred: list[pb2.ContainerPreferredAllocationRequest] = []
+        self.preferred: list[tuple[list[str], list[str], int]] = []  # available, must, how many
         self.started: list[list[str]] = []
-        self.options_time_left: float | None = None
-        self.prestart_time_left: float | None = None
-        self.prefer: Callable[[list[str], int], list[str]] = lambda ids, size: sorted(ids)[:size]
-        self.before_allocate: Callable[[], Awaitable[None]] | None = None
-        self.answer: Callable[[list[str]], pb2.ContainerAllocateResponse] = lambda ids: (
-            pb2.ContainerAllocateResponse(envs={"IDS": ",".join(ids)})
+        self.time_left: dict[str, float | None] = {}  # of the caller's deadline, by call
+        self.prefer: Callable[[list[str], int], list[str]] = lambda ids, size: ids[:size]
+        self.on_prefer: Hook = nothing
+        self.on_allocate: Hook = nothing
+        self.on_start: Hook = nothing
+        self.answer: Callable[[list[str]], pb.ContainerAllocateResponse] = lambda ids: (
+            pb.ContainerAllocateResponse(envs={"IDS": ",".join(ids)})
         )
-        self.error: tuple[grpc.StatusCode, str] | None = None
-        self.start_error: tuple[grpc.StatusCode, str] | None = None
+        self.errors: dict[str, tuple[grpc.StatusCode, str]] = {}  # by call
         self.stream_ended = asyncio.Event()
         self._news = asyncio.Event()
         self._hang_up = False
@@ -67,7 +65,7 @@ class Plugin(pb2_grpc.DevicePluginServicer):
 
     async def serve(self) -> None:
         self._server = grpc.aio.server()
-        pb2_grpc.add_DevicePluginServicer_to_server(self, self._server)
+        pb_grpc.add_DevicePluginServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self.socket}")
         await self._server.start()
 
@@ -75,7 +73,7 @@ class Plugin(pb2_grpc.DevicePluginServicer):
         if self._server is not None:
             await self._server.stop(None)
 
-    def list(self, *devices: pb2.Device) -> None:
+    def list(self, *devices: pb.Device) -> None:
         self.devices = [*devices]
         self._news.set()
 
@@ -83,106 +81,98 @@ class Plugin(pb2_grpc.DevicePluginServicer):
         self._hang_up = True
         self._news.set()
 
+    async def _called(self, call: str, context: Context) -> None:
+        self.time_left[call] = context.time_remaining()
+        if call in self.errors:
+            await context.abort(*self.errors[call])
+
     async def GetDevicePluginOptions(
-        self, request: pb2.Empty, context: Context
-    ) -> pb2.DevicePluginOptions:
-        self.options_time_left = context.time_remaining()
+        self, request: pb.Empty, context: Context
+    ) -> pb.DevicePluginOptions:
+        await self._called("options", context)
         return self.options
 
     async def ListAndWatch(
-        self, request: pb2.Empty, context: Context
-    ) -> AsyncIterator[pb2.ListAndWatchResponse]:
+        self, request: pb.Empty, context: Context
+    ) -> AsyncIterator[pb.ListAndWatchResponse]:
         try:
             while not self._hang_up:
                 self._news.clear()
-                yield pb2.ListAndWatchResponse(devices=self.devices)
+                yield pb.ListAndWatchResponse(devices=self.devices)
                 await self._news.wait()
         finally:
             self.stream_ended.set()
 
     async def GetPreferredAllocation(
-        self, request: pb2.PreferredAllocationRequest, context: Context
-    ) -> pb2.PreferredAllocationResponse:
-        if self.error is not None:
-            await context.abort(*self.error)
-        entry = request.container_requests[0]
-        self.preferred.append(entry)
-        ids = self.prefer(list(entry.available_deviceIDs), entry.allocation_size)
-        answer = pb2.ContainerPreferredAllocationResponse(deviceIDs=ids)
-        return pb2.PreferredAllocationResponse(container_responses=[answer])
+        self, request: pb.PreferredAllocationRequest, context: Context
+    ) -> pb.PreferredAllocationResponse:
+        await self.on_prefer()
+        await self._called("prefer", context)
+        (entry,) = request.container_requests
+        available, must = sorted(entry.available_deviceIDs), sorted(entry.must_include_deviceIDs)
+        self.preferred.append((available, must, entry.allocation_size))
+        others = [each for each in available if each not in must]
+        ids = [*must, *self.prefer(others, entry.allocation_size - len(must))]
+        answer = pb.ContainerPreferredAllocationResponse(deviceIDs=ids)
+        return pb.PreferredAllocationResponse(container_responses=[answer])
 
-    async def Allocate(
-        self, request: pb2.AllocateRequest, context: Context
-    ) -> pb2.AllocateResponse:
-        if self.before_allocate is not None:
-            await self.before_allocate()
-        if self.error is not None:
-            await context.abort(*self.error)
+    async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         ids = sorted(request.container_requests[0].devices_ids)
         self.allocated.append(ids)
-        return pb2.AllocateResponse(container_responses=[self.answer(ids)])
+        await self.on_allocate()
+        await self._called("allocate", context)
+        return pb.AllocateResponse(container_responses=[self.answer(ids)])
 
     async def PreStartContainer(
-        self, request: pb2.PreStartContainerRequest, context: Context
-    ) -> pb2.PreStartContainerResponse:
-        self.prestart_time_left = context.time_remaining()
-        if self.start_error is not None:
-            await context.abort(*self.start_error)
+        self, request: pb.PreStartContainerRequest, context: Context
+    ) -> pb.PreStartContainerResponse:
+        await self.on_start()
+        await self._called("start", context)
         self.started.append(sorted(request.devices_ids))
-        return pb2.PreStartContainerResponse()
+        return pb.PreStartContainerResponse()
 
 
 async def register(
-    kubelet: SimulatedKubelet,
+    kubelet: Kubelet,
     endpoint: str,
     resource: str = COLA,
     version: str = "v1beta1",
     deadline: float = 15.0,
 ) -> None:
-    path = f"unix:{kubelet.plugin_dir / 'kubelet.sock'}"
-    async with grpc.aio.insecure_channel(path) as channel:
-        request = pb2.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
-        await pb2_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
+    async with open_channel(kubelet.plugin_dir / "kubelet.sock") as channel:
+        request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
+        await pb_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
 
 
-async def refused(*args: object, **more: object) -> tuple[grpc.StatusCode, str]:
+async def refused(*args: Any, **more: Any) -> tuple[grpc.StatusCode, str]:
+    """Return how a registration was refused."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await register(*args, **more)  # type: ignore[arg-type]
+        await register(*args, **more)
     return caught.value.code(), caught.value.details() or ""
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(entry.name for entry in directory.iterdir())
-
-
-async def next_change(kubelet: SimulatedKubelet, act: Callable[[], None]) -> None:
-    changed = asyncio.Event()
-    kubelet.on_change = changed.set
-    act()
-    await changed.wait()
-
-
 class Node:
-    """A kubelet and the plugins on it."""
+    """A kubelet that runs, and plugins that end with it."""
 
-    def __init__(self, kubelet: SimulatedKubelet, stack: AsyncExitStack) -> None:
-        self.kubelet = kubelet
-        self._stack = stack
+    def __init__(self, kubelet: Kubelet, stack: AsyncExitStack) -> None:
+        self.kubelet, self._stack = kubelet, stack
         self._numbers = itertools.count()
 
-    async def plugin(self, *devices: pb2.Device) -> Plugin:
-        path = self.kubelet.plugin_dir / f"plugin-{next(self._numbers)}.sock"
-        plugin = Plugin(path, devices)
+    async def plugin(self, *devices: pb.Device, endpoint: str | None = None) -> Plugin:
+        """Serve a plugin that is not registered."""
+        name = endpoint or f"plugin-{next(self._numbers)}.sock"
+        plugin = Plugin(self.kubelet.plugin_dir / name, devices)
         await plugin.serve()
         self._stack.push_async_callback(plugin.close)
         return plugin
 
     async def registered(
         self,
-        *devices: pb2.Device,
+        *devices: pb.Device,
         resource: str = COLA,
-        options: pb2.DevicePluginOptions | None = None,
+        options: pb.DevicePluginOptions | None = None,
     ) -> Plugin:
+        """Serve a plugin until the kubelet counts its devices."""
         plugin = await self.plugin(*devices)
         plugin.options = options or plugin.options
         await register(self.kubelet, plugin.socket.name, resource)
@@ -192,9 +182,29 @@ class Node:
 
 
 @asynccontextmanager
-async def a_node(directory: Path, pod_resources: Path | None = None) -> AsyncIterator[Node]:
+async def a_node(kubelet: Kubelet) -> AsyncIterator[Node]:
+    """Start a kubelet, and stop it and the plugins at the end."""
     async with AsyncExitStack() as stack:
-        kubelet = SimulatedKubelet(directory, pod_resources)
-        stack.push_async_callback(kubelet.stop)
         await kubelet.start()
+        stack.push_async_callback(kubelet.stop)
         yield Node(kubelet, stack)
+
+
+@asynccontextmanager
+async def lister(kubelet: Kubelet) -> AsyncIterator["pr_grpc.PodResourcesListerAsyncStub"]:
+    assert kubelet.pod_resources is not None
+    async with open_channel(kubelet.pod_resources) as channel:
+        yield pr_grpc.PodResourcesListerStub(channel)
+
+
+async def listed(kubelet: Kubelet) -> Listed:
+    """What pod-resources shows."""
+    async with lister(kubelet) as stub:
+        reply = await stub.List(pr.ListPodResourcesRequest(), timeout=60)
+    return {
+        pod.name: {
+            container.name: sorted((d.resource_name, d.device_ids[0]) for d in container.devices)
+            for container in pod.containers
+        }
+        for pod in reply.pod_resources
+    }

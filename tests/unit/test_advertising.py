@@ -9,9 +9,8 @@ from devhost.host import resource
 from devhost.host.backend import Publication
 from devhost.kubelet import backend
 from devhost.kubelet.backend import PublishedResource
-from devhost.kubelet.device_list import LIST_BYTES_MAX, AdvertisedDevice
+from devhost.kubelet.device_list import AdvertisedDevice
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.servicer import list_response
 from devhost.loading.loader import loads
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
 from tests.support.answers import Nobody
@@ -55,16 +54,14 @@ async def refresh() -> None:
     """Ask nobody."""
 
 
-async def test_a_list_with_very_many_held_ids_is_cut_to_what_kubelet_takes() -> None:
-    """It would end the stream of a longer one, and the resource would no longer be served."""
+async def test_an_id_that_a_pod_holds_is_listed_as_leaving_though_it_is_not_found() -> None:
     text = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]"
     (declared,) = loads(text).require().resources
-    held = frozenset(f"{number:063}" for number in range(100_000))
     published = PublishedResource(
         PluginDirectory(Path("/nowhere"), None, 1000.0),
         Nobody(),
         lambda *_: None,
-        held=lambda: held,
+        held=lambda: frozenset({"b"}),
         refresh=refresh,
         left=lambda: None,
         alone=False,
@@ -72,8 +69,5 @@ async def test_a_list_with_very_many_held_ids_is_cut_to_what_kubelet_takes() -> 
     for _ in range(2):
         published.publish(declared, snapshot(device("a")))
     device_list = published.device_list
-    assert list_response(device_list.entries).ByteSize() <= LIST_BYTES_MAX
-    assert "a" in device_list.entries
-    assert "a" not in device_list.leaving
-    assert device_list.leaving == device_list.entries.keys() & held
-    assert 10_000 < len(device_list.leaving) < len(held)
+    assert device_list.entries == {"a": AdvertisedDevice(True), "b": AdvertisedDevice(False)}
+    assert device_list.leaving == {"b"}

@@ -8,15 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import CdiDevice, CdiNode
+from devhost.allocation.cdi import CdiDevice
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy
+from devhost.hostfs.files import HostFiles
 from devhost.kubelet.resource_lock import fresh_name
 from devhost.model import names
-from devhost.model.allocation import MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
+from devhost.model.device import FileKind, FileState
 
 T = "example.com/serial"
-NULL = CdiNode("/dev/null", "/dev/null", "c", 1, 3)
-MOVED = CdiNode("/dev/it", "/dev/null", "c", 1, 3)
-MOUNT = MountSpec("/host", "/container", read_only=True)
 
 RESOURCE_NAMES = st.builds(
     "{}/{}".format,
@@ -123,11 +124,16 @@ def test_a_socket_s_name_begins_with_the_same_hash(tmp_path: Any) -> None:
 
 
 def test_a_whole_file() -> None:
-    device = CdiDevice(
-        "u0",
-        nodes=(
-            CdiNode("/dev/z", "/dev/z", "b", 8, 0),
-            CdiNode("/dev/u", "/dev/ttyUSB0", "c", 188, 0, "rwm", 0, 20, 0o660),
+    host_paths = HostPaths(HostFiles("/nowhere"), Policy())
+    for path, kind, number in (
+        ("/dev/z", FileKind.BLOCK, (8, 0)),
+        ("/dev/ttyUSB0", FileKind.CHAR, (188, 0)),
+    ):
+        host_paths.known(path, FileState(path, kind, number, (0, 0, 0), mode=0o600))
+    whole = Allocation(
+        devices=(
+            DeviceSpec("/dev/z", "/dev/z", "rw"),
+            DeviceSpec("/dev/ttyUSB0", "/dev/u", "rwm", uid=0, gid=20, mode=0o660),
         ),
         mounts=(
             MountSpec("/host/b", "/b", read_only=False),
@@ -135,6 +141,7 @@ def test_a_whole_file() -> None:
         ),
         envs={"Z": "1", "A": "x=y"},
     )
+    device = CdiDevice("u0", cdi.edits(whole, host_paths))
     assert cdi.spec(T, [device]) == {
         "cdiVersion": "0.5.0",
         "kind": "devhost.example.com/serial",
@@ -161,6 +168,7 @@ def test_a_whole_file() -> None:
                             "major": 8,
                             "minor": 0,
                             "permissions": "rw",
+                            "fileMode": 384,
                         },
                     ],
                     "mounts": [
@@ -183,40 +191,30 @@ def test_a_whole_file() -> None:
     }
 
 
-def test_what_brings_nothing_has_no_entry() -> None:
-    content = cdi.spec(T, [CdiDevice("a"), CdiDevice("b", [NULL])])
+def test_a_device_without_edits_has_no_entry_and_no_file() -> None:
+    content = cdi.spec(T, [CdiDevice("a"), CdiDevice("b", {"env": ["A=1"]})])
     assert content is not None
     assert [entry["name"] for entry in content["devices"]] == ["b"]  # type: ignore[attr-defined]
-    assert CdiDevice("a").empty
-
-
-@pytest.mark.parametrize("devices", [[], [CdiDevice("a")]], ids=["no device", "an empty one"])
-def test_there_is_no_file_without_entries(devices: list[CdiDevice]) -> None:
-    assert cdi.spec(T, devices) is None
-    assert cdi.serialize(T, devices) is None
+    assert cdi.serialize(T, [CdiDevice("a")]) is None
 
 
 @given(st.permutations(["a", "b", "c", "0"]), st.permutations(["A", "B", "C"]))
-def test_the_content_does_not_depend_on_any_order(devices: list[str], envs: list[str]) -> None:
+def test_a_file_does_not_depend_on_any_order(devices: list[str], envs: list[str]) -> None:
     def content(devices: list[str], envs: list[str]) -> bytes | None:
-        return cdi.serialize(
-            T, [CdiDevice(n, [NULL], envs=dict.fromkeys(envs, n)) for n in devices]
-        )
+        host_paths = HostPaths(HostFiles(), Policy())
+        whole = Allocation(envs=dict.fromkeys(envs, "1"))
+        return cdi.serialize(T, [CdiDevice(n, cdi.edits(whole, host_paths)) for n in devices])
 
-    assert content(devices, envs) == content(sorted(devices), sorted(envs))
-
-
-def test_the_content_is_for_people_too() -> None:
-    content = cdi.serialize(T, [CdiDevice("a", envs={"A": "1"})])
-    assert content is not None
-    assert content.startswith(b'{\n  "cdiVersion": "0.5.0",\n')
-    assert content.endswith(b"}\n")
+    found = content(devices, envs)
+    assert found == content(sorted(devices), sorted(envs))
+    assert found is not None
+    assert found.startswith(b'{\n  "cdiVersion": "0.5.0",\n')
 
 
 @given(st.text())
 @example("\x85\u2028\ufeff\x7f\U0001f600")
 def test_any_text_survives_as_json(value: str) -> None:
-    content = cdi.serialize(T, [CdiDevice("a", envs={"A": value})])
+    content = cdi.serialize(T, [CdiDevice("a", {"env": [f"A={value}"]})])
     assert content is not None
     [device] = json.loads(content)["devices"]
     assert device["containerEdits"]["env"] == [f"A={value}"]
