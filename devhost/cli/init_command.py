@@ -110,15 +110,12 @@ def _is_wanted(one: "DraftEntry") -> bool:
 
 @click.command(
     "convert",
-    epilog="Exit status: 0 success, 1 nothing to convert, or with --strict a setting that was not "
-    "carried over, 2 usage error.",
+    epilog="Exit status: 0 success, 1 nothing to convert, or a setting was not carried over (what "
+    "was is written), 2 usage error.",
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @draft_options
-@click.option("--strict", is_flag=True, help="Fail if a setting is not carried over.")
-def convert(
-    files: tuple[str, ...], domain: str | None, output: str, force: bool, strict: bool
-) -> None:
+def convert(files: tuple[str, ...], domain: str | None, output: str, force: bool) -> None:
     """Convert settings of generic-device-plugin.
 
     FILE is its configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
@@ -147,7 +144,7 @@ def convert(
         f"{len(lost)} setting{'s' * (len(lost) != 1)} not carried over"
     )
     note_next(output)
-    sys.exit(1 if strict and lost else 0)
+    sys.exit(1 if lost else 0)
 
 
 def _found(file: str) -> "list[ForeignDevice]":

@@ -9,7 +9,7 @@ from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
-from devhost.model.hardware import USB_NODE, Pci, Sysfs, Usb, attribute_problem
+from devhost.model.hardware import USB_NODE, Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Glob, Kind, Static
 
@@ -96,9 +96,6 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
             yield "error", (*where, type(source.kind).__name__.lower(), "split"), message, True
     yield from _roles(path, resource)
     yield from _ids(path, resource)
-    for name in sorted(one for one in resource.mentioned if one.startswith("attr.")):
-        if problem := attribute_problem(name.removeprefix("attr.")):
-            yield "error", path, f"${{{name}}}: {problem}", False
 
 
 def _roles(path: Path, resource: Resource) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from devhost.model.config import (
     Step,
     Text,
 )
-from devhost.model.hardware import Pci, Sysfs, Usb
+from devhost.model.hardware import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.spelling import did_you_mean
 from devhost.model.template import Template
@@ -266,6 +266,10 @@ def _check_template(
     if found := _GO_TEMPLATE.search(str(template)):
         message = f"{found[0]} is not replaced; write a variable, such as ${{name}}"
         yield "warning", path, message, False
+    for name in sorted(template.names):
+        attribute = name.removeprefix("attr.")
+        if attribute != name and (problem := attribute_problem(attribute)):
+            yield "error", path, f"${{{name}}}: {problem}", False
     for name in sorted(template.names - allowed):
         if name in known:
             message = f"${{{name}}} is not available here"

@@ -42,7 +42,9 @@ def test_a_page_shows_what_the_commands_print(
             program, *arguments = shlex.split(line)
             if program == "devhost":
                 result = CliRunner().invoke(main, arguments)
-                assert result.exit_code == 0
+                assert result.exit_code == (
+                    "# Not carried over" in text and line.startswith("devhost convert")
+                )
                 assert result.output.replace(f" --root {tree.root}", "").strip() == expected.strip()
             elif Path(arguments[0]).exists():
                 assert Path(arguments[0]).read_text().strip() == expected.strip()
