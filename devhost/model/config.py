@@ -25,7 +25,7 @@ from devhost.model.values import (
     shorthand,
 )
 
-Found = tuple[tuple[str | int, ...], Template, ConfigModel]
+_Found = tuple[tuple[str | int, ...], Template, ConfigModel]
 """The keys and indexes that lead to a template, it, and the mapping that it is in."""
 
 
@@ -233,7 +233,7 @@ class Resource(ConfigModel):
         return max(min(tokens, self.max_devices or tokens), 1) * self.replicas
 
     @property
-    def templates(self) -> Iterator[Found]:
+    def templates(self) -> Iterator[_Found]:
         """All templates, also names of variables and annotations."""
         return _templates(self, (), self)
 
@@ -248,7 +248,7 @@ class Resource(ConfigModel):
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 
 
-def _templates(value: object, path: tuple[str | int, ...], mapping: ConfigModel) -> Iterator[Found]:
+def _templates(value: object, path: tuple[str | int, ...], mapping: ConfigModel) -> Iterator[_Found]:
     match value:
         case Template():
             yield path, value, mapping

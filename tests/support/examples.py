@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 EXAMPLES: Final = Path(__file__).parents[2] / "config" / "examples"
-ALL_EXAMPLES: Final = sorted(EXAMPLES.rglob("*.yaml"))
+ALL_EXAMPLES: Final = sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("hardware/*.yaml")])
 
 
 def required(file: Path) -> list[str]:
