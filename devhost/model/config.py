@@ -248,7 +248,9 @@ class Resource(ConfigModel):
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 
 
-def _templates(value: object, path: tuple[str | int, ...], mapping: ConfigModel) -> Iterator[_Found]:
+def _templates(
+    value: object, path: tuple[str | int, ...], mapping: ConfigModel
+) -> Iterator[_Found]:
     match value:
         case Template():
             yield path, value, mapping

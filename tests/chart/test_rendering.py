@@ -252,7 +252,7 @@ def test_edit_of_resources_rolls_no_pod(helm: Helm) -> None:
     assert helm.render({}).texts[daemonset] == first.texts[daemonset]
 
 
-# ── what a pod may do, sees and is told ─────────────────────────────────────
+# ── rights, mounts, variables and flags ─────────────────────────────────────
 
 
 def test_default_security_context_has_no_rights_but_roots(helm: Helm) -> None:

@@ -392,7 +392,7 @@ async def test_the_first_round_is_waited_for(bench: Bench, answers: Answers) -> 
     await bench.monitor.first_round(20)
     assert bench.reasons() == {"a": None, "b": "check failed: 1"}
     bench.watch(scanner(interval="1h"), device("c"))
-    await bench.monitor.first_round(0.01)  # not for ever
+    await bench.monitor.first_round(0.01)  # not without end
     assert bench.reasons() == {"c": "not checked yet"}
 
 

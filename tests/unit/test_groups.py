@@ -224,7 +224,7 @@ Step = tuple[str, float, str | None]  # what is there then (a minor number), aft
                 ("3", 1, SWAPPED),
             ],
             3 + SWAP_S,
-            id="anew with another number, and on with the same one",
+            id="again, with another number, and on with the same one",
         ),
         pytest.param(
             [("3", 0, None), ("", 0, GONE), ("3", 1, None), ("", 0, GONE), ("5", SWAP_S, None)],

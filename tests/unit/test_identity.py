@@ -49,7 +49,7 @@ def test_a_node_of_a_later_source_waits_a_moment_for_an_earlier_one_to_name_it(
     assert host.last.again_at == 1.0
     host.remove("y/n")
     assert host.healthy(after=0.9) == ["there"]
-    host.make("y/n")  # it waits anew
+    host.make("y/n")  # it waits again
     assert host.healthy() == ["there"]
     assert host.healthy(after=0.9) == ["there"]
     assert host.healthy(after=0.1) == ["n", "there"]
