@@ -70,27 +70,6 @@ async def test_edit_without_a_descriptor_is_followed_when_there_is_one(
     assert await daemon.stop() == 0
 
 
-async def test_scan_without_a_descriptor_is_repeated_soon(
-    standin: SimulatedKubelet, daemon: Daemon, directory: Path
-) -> None:
-    """It is repeated soon, without an event."""
-    daemon.constants = daemon.constants | {"host.scanning.POLL_S": 0.1}
-    place = directory / "place"
-    place.mkdir()
-    source = f"[directory: {{path: {place}, recursive: true}}]"
-    await daemon.start(f"version: v1\nresources: [{{name: {A}, sources: {source}}}]\n")
-    await at_rest(standin, daemon, {A: ()})
-    (directory / "ready").mkdir()
-    (directory / "ready" / "x").touch()
-    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    (directory / "ready").rename(place / "there")
-    await daemon.logged("Too many open files")
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
-    await at_rest(standin, daemon, {A: {"there/x"}})
-    assert await daemon.stop() == 0
-
-
 @pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
 async def test_watches_beyond_the_limit_are_polls_until_the_limit_is_raised(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, limit: str
@@ -177,20 +156,17 @@ async def test_plugin_directory_without_room_is_told_and_heals(daemon: Daemon, h
 
 
 @needs_root
-@pytest.mark.parametrize("how", ["read-only", "full"])
 async def test_state_directory_without_room_is_told_once_and_heals(
-    standin: SimulatedKubelet, daemon: Daemon, how: str
+    standin: SimulatedKubelet, daemon: Daemon
 ) -> None:
-    """It is said once, all is served and reloaded, and the copy is kept when there is room."""
+    """All is served and reloaded, and the copy is kept when there is room."""
     daemon.constants = SHORT
     with tmpfs(daemon.state, "size=64k"):
-        files = fill(daemon.state) if how == "full" else []
-        read_only(daemon.state, on=how == "read-only")
+        files = fill(daemon.state)
         await daemon.start(tokens(a=1))
         await daemon.logged("cannot save the last good configuration")
         daemon.write(tokens(a=2))
         await at_rest(standin, daemon, {A: numbers(2)})
-        read_only(daemon.state, on=False)
         for path in files:
             path.unlink()
         copy = daemon.state / "last-good.yaml"

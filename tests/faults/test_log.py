@@ -82,31 +82,6 @@ async def test_log_that_nobody_reads_stops_nothing(
     assert daemon.sockets() == set()
 
 
-async def test_log_that_is_read_again_says_how_much_is_missing(
-    standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
-) -> None:
-    """The first lines arrive in order, then how many are missing, then the next ones."""
-    daemon.constants = SMALL_QUEUE
-    daemon.flags = ["--log-level", "debug"]
-    await daemon.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
-    for number in range(COUNT):
-        await standin.wait(f"example.com/r{number}", 1, 1)
-    await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "said")
-    lines = unread.lines()
-    assert "starting" in str(lines[0]["msg"])
-    missing = [one for one in lines if "dropped" in str(one["msg"])]
-    times = [str(one["ts"]) for one in lines if one not in missing]
-    assert times == sorted(times)
-    assert all(int(str(one["count"])) > 0 for one in missing)
-    daemon.write(tokens(other=1))
-    await standin.wait("example.com/other", 1, 1)
-    await until(
-        lambda: any(one.get("resource") == "example.com/other" for one in unread.lines()),
-        "the next lines",
-    )
-    assert await daemon.stop() == 0
-
-
 async def test_log_lines_that_are_dropped_are_a_metric_and_a_trouble(
     standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:

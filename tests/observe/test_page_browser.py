@@ -1,6 +1,6 @@
 """The status page in a real browser: what it shows, that it fits, and that it stays still.
 
-``python -m tests.support.browser`` fetches the browser.
+``python -m tests.observe.browser`` fetches the browser.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from devhost.observe.http import Response, page, serving
+from tests.observe import browser
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
-from tests.support import browser
 from tests.support.asking import status_port_of
 from tests.support.daemon import PATIENCE, Daemon
 from tests.support.hosting import Kubelet

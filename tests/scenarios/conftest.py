@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.overlap import Instance, Start
+from tests.scenarios.overlap import Instance, Start
 
 
 @pytest.fixture

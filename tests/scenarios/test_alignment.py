@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenarios.sysfs import numa_machine, plug
 from tests.support.hosting import Hosting
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.root import needs_root
-from tests.support.sysfs import numa_machine, plug
 
 SLOT = "example.com/slot"
 ZERO, ONE, BOTH = (0,), (1,), (0, 1)

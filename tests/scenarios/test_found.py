@@ -16,9 +16,9 @@ from devhost.discovery.selection import Selection
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import PluginServer
 from devhost.model.device import Snapshot
+from tests.scenarios.reloading import A, B, reloading
 from tests.support.answers import Nobody
 from tests.support.hosting import Hosting, Kubelet
-from tests.support.reloading import A, B, reloading
 from tests.support.root import needs_root
 
 

@@ -15,10 +15,10 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.scenarios.overlap import Instance, Start, tokens
 from tests.support.daemon import Daemon, at_rest, numbers, until
 from tests.support.daemon import tokens as config_of
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.overlap import Instance, Start, tokens
 
 T = "example.com/t"
 MANY = 50

@@ -16,9 +16,9 @@ from devhost.host.host import Host
 from devhost.host.status import readiness
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
+from tests.scenarios.overlap import Instance, Start, served_by, tokens
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.overlap import Instance, Start, served_by, tokens
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
 MANY = 20

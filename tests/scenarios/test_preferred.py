@@ -7,10 +7,10 @@ import pytest
 
 from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
+from tests.scenarios.sysfs import numa_machine
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 from tests.support.root import needs_root
-from tests.support.sysfs import numa_machine
 
 SLOT = "example.com/slot"
 

@@ -12,9 +12,9 @@ from devhost.allocation.policy import Policy
 from devhost.kubelet.servicer import Servicer
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
+from tests.scenarios.loop import container, loop_device, mounted, program
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.loop import container, loop_device, mounted, program
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 from tests.support.root import needs_root
 

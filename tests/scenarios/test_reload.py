@@ -10,8 +10,8 @@ from devhost.kubelet import servicer
 from devhost.model.config import Resource
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
+from tests.scenarios.reloading import A, B, C, reloading, tokens
 from tests.support.hosting import Kubelet, contract
-from tests.support.reloading import A, B, C, reloading, tokens
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.fuse import remote_directory
+from tests.scenarios.fuse import remote_directory
 from tests.support.hosting import Hosting
 from tests.support.mounts import bound, mount, unmount
 from tests.support.root import needs_root

@@ -83,7 +83,7 @@ def test_check_opens_the_node_that_was_judged(
 
 @pytest.mark.parametrize(
     ("path", "mode", "above"),
-    [("/etc/shadow", 0o640, 0o755), ("/root/.kube/config", 0o644, 0o750),
+    [("/etc/shadow", 0o640, 0o755), ("/root/.kube/config", 0o644, 0o754),
      ("/in/link", 0o644, 0o700), ("/in/link", 0o600, 0o755)],
 )  # fmt: skip
 def test_check_of_a_file_that_not_everybody_may_read_is_unknown(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devhost.watch.watcher import Watcher, WatchTarget
-from tests.support.watching import (
+from tests.unit.watching import (
     Listener,
     hears,
     listen,

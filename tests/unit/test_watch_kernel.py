@@ -15,7 +15,7 @@ import pytest
 import devhost.watch.watcher
 from devhost.watch.inotify import OVERFLOW, Event, Inotify, parsed
 from devhost.watch.watcher import Resolved, Watcher, WatchTarget
-from tests.support.watching import (
+from tests.unit.watching import (
     Listener,
     descriptors,
     hears,

@@ -1,6 +1,6 @@
 """A headless Chromium and fonts from Debian's packages, unpacked below .tools: nothing is installed.
 
-``python -m tests.support.browser`` fetches them and prints the program's path.
+``python -m tests.observe.browser`` fetches them and prints the program's path.
 """
 
 import os
