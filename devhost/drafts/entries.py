@@ -10,7 +10,6 @@ import glob
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from devhost.discovery.hardware import KernelNode, SysfsDevice, devices_above, member_differs
@@ -33,27 +32,24 @@ def entries(machine: Machine, found: Iterable[Described], domain: str = DOMAIN) 
 
     Devices that differ in their serial number or place alone are one resource.
     """
-    equal: dict[str, DraftEntry] = {}
+    equal: dict[str, tuple[_Options, list[Described]]] = {}
     for one in found:
         resource = _resource(machine, one)
         (source,) = resource["sources"]
         options = next(iter(source.values())) if isinstance(source, dict) else source
         if isinstance(options, dict):
             options = {key: options[key] for key in options if key not in _ONE_OF_EQUALS}
-        kind = repr({**resource, "sources": options})
-        comments: tuple[str, ...] = (one.title,)
-        if kind in equal:
-            before = equal[kind]
-            resource = {**resource, "sources": [*before.resource["sources"], source]}
-            comments = (*before.comments, *comments)
-        equal[kind] = DraftEntry(resource, comments)
+        before, devices = equal.setdefault(repr({**resource, "sources": options}), (resource, []))
+        before["sources"] += [source] if devices else []
+        devices.append(one)
     seen: collections.Counter[str] = collections.Counter()
-    named = []
-    for entry in equal.values():
-        seen[name := f"{domain}/{entry.resource['name']}"] += 1
-        name = f"{name}-{seen[name]}" if seen[name] > 1 else name
-        named.append(replace(entry, resource={**entry.resource, "name": name}))
-    return named
+    for resource, _ in equal.values():
+        seen[name := f"{domain}/{resource['name']}"] += 1
+        resource["name"] = f"{name}-{seen[name]}" if seen[name] > 1 else name
+    return [
+        DraftEntry(resource, tuple(one.title for one in devices))
+        for resource, devices in equal.values()
+    ]
 
 
 def _resource(machine: Machine, found: Described) -> _Options:

@@ -131,17 +131,17 @@ def _offers(kind: object, path: str) -> bool:
             globs = (f"{folder}/{'**' if recursive else '*'}",)
             included = names is None or pattern.fits(path, name, names)
         case Dev(pattern=text):
-            below = path.removeprefix("/dev/")
-            globs, included = (f"/dev/{text}",), pattern.fullmatch(text, below) is not None
+            globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
+            included = below != path and pattern.fullmatch(text, below) is not None
         case _:
             return False
     if kind.types and not {"char", "block"} & {*kind.types}:
         return False
     if any(text.startswith(f"{path}/") for text in globs):
         return True
-    if not isinstance(kind, Dev):
-        included = included and any(pattern.glob_matches(text, path) for text in globs)
-    return included and not pattern.fits(below, name, kind.exclude)
+    is_dev = isinstance(kind, Dev)  # whose text is no glob
+    found = included and (is_dev or any(pattern.glob_matches(text, path) for text in globs))
+    return found and not pattern.fits(below, name, kind.exclude)
 
 
 def _check_number(path: Path, entries: Entries) -> Iterator[Finding]:
