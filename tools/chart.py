@@ -274,13 +274,14 @@ _OWN: Final = ("Configuration", "Permissions of devhost")
 
 
 def table() -> str:
-    """Return the README's lists of values, one for each section."""
+    """Return the README's lists of values, with the first sentence of each description."""
     rows: dict[str, list[str]] = {}
     for value in _rows(values()):
         if value.section not in _OWN:
             continue
         default = json.dumps(value.default, ensure_ascii=False)
-        row = f"- `{value.path}` (`{default}`): {value.description or ''}"
+        text = (value.description or "").removesuffix(".").split(". ")[0]
+        row = f"- `{value.path}` (`{default}`): {text}"
         rows.setdefault(value.section, []).append(row)
     return "\n".join(f"\n### {name}\n\n" + "\n".join(rows[name]) for name in rows) + "\n"
 

@@ -77,9 +77,8 @@ _EXAMPLES: Final = """\
 <!-- Written by `make generate`. -->
 # Examples
 
-Files to start from, which tests plan on a host with such devices. The comment of each says what a
-pod asks for and what its container gets. Flags are those of `devhost run`, in the chart
-[`allow`](../security.md#the-editor)."""
+Files to start from, which tests plan on a host with such devices. Flags are those of `devhost run`,
+in the chart [`allow`](../security.md#the-editor)."""
 
 
 def keys_page() -> str:
@@ -89,7 +88,7 @@ def keys_page() -> str:
     lines = [_KEYS]
     for model, title in SECTIONS.items():
         node = schema if model is config.Config else schema["$defs"][model.__name__]
-        lines += ["", f"## {_heading(model, title)}", "", _description(model), ""]
+        lines += ["", f"## {_heading(model, title)}", ""]
         for key, shown in node["properties"].items():
             default = _default(model, key)
             default = default if default in ("", "required") else f"default {default}"
@@ -108,11 +107,6 @@ def load_examples() -> Mapping[str, Any]:
 
 def _heading(model: type, title: str) -> str:
     return title if model is config.Config else f"`{title}`"
-
-
-def _description(model: type) -> str:
-    text = (model.__doc__ or "").strip().split("\n\n")[0]
-    return " ".join(text.split())
 
 
 def _type(node: Mapping[str, Any]) -> str:
