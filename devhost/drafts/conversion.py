@@ -22,8 +22,9 @@ from devhost.model import limits
 
 _DIRECTORIES: Final = ("snd", "dri", "input", "dvb")
 _HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
-_IMAGE: Final = re.compile(r".*generic-device-plugin:v?([0-9]+)\.([0-9]+).*")
+_IMAGE: Final = re.compile(r"generic-device-plugin:v?([0-9]+)\.([0-9]+)")
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
+_COMMAND: Final = re.compile(r"--device[= ]'(\{[^']*)'")
 _EACH_USB: Final = "Each USB device is one of its own; before, all that match were one."
 _COUNTS: Final = "the groups have different counts; `replicas` is the lowest of them"
 _LIMITS: Final = "`maxDevices` is the `limit` of the paths without wildcards."
@@ -102,14 +103,20 @@ class _Device(_Settings):
 
 
 def found(text: str) -> list[ForeignDevice]:
-    """Return what looks like a device in a file: settings, a manifest, values of a chart.
+    """Return what looks like a device in a file: settings, a manifest, values, a command line.
 
     Scalars stay as they are written: 0403 is no number here.
     """
     if all(not line or line.startswith("#") for line in map(str.strip, text.splitlines())):
         return []
     extent = Extent()
-    trees = yamltree.parse_all(text, extent)
+    try:
+        trees = yamltree.parse_all(text, extent)
+    except TreeError:
+        if not (given := _COMMAND.findall(text)):
+            raise
+        domain = _domain({"image": text, "args": text.split()})
+        return [one for value in given for one in _below(value, domain, extent)]
     return [one for tree in trees for one in _below(_written(tree), None, extent)]
 
 
@@ -156,9 +163,9 @@ def _domain(value: dict[str, Any]) -> str | None:
         return given
     match value.get("image"):
         case {"repository": repository, "tag": tag}:
-            image = _IMAGE.fullmatch(f"{repository}:{tag}")
+            image = _IMAGE.search(f"{repository}:{tag}")
         case other:
-            image = _IMAGE.fullmatch(str(other))
+            image = _IMAGE.search(str(other))
     if image is None:
         return None
     return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"

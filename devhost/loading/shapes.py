@@ -66,7 +66,7 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _nulls(inner, (*path, index), tree)
-    elif value is None and path:
+    elif value is None:
         better = "set one or remove the key"
         if _is_bare_template(path, tree):
             better = f"missing '$' before a template; write \"${{{path[-1]}}}\""

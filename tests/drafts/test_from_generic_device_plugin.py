@@ -257,6 +257,13 @@ def test_settings_are_found_with_the_domain_of_their_object(
     assert list(offered(renamed, tree)) == ["e.org/fuse"]
 
 
+def test_a_command_line_is_read(tree: HostTree) -> None:
+    groups = '{"name": "%s", "groups": [{"paths": [{"path": "/dev/%s"}]}]}'
+    options = [f"--device '{groups % (one, one)}' \\\n" for one in ("fuse", "tpm0")]
+    text, _ = convert(f"docker run {GENERIC}:0.2.0 {''.join(options)} --log-level info")
+    assert list(offered(text, tree)) == ["devic.es/fuse", "devic.es/tpm0"]
+
+
 def test_without_a_domain_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "ds.yaml").write_text(yaml.safe_dump(pods("--device", DEVICE)))
     out = tmp_path / "out.yaml"
