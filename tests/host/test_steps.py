@@ -77,9 +77,16 @@ def alive(pid: int) -> bool:
 # ── run ──
 
 
-async def test_a_command_has_its_arguments_and_environment(tmp_path: Path) -> None:
-    out, disk = tmp_path / "out", tmp_path / "disk"
+async def test_a_command_has_its_arguments_and_environment_and_runs_for_each_node(
+    tmp_path: Path,
+) -> None:
+    out, disk, other = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
     disk.touch()
+    other.touch()
+    both = start_of(node(str(disk)), node(str(other)))
+    for text, words in (("${name}", "disk\nother\n"), ("${id}", "X\n")):  # equal ones once
+        await run(both, run=shell(f'echo "$1" >> {tmp_path}/{words[:1]}', text))
+        assert (tmp_path / words[:1]).read_text() == words
     script = f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$PWD" > {out}'
     texts = ["${path}", "${id} ${index}/${count}", "${resource}", "${nodeName}"]
     await run(start_of(node(str(disk))), run=shell(script, *texts))
@@ -109,16 +116,6 @@ async def test_a_command_has_nothing_of_our_environment_but_the_path(
     assert (stdin, leads) == ("", True)
 
 
-async def test_a_command_runs_for_each_node_and_equal_ones_once(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).touch()
-    start = start_of(node(str(tmp_path / "a")), node(str(tmp_path / "b")))
-    await run(start, run=shell(f"echo $1 >> {tmp_path}/each", "${name}"))
-    await run(start, run=shell(f"echo $1 >> {tmp_path}/once", "${id}"))
-    assert (tmp_path / "each").read_text() == "a\nb\n"
-    assert (tmp_path / "once").read_text() == "X\n"
-
-
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
@@ -139,13 +136,6 @@ async def test_a_command_that_fails_says_why(argv: list[str], reason: str) -> No
     text = await failure(start_of(), run=argv)
     assert text.startswith("preStart[0] (run ")
     assert text.endswith(reason) or reason in text
-
-
-async def test_a_file_that_is_no_program_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"\x7fELF")
-    (tmp_path / "x").chmod(0o755)
-    text = await failure(start_of(), run=[str(tmp_path / "x")])
-    assert text.startswith("preStart[0] (run x) of device X: cannot be run: ")
 
 
 async def test_a_flood_of_output_neither_blocks_nor_fills_the_memory() -> None:
@@ -313,25 +303,6 @@ async def test_a_file_that_takes_the_place_of_a_node_is_not_touched(
     assert (await failure(start, mode="0640")).endswith("has become another file")
 
 
-async def test_what_may_not_be_handed_out_keeps_its_mode(terminal: str) -> None:
-    """All or nothing, where the policy is enforced."""
-    memory = Node("/dev/mem", FileState("/dev/mem", FileKind.CHAR, (1, 1), (0, 0, 0)), 0, "mem")
-    found = HostFiles().stat(terminal)
-    assert found is not None
-    states = {terminal: found, "/dev/mem": memory.state}
-    before = mode_of(terminal)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CachedFiles, "stat", lambda _, path: states[path])
-        start = start_of(
-            node(terminal),
-            memory,
-            policy=Policy(allow_exec=True, enforced=True, allow_devices=(terminal,)),
-        )
-        text = await failure(start, mode="0666")
-    assert text.endswith("needs --allow-device '/dev/mem', without wildcards")
-    assert mode_of(terminal) == before
-
-
 # ── waitFor ──
 
 
@@ -357,12 +328,6 @@ async def test_a_path_that_does_not_appear_is_named(tmp_path: Path) -> None:
     assert text.endswith("of device X: 'X' is not an absolute path (beginning with '/')")
 
 
-async def test_a_path_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
-    with hung(tmp_path):
-        text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="200ms")
-    assert text.endswith(f"{tmp_path}/x did not appear within 0.2s")
-
-
 # ── in use ──
 
 
@@ -381,13 +346,11 @@ async def refused(start: Start, number: int) -> str | None:
         return await run_steps([(0, step(run=["true"]))], start)
 
 
-async def test_only_block_nodes_can_be_in_use(terminal: str) -> None:
-    start = start_of(node(terminal), Node("", None, 0, "token"))
-    assert await refused(start, errno.EBUSY) is None
-
-
-async def test_a_block_node_that_is_busy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever else keeps it from being opened is for the command to say."""
+async def test_a_block_node_that_is_busy_is_refused(
+    terminal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No character device; and what else keeps it from being opened is for the command to say."""
+    assert await refused(start_of(node(terminal)), errno.EBUSY) is None
     disk = FileState("/dev/sdx", FileKind.BLOCK, (8, 240), (0, 0, 0))
     monkeypatch.setattr(CachedFiles, "stat", lambda *_: disk)
     start = start_of(Node("/dev/sdx", disk, 0, "x"), policy=Policy(allow_exec=True))
