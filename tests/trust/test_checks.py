@@ -137,6 +137,7 @@ def test_check_of_what_the_kernel_tells_everybody_is_made(node: Victim, path: st
 
 def test_check_of_a_path_with_dots_from_an_id_fails(node: Victim) -> None:
     node.file("/etc/x", SECRET, 0o644)
+    node.directory("/in")
     for path in ("/in/${id}/x", "${id}"):
         outcome = checked(node, {"static": {"ids": ["../etc"]}}, reads(path, "root:*"))
         assert outcome.failure is not None
