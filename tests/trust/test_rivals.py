@@ -10,7 +10,6 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.registration import PluginServer
 from devhost.model.allocation import Allocation
 from devhost.model.state import State, Status
@@ -140,21 +139,3 @@ async def test_resource_is_served_where_pod_resources_do_not_answer(
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8), pod_resources=directory / "nobody.sock")
         await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
-
-
-async def test_resources_that_ask_at_a_time_share_an_answer_of_pod_resources(
-    started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kubelet refuses who asks too often."""
-    calls, served = [0], PodResources.served
-
-    async def counted(self: PodResources) -> frozenset[str]:
-        calls[0] += 1
-        return await served(self)
-
-    monkeypatch.setattr(PodResources, "served", counted)
-    many = "".join(f"- {{name: {OTHER}{n}, sources: [static: 1]}}\n" for n in range(60))
-    hosting.start(f"version: v1\nresources:\n{many}", pod_resources=hosting.pod_resources)
-    for number in range(60):
-        await started.wait(f"{OTHER}{number}", 1, 1)
-    assert calls[0] < 30

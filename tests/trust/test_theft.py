@@ -83,25 +83,6 @@ async def test_symlink_does_not_take_a_device_away_at_a_restart(
         await left(hosting, "x0")
 
 
-async def test_symlink_does_not_take_a_device_away_that_is_held_back_at_a_restart(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
-) -> None:
-    """An earlier source might name it: for that moment it is not offered by anyone."""
-    state = directory / "state"
-    own = f"[glob: '{directory}/colas"
-    text = config(directory).replace(own, f"[glob: '{directory}/more/*', {own[1:]}")
-    hosting.start(text, state_dir=state)
-    await standin.wait(HSM, 1, 1)
-    await standin.admit("victim", {"app": {HSM: 1}})
-    await hosting.stop()
-    (directory / "tenant" / "x").symlink_to(node)
-    hosting.hold_s = 1.0
-    hosting.start(text, state_dir=state)
-    await left(hosting)
-    await standin.wait(HSM, 1, 1)
-    await left(hosting)
-
-
 async def test_symlink_does_not_take_a_part_of_a_device_away(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
