@@ -108,14 +108,13 @@ async def test_try_shows_changes_until_it_is_interrupted(config: Path) -> None:
     )
     assert running.stdout is not None
     assert running.stderr is not None
-    async with asyncio.timeout(60):
-        nothing = await running.stderr.readline()
-        assert nothing == b"devhost: no resources for node here (--node-name)\n"
-        write(config, tokens(token=2))
-        line = await running.stdout.readline()
-        assert line == b"example.com/token: 2 of 2 allocatable: 0 1\n"
-        running.send_signal(signal.SIGINT)
-        _, errors = await running.communicate()
+    nothing = await running.stderr.readline()
+    assert nothing == b"devhost: no resources for node here (--node-name)\n"
+    write(config, tokens(token=2))
+    line = await running.stdout.readline()
+    assert line == b"example.com/token: 2 of 2 allocatable: 0 1\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = await running.communicate()
     assert running.returncode == 0
     assert b"Traceback" not in errors
 
@@ -176,11 +175,10 @@ async def test_run_reads_standard_input_once(
     assert running.stderr is not None
     await standin.wait(TOKEN, 3, 3)
     running.send_signal(signal.SIGHUP)
-    async with asyncio.timeout(60):
-        while b"cannot be read again" not in (line := await running.stderr.readline()):
-            assert line
-        running.terminate()
-        await running.communicate()
+    while b"cannot be read again" not in (line := await running.stderr.readline()):
+        assert line
+    running.terminate()
+    await running.communicate()
     assert running.returncode == 0
 
 

@@ -153,8 +153,7 @@ async def test_a_host_that_does_not_answer_owes_one_look(
     reason = bench.injection.judged(bench.found()).devices["0"].reason
     assert reason == "its CDI spec could not be written: no answer in 0.01 s"
     release.set()
-    async with asyncio.timeout(60):
-        await bench.looked.wait()
+    await bench.looked.wait()
     monkeypatch.setattr(module, "PATIENCE_S", 10.0)
     await bench.write()
     assert bench.injection.judged(bench.found()).devices["0"].healthy

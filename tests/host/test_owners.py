@@ -208,14 +208,13 @@ async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
     published(who, resource(A))
     tasks = [asyncio.create_task(one) for one in (holders.run(), who.run())]
     try:
-        async with asyncio.timeout(60):
-            held = "withheld: held as example.com/a a by default/pod"
-            while published(who, resource(B), device("b")) != [held]:
-                await asyncio.sleep(0.01)
-            assert not looks.is_set()
-            told.held = {}
-            assert who.records.marks(A).keys() == {"a", "b"}
-            await looks.wait()
+        held = "withheld: held as example.com/a a by default/pod"
+        while published(who, resource(B), device("b")) != [held]:
+            await asyncio.sleep(0.01)
+        assert not looks.is_set()
+        told.held = {}
+        assert who.records.marks(A).keys() == {"a", "b"}
+        await looks.wait()
         assert who.records.marks(A).keys() == {"b"}
         assert await allocated(who, resource(B), device("b"))
     finally:
@@ -249,9 +248,8 @@ async def test_a_state_directory_that_cannot_be_used(
     assert "cannot save allocated devices" in caplog.text
     state.unlink()
     who.records.reload()
-    async with asyncio.timeout(60):
-        while who.records.problem is not None:
-            await asyncio.sleep(0.01)
+    while who.records.problem is not None:
+        await asyncio.sleep(0.01)
     other = owners(state)
     await other.load()
     assert published(other, resource(B), device("b")) != [None]

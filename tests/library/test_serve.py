@@ -63,8 +63,7 @@ class Program:
         """Wait for the next line that it says; return it."""
         assert self.process is not None
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
-            return (await self.process.stdout.readline()).decode()
+        return (await self.process.stdout.readline()).decode()
 
     async def stop(self) -> tuple[int | None, str, str]:
         """End it by SIGTERM; return its status and what it has said."""
@@ -74,8 +73,7 @@ class Program:
 
     async def ended(self) -> tuple[int | None, str, str]:
         assert self.process is not None
-        async with asyncio.timeout(60):
-            said, logged = await self.process.communicate()
+        said, logged = await self.process.communicate()
         return self.process.returncode, said.decode(), logged.decode()
 
 

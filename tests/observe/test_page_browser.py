@@ -3,7 +3,6 @@
 ``python -m tests.observe.browser`` fetches the browser.
 """
 
-import asyncio
 import json
 import os
 import socket
@@ -17,7 +16,7 @@ from devhost.observe.http import Response, page, serving
 from tests.observe import browser
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
 from tests.support.asking import status_port_of
-from tests.support.daemon import PATIENCE, Daemon
+from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
 
 if TYPE_CHECKING:
@@ -128,9 +127,8 @@ async def viewer() -> AsyncIterator[Viewer]:
 
 async def later(shown: "Page", js: str) -> None:
     """Let the page ask again, until something is so."""
-    async with asyncio.timeout(PATIENCE):
-        while not await shown.evaluate(js):  # the policy refuses Playwright's own waiting
-            await shown.clock.run_for(EVERY_MS)
+    while not await shown.evaluate(js):  # the policy refuses Playwright's own waiting
+        await shown.clock.run_for(EVERY_MS)
 
 
 def kept(name: str, place: Path) -> Path:
@@ -325,9 +323,8 @@ async def test_a_real_run(
     shown = await viewer.open(
         f"http://127.0.0.1:{await status_port_of(daemon)}/", 1000, 965, clock=False
     )
-    async with asyncio.timeout(PATIENCE):
-        for text in ("default/web-0", "default/solver-0", "not found any more", "unhealthy"):
-            await shown.get_by_text(text).first.wait_for()
+    for text in ("default/web-0", "default/solver-0", "not found any more", "unhealthy"):
+        await shown.get_by_text(text).first.wait_for()
     picture = kept("status", tmp_path)
     await shown.screenshot(path=picture)
     assert picture.read_bytes().startswith(b"\x89PNG")

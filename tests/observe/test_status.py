@@ -20,7 +20,7 @@ from tests.support.asking import (
     status_port_of,
     until,
 )
-from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 
 B = "example.com/b"
@@ -182,8 +182,7 @@ async def test_ready_without_a_kubelet_and_through_its_restart(
 
     task = asyncio.create_task(watch())
     await kubelet.stop()
-    async with asyncio.timeout(PATIENCE):
-        await watching.wait()
+    await watching.wait()
     await kubelet.start()
     await kubelet.wait(A, 1, 1)
     task.cancel()
@@ -219,9 +218,8 @@ async def test_a_bad_configuration_at_the_start(daemon: Daemon, started: Kubelet
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     last_good = daemon.state / "last-good.yaml"
-    async with asyncio.timeout(PATIENCE):
-        while not last_good.exists():
-            await asyncio.sleep(0.02)
+    while not last_good.exists():
+        await asyncio.sleep(0.02)
     assert await daemon.stop() == 0
     daemon.lines.clear()
     await daemon.start("version: v2\n")

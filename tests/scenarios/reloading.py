@@ -48,15 +48,13 @@ class Reloading:
 
     async def until(self, **wanted: int) -> None:
         """Wait until the status counts so many reloads or failures."""
-        async with asyncio.timeout(60):
-            while any(getattr(self.source.status, key) < n for key, n in wanted.items()):
-                await asyncio.sleep(0.005)
+        while any(getattr(self.source.status, key) < n for key, n in wanted.items()):
+            await asyncio.sleep(0.005)
 
     async def ended(self, name: str) -> None:
         """Wait until a drained resource is gone."""
-        async with asyncio.timeout(60):
-            while any(one.name == name for one in self.host.resources):
-                await asyncio.sleep(0.005)
+        while any(one.name == name for one in self.host.resources):
+            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -256,11 +256,10 @@ async def test_reload_that_adds_prestart_registers_again(
         ]
         before = running.runner(A).status.since
         running.host.apply(config.model_copy(update={"resources": tuple(resources)}))
-        async with asyncio.timeout(60):
-            while (status := running.runner(A).status).since == before or (
-                status.state is not State.REGISTERED
-            ):
-                await asyncio.sleep(0.005)
+        while (status := running.runner(A).status).since == before or (
+            status.state is not State.REGISTERED
+        ):
+            await asyncio.sleep(0.005)
         await started.wait(A, 1, 1)
         assert streams == [A]
         await admitted_at_last(started, A)
@@ -268,16 +267,15 @@ async def test_reload_that_adds_prestart_registers_again(
 
 async def admitted_at_last(kubelet: Kubelet, resource: str) -> None:
     """Admit a pod; a kubelet up to 1.36 may end a new connection with the old one, later on."""
-    async with asyncio.timeout(60):
-        while True:
-            await kubelet.wait(resource, 1, 1)
-            try:
-                await kubelet.admit("pod", {"app": {resource: 1}})
-            except AdmissionError as error:
-                if "has been stopped" not in str(error):
-                    raise
-            else:
-                return
+    while True:
+        await kubelet.wait(resource, 1, 1)
+        try:
+            await kubelet.admit("pod", {"app": {resource: 1}})
+        except AdmissionError as error:
+            if "has been stopped" not in str(error):
+                raise
+        else:
+            return
 
 
 def test_each_symlink_on_the_way_to_the_file_is_watched(tmp_path: Path) -> None:
@@ -304,9 +302,8 @@ version: v1
 resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
 """
     async with reloading(directory, text) as running:
-        async with asyncio.timeout(60):
-            while not running.host.resources or not running.runner(A).snapshot.devices:
-                await asyncio.sleep(0.005)
+        while not running.host.resources or not running.runner(A).snapshot.devices:
+            await asyncio.sleep(0.005)
         running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
         await running.until(reloads=1)
         await kubelet.start()

@@ -58,9 +58,8 @@ class Listener:
         """Wait for a path; return what came before it."""
         before: list[str | None] = []
         expected = None if path is None else str(path)
-        async with asyncio.timeout(60):
-            while (came := await self._paths.get()) != expected:
-                before.append(came)
+        while (came := await self._paths.get()) != expected:
+            before.append(came)
         return before
 
 

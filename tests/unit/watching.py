@@ -22,8 +22,7 @@ class Listener:
 
     async def call(self) -> None:
         """Wait for a call since the last one that was waited for."""
-        async with asyncio.timeout(60):
-            await self.called.wait()
+        await self.called.wait()
         self.called.clear()
 
 
