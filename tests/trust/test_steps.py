@@ -13,6 +13,7 @@ import pytest
 
 from devhost.discovery.health import check
 from devhost.errors import PreStartError
+from devhost.host import preparation
 from devhost.loading.loader import loads
 from devhost.model.device import Checked
 from tests.support.root import needs_root
@@ -256,6 +257,25 @@ async def test_mode_step_does_not_change_a_node_that_is_refused(
     place = node.node(path, number, kind)
     (device,) = node.found({"glob": path}).values()
     with pytest.raises(PreStartError, match="needs --allow-"):
+        await stepped(node, device, MODE)
+    assert mode_of(place) == 0o600
+
+
+@needs_root
+async def test_mode_step_does_not_change_a_disk_of_the_same_number_in_the_place_of_a_node(
+    node: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which came there after the last look."""
+    place = node.node("/dev/x", FULL)
+    (device,) = node.found("/dev/x").values()
+    change = preparation._change_mode_of
+
+    def exchange_then_change(*arguments: Any) -> None:
+        node.node("/dev/x", FULL, stat.S_IFBLK)
+        change(*arguments)
+
+    monkeypatch.setattr(preparation, "_change_mode_of", exchange_then_change)
+    with pytest.raises(PreStartError, match="another file"):
         await stepped(node, device, MODE)
     assert mode_of(place) == 0o600
 
