@@ -13,84 +13,69 @@ from hypothesis import strategies as st
 from devhost.allocation.policy import Policy
 from devhost.discovery import scan
 from devhost.discovery.scan import Scanner
-from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model import config, names
 from devhost.model.config import Allocate
 from devhost.model.device import Snapshot
 from tests.support.memory import IN_MEMORY
-from tests.support.scanning import survey
+from tests.support.scanning import Scans, nobody, selected
+
+X = "sources: [directory: /x]"
 
 
-class Scans:
-    """A directory whose scans follow one another."""
+class Files(Scans):
+    """Files in /x."""
 
-    def __init__(self, root: Path, options: str = "", sources: str = "directory: /x") -> None:
-        text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{sources}]\n  {options}\n"
-        (resource,) = loads(text).require().resources
+    def __init__(self, root: Path, options: str = "", sources: str = X) -> None:
+        super().__init__(root, f"{sources}\n{options}")
         self.x = root / "x"
         self.x.mkdir()
-        files = HostFiles(str(root))
-        self.scanner = Scanner.of(resource, files, Policy(), "node", hold_s=0)
-        self.last = Snapshot()
 
     def at(self, now: float) -> Snapshot:
-        found = survey(self.scanner.resource, self.scanner.files)
-        self.last = self.scanner.snapshot(found, self.last, lambda _key: None, now)
-        return self.last
+        return self.scan(now - self.now)
 
-    def states(self, now: float) -> dict[str, bool]:
+    def well(self, now: float) -> dict[str, bool]:
         return {key: device.healthy for key, device in self.at(now).devices.items()}
+
+    def have(self, wanted: set[str]) -> None:
+        for path in list(self.x.iterdir()):
+            if path.name not in wanted:
+                path.unlink()
+        for name in wanted:
+            (self.x / name).touch()
 
 
 def test_a_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
     """A vanished device is unhealthy immediately and leaves after its time."""
-    scans = Scans(tmp_path, "removeMissingAfter: 5m")
+    scans = Files(tmp_path, "removeMissingAfter: 5m")
     (scans.x / "a").touch()
-    assert scans.states(0) == {"a": True}
+    assert scans.well(0) == {"a": True}
     (scans.x / "a").unlink()
-    assert scans.states(100) == {"a": False}
+    assert scans.well(100) == {"a": False}
     assert scans.last.devices["a"].missing_since == 100
     assert scans.last.again_at == 400
-    assert scans.states(399) == {"a": False}
-    assert scans.states(400) == {}
+    assert scans.well(399) == {"a": False}
+    assert scans.well(400) == {}
     assert scans.last.again_at is None
-
-
-def test_a_vanished_device_may_stay_for_ever(tmp_path: Path) -> None:
-    """With ``never``, a vanished device stays and nothing waits for it."""
-    scans = Scans(tmp_path, "removeMissingAfter: never")
+    scans.configure(f"{X}\nremoveMissingAfter: never")
     (scans.x / "a").touch()
-    scans.at(0)
+    assert scans.well(500) == {"a": True}
     (scans.x / "a").unlink()
-    scans.at(1)
-    assert scans.states(1e9) == {"a": False}
+    scans.at(501)
+    assert scans.well(1e9) == {"a": False}
     assert scans.last.again_at is None
-
-
-def test_a_device_that_comes_back_is_healthy(tmp_path: Path) -> None:
-    """A device that is found again is as it was, and its time begins again the next time."""
-    scans = Scans(tmp_path, "removeMissingAfter: 5m")
     (scans.x / "a").touch()
-    scans.at(0)
-    (scans.x / "a").unlink()
-    scans.at(100)
-    (scans.x / "a").touch()
-    assert scans.states(200) == {"a": True}
+    assert scans.well(1e9) == {"a": True}
     assert scans.last.devices["a"].missing_since is None
-    (scans.x / "a").unlink()
-    assert scans.states(450) == {"a": False}
-    assert scans.last.devices["a"].missing_since == 450
 
 
 def test_a_missing_directory_makes_its_devices_missing(tmp_path: Path) -> None:
     """A directory that goes away takes its devices along, without an error."""
-    scans = Scans(tmp_path)
+    scans = Files(tmp_path)
     (scans.x / "a").touch()
     scans.at(0)
     (scans.x / "a").unlink()
     scans.x.rmdir()
-    assert scans.states(1) == {"a": False}
+    assert scans.well(1) == {"a": False}
     assert scans.last.error is None
     assert len(scans.last.notes) == 1
 
@@ -99,7 +84,7 @@ def test_a_failed_source_keeps_its_devices_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Devices of a source that cannot be read stay, unhealthy, however long; then recover."""
-    scans = Scans(tmp_path, "removeMissingAfter: 5m", "directory: /x, static: [t]")
+    scans = Files(tmp_path, "removeMissingAfter: 5m", "sources: [directory: /x, static: [t]]")
     (scans.x / "a").touch()
     scans.at(0)
     with monkeypatch.context() as patch:
@@ -109,45 +94,22 @@ def test_a_failed_source_keeps_its_devices_unhealthy(
 
         patch.setattr(os, "scandir", sick)
         scans.at(1)
-        assert scans.states(1e6) == {"a": False, "t": True}
+        assert scans.well(1e6) == {"a": False, "t": True}
         assert os.strerror(errno.EIO) in (scans.last.error or "")
         assert os.strerror(errno.EIO) in (scans.last.devices["a"].reason or "")
         assert scans.last.devices["a"].missing_since is None
-    assert scans.states(1e6 + 1) == {"a": True, "t": True}
+    assert scans.well(1e6 + 1) == {"a": True, "t": True}
     assert scans.last.error is None
-
-
-def test_devices_are_in_natural_order(tmp_path: Path) -> None:
-    """A snapshot's devices are in natural order, missing ones among them."""
-    scans = Scans(tmp_path)
-    for name in ("c10", "c9", "c1"):
-        (scans.x / name).touch()
-    scans.at(0)
-    (scans.x / "c9").unlink()
-    assert list(scans.at(1).devices) == ["c1", "c9", "c10"]
-
-
-def test_the_same_scan_gives_the_same_snapshot(tmp_path: Path) -> None:
-    """A second look at an unchanged host changes nothing but the time."""
-    scans = Scans(tmp_path, "maxDevices: 2")
-    for name in "abc":
-        (scans.x / name).touch()
-    first = scans.at(0)
-    assert replace(scans.at(1), again_at=None) == replace(first, again_at=None)
 
 
 @given(st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8))
 def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> None:
     """Whatever comes and goes, the healthy IDs are those present, and each keeps its path."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
-        scans = Scans(Path(made), "removeMissingAfter: 2s")
+        scans = Files(Path(made), "removeMissingAfter: 2s")
         ever: set[str] = set()
         for now, wanted in enumerate(sets):
-            for path in list(scans.x.iterdir()):
-                if path.name not in wanted:
-                    path.unlink()
-            for name in wanted:
-                (scans.x / name).touch()
+            scans.have(wanted)
             ever |= wanted
             snapshot = scans.at(float(now))
             assert {key for key, one in snapshot.devices.items() if one.healthy} == wanted
@@ -165,17 +127,13 @@ def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> No
 def test_a_limit_is_kept_and_seats_are_too(limit: int, sets: list[set[str]]) -> None:
     """There are never more devices than the limit, and none on offer loses its seat."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
-        scans = Scans(Path(made), f"maxDevices: {limit}\n  removeMissingAfter: never")
+        scans = Files(Path(made), f"maxDevices: {limit}\nremoveMissingAfter: never")
         seats: set[str] = set()
         for now, wanted in enumerate(sets):
-            for path in list(scans.x.iterdir()):
-                if path.name not in wanted:
-                    path.unlink()
-            for name in wanted:
-                (scans.x / name).touch()
+            scans.have(wanted)
             free = limit - len(seats)
             seats |= set(names.natural(wanted - seats)[:free])
-            states = scans.states(float(now))
+            states = scans.well(float(now))
             assert states.keys() == seats
             assert {key for key, healthy in states.items() if healthy} == seats & wanted
 
@@ -186,7 +144,7 @@ def test_more_than_can_be_offered_quickly_is_over_the_limit(
     """Without maxDevices there is a limit for what is found, and few of the rest are listed."""
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     monkeypatch.setattr(scan, "SKIPPED_MAX", 3)
-    scans = Scans(tmp_path)
+    scans = Files(tmp_path)
     for name in "abcdefg":
         (scans.x / name).touch()
     found = scans.at(0)
@@ -208,16 +166,16 @@ def test_who_names_a_limit_or_counts_tokens_has_no_other(
 ) -> None:
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     (tmp_path / "more").mkdir()
-    scans = Scans(tmp_path / "more", "maxDevices: 3")
+    scans = Files(tmp_path / "more", "maxDevices: 3")
     for name in "abcd":
         (scans.x / name).touch()
     assert list(scans.at(0).devices) == ["a", "b", "c"]
-    assert len(Scans(tmp_path, sources="static: 4").at(0).devices) == 4
+    assert len(Files(tmp_path, sources="sources: [static: 4]").at(0).devices) == 4
 
 
 def test_a_changed_allocate_is_judged_again_for_unchanged_devices(tmp_path: Path) -> None:
     """What was legal by the former one may not be by the next."""
-    scans = Scans(tmp_path, "allocate: {devices: [], env: {A: '${id}'}}")
+    scans = Files(tmp_path, "allocate: {devices: [], env: {A: '${id}'}}")
     (scans.x / "a,b").touch()
     assert "separator" in (scans.at(0).devices["a,b"].reason or "")
     for value, reason in (("x", None), ("${id}", "env A: the value 'a,b' contains")):
@@ -234,25 +192,25 @@ def test_a_changed_allocate_is_judged_again_for_unchanged_devices(tmp_path: Path
 
 def test_a_reason_that_cites_a_long_text_is_cut(tmp_path: Path) -> None:
     """It is kept for each device."""
-    scans = Scans(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
+    scans = Files(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
     (scans.x / "a,b").touch()
     assert len(scans.at(0).devices["a,b"].reason or "") < 1000
 
 
 def test_a_thorough_scan_alone_asks_again_about_what_is_as_it_was(tmp_path: Path) -> None:
     """After an event, what an unchanged device was found to be counts."""
-    scans = Scans(tmp_path, "allocate: {mounts: ['${path}']}")
+    scans = Files(tmp_path, "allocate: {mounts: ['${path}']}")
     scans.scanner = replace(scans.scanner, policy=Policy(("/x/*",), enforced=True))
     for name in "ab":
         (scans.x / name).touch()
-    assert scans.states(0) == {"a": True, "b": True}
+    assert scans.well(0) == {"a": True, "b": True}
     scans.scanner = replace(scans.scanner, policy=Policy(("/x/b",), enforced=True))
     (scans.x / "c").touch()
     (scans.x / "b").write_text("changed")
     states = []
     for thorough in (False, True):
-        found = survey(scans.scanner.resource, scans.scanner.files)
-        identified = scans.scanner.identify(found, scans.last, lambda _key: None, 1)
+        found = selected(scans.scanner)
+        identified = scans.scanner.identify(found, scans.last, nobody, 1)
         snapshot = scans.scanner.conclude(identified, thorough=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
@@ -282,7 +240,7 @@ def test_what_is_kept_of_unchanged_devices_makes_no_difference(
     """Scan by scan, whatever comes, changes and goes."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
         source = "dev: {pattern: 'x/(?P<group>.).*', types: file}"
-        scans = Scans(Path(root), options, f"{{{source}}}")
+        scans = Files(Path(root), options, f"sources: [{{{source}}}]")
         place = Path(root) / "dev" / "x"
         place.mkdir(parents=True)
         kept = Snapshot()
@@ -291,7 +249,7 @@ def test_what_is_kept_of_unchanged_devices_makes_no_difference(
                 (place / name).unlink(missing_ok=True)
                 if content is not None:
                     (place / name).write_text(content)
-            found = survey(scans.scanner.resource, scans.scanner.files)
-            identified = scans.scanner.identify(found, kept, lambda _key: None, now)
+            found = selected(scans.scanner)
+            identified = scans.scanner.identify(found, kept, nobody, now)
             kept = scans.scanner.conclude(identified, thorough=False)
             assert scans.at(now) == kept
