@@ -4,16 +4,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.watch.threads import in_thread
+from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Watcher, WatchTarget
-
-if TYPE_CHECKING:
-    from devhost.watch.uevents import Uevents
 
 ANSWER_S: Final = 10.0
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
@@ -23,51 +21,50 @@ OnChange = Callable[[], None]
 
 
 class Budget:
-    """How many entries all roots may have together; each may always have a few."""
+    """How many entries all roots may have together; each may always have a few.
+
+    May be used in any thread.
+    """
 
     def __init__(
         self, each: int = ENTRIES_MAX, total: int = ENTRIES_TOTAL_MAX, few: int = ENTRIES_FEW
     ) -> None:
-        self.each, self.total, self.few = each, total, few
+        self._each, self._total, self._few = each, total, few
+        self._taken: dict[object, int] = {}
         self.used = 0
-        self.lock: Final = threading.Lock()
+        self._lock: Final = threading.Lock()
 
+    def enter(self, root: object) -> None:
+        """Let a root have entries."""
+        with self._lock:
+            self._taken[root] = 0
 
-class Share:
-    """What one root has of a budget; may be used in any thread."""
+    def leave(self, root: object) -> None:
+        """Let a root have none from now on, whatever a thread that still runs takes."""
+        with self._lock:
+            self.used -= self._taken.pop(root)
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget, self._closed = budget, False
-        self.used = 0
-
-    def refusal(self, count: int) -> str | None:
-        """Take so many, unless there are more already; or return why that may not be."""
-        budget = self._budget
-        with budget.lock:
-            if count > budget.each:
-                return f"more than {budget.each:,} entries"
-            others = budget.used - self.used
-            if count > max(self.used, budget.few) and others + count > budget.total:
-                return f"more than {budget.total:,} entries in all"
-            if count > self.used:
-                self._set(count)
+    def refusal(self, root: object, count: int) -> str | None:
+        """Take so many for a root, unless it has more already; or return why that may not be."""
+        with self._lock:
+            taken = self._taken.get(root, 0)
+            if count > self._each:
+                return f"more than {self._each:,} entries"
+            if count > max(taken, self._few) and self.used - taken + count > self._total:
+                return f"more than {self._total:,} entries in all"
+            if count > taken:
+                self._set(root, count)
             return None
 
-    def settle(self, count: int) -> None:
-        """Set how many there are after all."""
-        with self._budget.lock:
-            self._set(count)
+    def settle(self, root: object, count: int) -> None:
+        """Set how many a root has after all."""
+        with self._lock:
+            self._set(root, count)
 
-    def close(self) -> None:
-        """Have none from now on, whatever a thread that still runs takes."""
-        with self._budget.lock:
-            self._set(0)
-            self._closed = True
-
-    def _set(self, count: int) -> None:
-        if not self._closed:
-            self._budget.used += count - self.used
-            self.used = count
+    def _set(self, root: object, count: int) -> None:
+        if root in self._taken:
+            self.used += count - self._taken[root]
+            self._taken[root] = count
 
 
 def unanswered() -> str:
@@ -83,15 +80,15 @@ class InventoryRoot:
         root: Root,
         files: HostFiles,
         watcher: Watcher,
-        uevents: "Callable[[], Uevents]",
-        entries: Share,
+        uevents: Uevents,
+        entries: Budget,
     ) -> None:
-        self.root, self._files, self._entries = root, files, entries
+        self.root, self._files = root, files
+        self._uevents, self._entries, self._count = uevents, entries, 0
+        entries.enter(self)
         self._subscription = watcher.subscribe(self._tell)
-        self._uevents: Uevents | None = None
         if root.subsystems:
-            self._uevents = uevents()
-            self._uevents.subscribe(root.subsystems, self._tell)
+            uevents.subscribe(root.subsystems, self._tell)
         self.users: dict[Hashable, OnChange] = {}
         self._turn = threading.Lock()  # to read
         self._reading: Reading | None = None
@@ -103,7 +100,8 @@ class InventoryRoot:
     @property
     def degraded(self) -> str:
         """Why events do not tell of it, so that it has to be read regularly; else empty."""
-        return (self._uevents and self._uevents.deaf) or self._subscription.degraded
+        deaf = self._uevents.deaf if self.root.subsystems else None
+        return deaf or self._subscription.degraded
 
     def doubt(self) -> None:
         """Have the next reading see that the watches are still right."""
@@ -114,8 +112,8 @@ class InventoryRoot:
         if self._watching is not None:
             self._watching.cancel()
         self._subscription.close()
-        self._entries.close()
-        if self._uevents is not None:
+        self._entries.leave(self)
+        if self.root.subsystems:
             self._uevents.unsubscribe(self._tell)
 
     def _tell(self) -> None:
@@ -141,10 +139,11 @@ class InventoryRoot:
             self._turn.release()
 
     def _read(self) -> Reading:
-        entries, tally = self._entries.used, Tally(self._entries.refusal)
+        tally = Tally(lambda count: self._entries.refusal(self, count))
         reading = read(self.root, self._files, tally)
-        # Where it has failed, the devices of the former reading are still known.
-        self._entries.settle(entries if reading.failure else tally.count)
+        if not reading.failure:  # else the devices of the former reading are still known
+            self._count = tally.count
+        self._entries.settle(self, self._count)
         return reading
 
     # ── watching ──
@@ -156,7 +155,7 @@ class InventoryRoot:
         between the reading and the watch is read when the watch is there.
         """
         if self._in_doubt:
-            if self._uevents is not None:
+            if self.root.subsystems:
                 self._uevents.open()
             if self._watching is None:
                 self._in_doubt = False
@@ -195,21 +194,14 @@ class Inventory:
     def __init__(self, files: HostFiles, watcher: Watcher) -> None:
         self._files, self._watcher = files, watcher
         self._entries = Budget()
-        self._uevents: Uevents | None = None
+        self._uevents = Uevents()
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
 
     @property
     def uevent_overruns(self) -> int:
         """How many times the kernel had more device events than could be held."""
-        return 0 if self._uevents is None else self._uevents.overruns
-
-    def _device_events(self) -> "Uevents":
-        if self._uevents is None:
-            from devhost.watch.uevents import Uevents  # noqa: PLC0415 (most hosts need none)
-
-            self._uevents = Uevents()
-        return self._uevents
+        return self._uevents.overruns
 
     def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
         """Call a user for changes of these roots, which it reads, and no longer for others."""
@@ -217,9 +209,8 @@ class Inventory:
         for root in wanted:
             one = self._roots.get(root)
             if one is None:
-                share = Share(self._entries)
                 one = self._roots[root] = InventoryRoot(
-                    root, self._files, self._watcher, self._device_events, share
+                    root, self._files, self._watcher, self._uevents, self._entries
                 )
             one.users[user] = changed
         self._used[user] = wanted

@@ -10,7 +10,7 @@ import pytest
 
 from devhost.discovery.roots import NOT_DEVICES
 from devhost.discovery.selection import Selection
-from devhost.host.inventory import Budget, Share
+from devhost.host.inventory import Budget
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.loading.loader import loads
@@ -78,17 +78,18 @@ def test_many_wildcards_count_a_directory_once(
 
 def test_a_budget_is_for_all_but_leaves_each_a_few() -> None:
     budget = Budget(each=10, total=15, few=2)
-    one, other, third = (Share(budget) for _ in range(3))
-    assert one.refusal(10) is None
-    assert one.refusal(11) == "more than 10 entries"
-    assert other.refusal(5) is None
-    assert other.refusal(6) == "more than 15 entries in all"
-    assert third.refusal(2) is None
-    assert third.refusal(3) == "more than 15 entries in all"
-    one.settle(4)
-    assert other.refusal(9) is None
-    other.close()
-    assert other.refusal(9) is None  # a thread that still runs
+    for root in (1, 2, 3):
+        budget.enter(root)
+    assert budget.refusal(1, 10) is None
+    assert budget.refusal(1, 11) == "more than 10 entries"
+    assert budget.refusal(2, 5) is None
+    assert budget.refusal(2, 6) == "more than 15 entries in all"
+    assert budget.refusal(3, 2) is None
+    assert budget.refusal(3, 3) == "more than 15 entries in all"
+    budget.settle(1, 4)
+    assert budget.refusal(2, 9) is None
+    budget.leave(2)
+    assert budget.refusal(2, 9) is None  # a thread that still runs
     assert budget.used == 4 + 2
 
 
