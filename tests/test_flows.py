@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from devhost.kubelet.servicer import Servicer
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread
 from tests.support.hosting import Hosting
+from tests.support.root import needs_root
 
 PACKAGE: Final = os.path.dirname(devhost.__file__) + os.sep
 NULL: Final = "example.com/null"
@@ -33,6 +35,7 @@ resources:
 """
 ALLOCATE_MODULES: Final = 12
 EVENT_MODULES: Final = 22  # the fewer the better: who follows a device reads them
+NODE_MODULES: Final = 25  # where containers are given it: its path, number and place are read
 EQUALITY: Final = "model/immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"
 
@@ -135,25 +138,33 @@ class EventModules(Modules):
         await asyncio.gather(*(in_thread("profile", switch) for _ in range(IDLE_MAX)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [("file", EVENT_MODULES), pytest.param("char", NODE_MODULES, marks=needs_root)],
+)
 async def test_a_device_that_comes_crosses_few_modules(
-    directory: Path, hosting: Hosting, standin: SimulatedKubelet
+    directory: Path, hosting: Hosting, standin: SimulatedKubelet, kind: str, most: int
 ) -> None:
     """From inotify to the bytes for the stream; what is logged and counted comes after them."""
-    (directory / "colas" / "a").touch()
-    hosting.start(
-        f"version: v1\nresources: [{{name: {FILES}, sources: [directory: {directory}/colas]}}]"
-    )
+
+    def plug(name: str) -> None:
+        mode = stat.S_IFCHR if kind == "char" else stat.S_IFREG
+        os.mknod(directory / "colas" / name, 0o600 | mode, os.makedev(240, ord(name)))
+
+    plug("a")
+    source = f"directory: {{path: {directory}/colas, types: {kind}}}"
+    hosting.start(f"version: v1\nresources: [{{name: {FILES}, sources: [{source}]}}]")
     await standin.wait(FILES, 1, 1)
-    (directory / "colas" / "b").touch()  # what is done once, such as to index the devices
+    plug("b")  # what is done once, such as to index the devices
     await standin.wait(FILES, 2, 2)
     crossed = []
     for count, name in enumerate("cdefg", 3):
         crossed.append(EventModules())
         await crossed[-1].begin()
-        (directory / "colas" / name).touch()
+        plug(name)
         await standin.wait(FILES, count, count)
         await crossed[-1].end()
     # Each time, as something else may run meanwhile.
     modules = set.intersection(*(one.seen for one in crossed))
     assert "discovery/scan.py" in modules
-    assert len(modules) <= EVENT_MODULES, " ".join(sorted(modules))
+    assert len(modules) <= most, " ".join(sorted(modules))

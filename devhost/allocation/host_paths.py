@@ -36,7 +36,8 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        self._cached, self._classes = files.cached(), DeviceClasses(files)
+        self._cached = files.cached()
+        self._classes: DeviceClasses | None = None
         self._use: BlockUse | None = None  # most resources have no disks
         self._places: dict[str, Place] = {}
         self._visible: tuple[str, ...] | None = None
@@ -181,6 +182,7 @@ class HostPaths:
     def refused_node(self, realpath: str, kind: FileKind, number: Number) -> str | None:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
         if kind is not FileKind.BLOCK:
+            self._classes = self._classes or DeviceClasses(self._files)
             return self._policy.refused_node(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
         return self._policy.refused_node(realpath, BLOCK, self._use.of(number))

@@ -281,8 +281,7 @@ class _Nodes:
     ) -> Match:
         """Return a node of a device as a match."""
         path = f"/dev/{node.file}" if node.file else ""
-        links = ((name, self._files.by[kind].get(path)) for name, kind in LINK_VARIABLES.items())
-        by = {name: link for name, link in links if link is not None}
+        by = self._files.links_to(path)
         above = None if device.prefix else device_above(node.syspath, device.sysfs)
         variables = {
             **(above.variables() if above is not None else {}),

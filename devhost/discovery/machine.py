@@ -2,7 +2,7 @@
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from devhost.discovery.hardware import (
@@ -69,8 +69,8 @@ class Machine:
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self._usb = USB.read(files)
-        self._pci = PCI.read(files)
+        self._usb, self._pci = USB.read(files), PCI.read(files)
+        self.usb_devices, self.pci_functions = usb_devices(self._usb), pci_functions(self._pci)
         self._numbers = NumbersRoot().read(files)
         self._net = NET.read(files)
         self._udev = NodesRoot(links=True).read(files)
@@ -89,21 +89,13 @@ class Machine:
         """Return the devices of a subsystem."""
         return SubsystemRoot(name).read(self._files)
 
-    def usb_devices(self) -> Sequence[SysfsDevice]:
-        """Return all USB devices."""
-        return self._usb.once(usb_devices)
-
-    def pci_functions(self) -> Sequence[SysfsDevice]:
-        """Return all PCI functions."""
-        return self._pci.once(pci_functions)
-
     def rows(self, subsystem: str) -> Iterator[Row]:
         """Yield the devices of a subsystem; hubs, and functions without nodes, for `--all`."""
         if subsystem not in ("usb", "pci"):
             yield from self._members(subsystem)
             return
         is_usb = subsystem == "usb"
-        for one in self.usb_devices() if is_usb else self.pci_functions():
+        for one in self.usb_devices if is_usb else self.pci_functions:
             facts, nodes = one.facts, self.nodes(one.syspath)
             more = (
                 {"NAME": _product(one), "SERIAL": facts["serial"]}
@@ -138,7 +130,7 @@ class Machine:
         found += [self._node(path, self._net.sysfs) for _, path in self._net.below(owner)]
         group = self._pci.sysfs.linked(f"{owner}/iommu_group")
         if group is not None and (driver := self._pci.sysfs.linked(f"{owner}/driver")):
-            reading = SubsystemRoot("vfio").read(self._files)
+            reading = self.subsystem("vfio")
             if driver.startswith("vfio") and (own := reading.members.get(group)):
                 found.append(self._node(own, reading.sysfs))
         nodes = [one for one in found if one is not None]
@@ -154,7 +146,7 @@ class Machine:
         known = (number, f"0000:{number}")
         owners = [
             one
-            for one in (*self.usb_devices(), *self.pci_functions())
+            for one in (*self.usb_devices, *self.pci_functions)
             if one.name in known or one.facts["device"] == number
         ]
         if owners:
@@ -179,15 +171,15 @@ class Machine:
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
         if (above := device_above(path, sysfs)) is not None:
-            every = (*self.usb_devices(), *self.pci_functions())
+            every = (*self.usb_devices, *self.pci_functions)
             return next((one for one in every if one.syspath == above.syspath), above)
         if sysfs.linked(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")
-            some = (one for one in self.pci_functions() if one.facts["group"] == group)
+            some = (one for one in self.pci_functions if one.facts["group"] == group)
             return next((one for one in some if not one.is_between), None)
         if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
-            block = SubsystemRoot("block").read(self._files)
-            for one in self.pci_functions():
+            block = self.subsystem("block")
+            for one in self.pci_functions:
                 if any(path == disk for _, disk in block.below(one.syspath)):
                     return one
         return None
@@ -199,10 +191,7 @@ class Machine:
         sysfs, path = self._numbers.sysfs, shown.syspath if shown else ""
         if shown is not None:
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
-            variables |= described(shown, sysfs)
-            for variable, by in (("byId", "by-id"), ("byPath", "by-path")):
-                if link := self._udev.by[by].get(f"/dev/{shown.file}"):
-                    variables[variable] = link
+            variables |= described(shown, sysfs) | self._udev.links_to(f"/dev/{shown.file}")
             variables["syspath"] = path
         state = self._files.stat(f"/dev/{shown.file}") if shown and shown.file else None
         above = path or (owner.syspath if owner else "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from devhost.allocation.declaration import Declaration, Rules, rules_of
-from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.host_paths import HostPaths, Spec
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
@@ -259,7 +259,8 @@ def _unfit(
     for node in device.nodes:
         if node.state is not None:
             host_paths.known(node.path, node.state)
-    for spec in alone.specs:
+    specs: tuple[Spec, ...] = (*alone.devices, *alone.mounts)
+    for spec in specs:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
     for given in alone.devices:

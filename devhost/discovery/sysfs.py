@@ -13,13 +13,12 @@ from devhost.discovery.roots import NOT_DEVICES, Reading, Root, WatchRoot
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
+from devhost.model.device import LINK_VARIABLES
 from devhost.model.immutable import immutable
 from devhost.model.spelling import did_you_mean
 
 T = TypeVar("T")
 
-# In these directories, link by link, udev names what it knows by more than a number.
-_BY: Final = ("by-id", "by-path")
 # Native multipath: the path nvme2c2n1 has no node; the disk is its head nvme2n1.
 _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 
@@ -149,7 +148,11 @@ class NodesRoot(Root):
         reading, looks = NodesReading(self, files), files.cached()
         for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
-            for by in _BY if directory.is_directory and above not in NOT_DEVICES else ():
+            for by in (
+                LINK_VARIABLES.values()
+                if directory.is_directory and above not in NOT_DEVICES
+                else ()
+            ):
                 entries = looks.entries(f"{above}/{by}", tally=tally) or ()
                 for link in names.natural(one.name for one in entries if one.is_link):
                     path, found = f"{above}/{by}/{link}", reading.by[by]
@@ -165,4 +168,9 @@ class NodesReading(Reading):
 
     def __init__(self, root: NodesRoot, files: HostFiles) -> None:
         super().__init__(root, files)
-        self.by: dict[str, dict[str, str]] = {by: {} for by in _BY}
+        self.by: dict[str, dict[str, str]] = {by: {} for by in LINK_VARIABLES.values()}
+
+    def links_to(self, path: str) -> dict[str, str]:
+        """Return udev's links to a node, by the variables that templates have of them."""
+        found = ((name, self.by[by].get(path)) for name, by in LINK_VARIABLES.items())
+        return {name: link for name, link in found if link is not None}

@@ -77,7 +77,7 @@ def _resource(machine: Machine, found: Described) -> _Options:
 def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number, serial = owner.facts["device"], owner.facts["serial"]
     options = {"device": number, **({"class": "hub"} if owner.is_between else {})}
-    twins = [one for one in machine.usb_devices() if one.facts["device"] == number]
+    twins = [one for one in machine.usb_devices if one.facts["device"] == number]
     good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
     if good and sum(one.facts["serial"] == serial for one in twins) == 1:
         options["serial"] = glob.escape(serial)
@@ -110,7 +110,7 @@ def _usb_node(machine: Machine, found: Described) -> _Options:
 def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number = owner.facts["device"]
     options = {"device": number, **({"class": "bridge"} if owner.is_between else {})}
-    if sum(one.facts["device"] == number for one in machine.pci_functions()) > 1:
+    if sum(one.facts["device"] == number for one in machine.pci_functions) > 1:
         options["address"] = owner.name
     return options
 

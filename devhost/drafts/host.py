@@ -85,11 +85,11 @@ def text(found: Iterable[DraftEntry], domain: str) -> str:
 
 
 def _interesting(machine: Machine) -> Iterator[Described]:
-    for usb in machine.usb_devices():
+    for usb in machine.usb_devices:
         if not usb.is_between and _is_wanted_usb(machine, usb):
             (found,) = machine.find(usb.name)
             yield replace(found, nodes=tuple(n for n in found.nodes if n.subsystem not in _OWN))
-    for function in machine.pci_functions():
+    for function in machine.pci_functions:
         nodes = [one for one in machine.nodes(function.syspath) if one.subsystem not in _OWN]
         if nodes and not function.facts["class"].startswith(_USB_HOST):
             render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
