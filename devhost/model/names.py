@@ -158,7 +158,7 @@ def distinct(advertised_ids: Iterable[str]) -> set[str]:
     return {without_share(one) for one in advertised_ids}
 
 
-@functools.lru_cache(maxsize=512)  # a scan sorts the same few names several times
+@functools.lru_cache(maxsize=16_384)  # each scan sorts the same names several times
 def natural_key(text: str) -> tuple[str | tuple[int, str], ...]:
     """Return a sort key by which ``c9`` comes before ``c10``, and ``02:00.0`` before ``1f.3``."""
     parts: list[str | tuple[int, str]] = [*_NUMBERS.split(text)]  # texts and digits in turn
