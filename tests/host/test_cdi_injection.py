@@ -19,6 +19,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.sources import Static
+from tests.support.daemon import until
 from tests.support.scanning import selected
 
 NAME = "example.com/x"
@@ -149,6 +150,7 @@ async def test_a_host_that_does_not_answer_owes_one_look(
     (tmp_path / "lib").mkdir()
     for _ in range(3):
         await bench.write()
+    await until(lambda: calls, "a thread looks")
     assert calls == 1
     reason = bench.injection.judged(bench.found()).devices["0"].reason
     assert reason == "its CDI spec could not be written: no answer in 0.01 s"

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -36,72 +37,72 @@ REST_S = 60.0  # for a loaded machine; the polls behind the watches are put off 
 _POLL_S = 0.005
 _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
-_JUST_S = LEAVE_AFTER_S / 12  # this side may be slow to read a list
+_JUST_S = LEAVE_AFTER_S / 12
 # The loop's, grpc's, and those that wait for short work.
 _NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
 
 
+@dataclass
+class _Sent:
+    """The last list that was sent: what it said of each ID, and when some changed."""
+
+    entries: dict[str, bool] = field(default_factory=dict)
+    unhealthy: dict[str, float] = field(default_factory=dict)  # since when
+    fallen: set[str] = field(default_factory=set)  # Healthy until just before
+
+
 class Listener:
-    """Hears every list as the kubelet does, and what is never allowed in one."""
+    """Hears every list as the kubelet does, and what is never allowed in one.
+
+    Times are those of sending: who reads may be slow.
+    """
 
     def __init__(self) -> None:
         self.lists: dict[str, dict[str, bool]] = {}
         self.violations: list[str] = []
         self.tolerant: set[str] = set()  # resources that may share nodes with others now
-        self._since: dict[str, dict[str, float]] = {}
-        self._fallen: dict[str, dict[str, float]] = {}  # healthy until just now
-        self._sent: WeakKeyDictionary[DeviceList, dict[str, float]] = WeakKeyDictionary()
+        self._sent: WeakKeyDictionary[DeviceList, _Sent] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
         self.lists.clear()
-        self._since.clear()
-        self._fallen.clear()
 
     def hear(self, resource: str, entries: dict[str, bool]) -> None:
-        now = time.monotonic()
-        since = self._since.get(resource, {})
-        for gone in self.lists.get(resource, {}).keys() - entries.keys():
-            if gone not in since:
+        """A kubelet has received a list."""
+        for gone, well in self.lists.get(resource, {}).items():
+            if gone not in entries and well:
                 self.violations.append(f"{resource}: {gone} left, and was never seen Unhealthy")
-        self._since[resource] = {
-            one: since.get(one, now) for one, well in entries.items() if not well
-        }
-        before, fallen = self.lists.get(resource, {}), self._fallen.get(resource, {})
-        self._fallen[resource] = {
-            one: fallen.get(one, now)
-            for one, well in entries.items()
-            if not well and now - (now if before.get(one) else fallen.get(one, 0)) < _JUST_S
-        }
         self.lists[resource] = entries
-        self._shared_nodes(resource, entries)
-
-    def sending(self, device_list: DeviceList, entries: dict[str, bool]) -> None:
-        """A list is about to be sent. Time is taken here: the kubelet may be slow to read."""
-        now, since = time.monotonic(), self._sent.get(device_list, {})
-        for gone, known in since.items():
-            if gone not in entries and now - known < LEAVE_AFTER_S:
-                self.violations.append(f"{gone} leaves {now - known:.3f} s after its Unhealthy")
-        self._sent[device_list] = {
-            one: since.get(one, now) for one, well in entries.items() if not well
-        }
-
-    def _shared_nodes(self, resource: str, entries: dict[str, bool]) -> None:
         mine = _offered(entries)
-        for node, ids in mine.items():
-            bases = {_base(one) for one in ids}
-            if len(bases) > 1:
-                self.violations.append(f"{resource}: {node} is healthy as {bases}")
-            for one in self._fallen[resource]:
-                fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
-                if node_of(one) == node and not fewer_shares:
-                    late = f"{resource}: {node} is healthy as {ids}, {one} just turned Unhealthy"
-                    self.violations.append(late)
         for other, listed in self.lists.items():
             if other == resource or {other, resource} & self.tolerant:
                 continue
             for node in mine.keys() & _offered(listed).keys():
                 self.violations.append(f"{node} is healthy in {resource} and in {other}")
+
+    def sending(self, device_list: DeviceList, entries: dict[str, bool]) -> None:
+        """A list is about to be sent."""
+        now, last = time.monotonic(), self._sent.get(device_list, _Sent())
+        for gone, since in last.unhealthy.items():
+            if gone not in entries and now - since < LEAVE_AFTER_S:
+                self.violations.append(f"{gone} leaves {now - since:.3f} s after its Unhealthy")
+        unhealthy = {one: last.unhealthy.get(one, now) for one, well in entries.items() if not well}
+        fallen = {
+            one
+            for one, since in unhealthy.items()
+            if now - since < _JUST_S and (last.entries.get(one) or one in last.fallen)
+        }
+        self._sent[device_list] = _Sent(entries, unhealthy, fallen)
+        for node, ids in _offered(entries).items():
+            bases = {_base(one) for one in ids}
+            if len(bases) > 1:
+                self.violations.append(f"{node} is healthy as {bases}")
+            for one in fallen:
+                fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
+                if node_of(one) == node and not fewer_shares:
+                    self.violations.append(
+                        f"{node} is healthy as {ids}, {one} just turned Unhealthy"
+                    )
 
 
 def _base(advertised_id: str) -> str:
