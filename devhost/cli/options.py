@@ -5,39 +5,27 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 
 from devhost.cli import output
 from devhost.observe.address import Address
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
 T = TypeVar("T")
 
 
-class _PathName(click.ParamType[Any]):
-    """A path that the shell completes. It is not accessed: a hung filesystem would block.
-
-    Its name, such as ``directory``, is what stands for it in the help.
-    """
+class _PathName(click.Path):
+    """A path that the shell completes. It is not accessed: a hung filesystem would block."""
 
     def __init__(self, name: str, made: Callable[[str], Any] = str) -> None:
-        self.name, self._made = name, made
+        super().__init__(file_okay=name != "directory")
+        self.name, self._made = name, made  # the name stands for the path in the help
 
     def convert(self, value: Any, *_: object) -> Any:
         return self._made(value)
-
-    def shell_complete(
-        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="dir" if self.name == "directory" else "file")]
 
 
 FILE: Final = _PathName("file")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,114 +22,119 @@ _LOG: Final = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
     from devhost.host.config_source import ConfigSource
+    from devhost.host.host import Host
     from devhost.host.shared import CodeResource
-    from devhost.observe.address import Address
+    from devhost.host.state_files import LastGood
 
 
 @click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
 @options.config_argument
 @options.kubelet_options
 @options.host_options
-def command(config: str, **chosen: Any) -> None:
+def command(config: str, **flags: Any) -> None:
     """Serve the resources of a configuration to kubelet until SIGTERM.
 
     The file is reloaded when it changes and on SIGHUP; an invalid one is rejected.
     """
-    run(config, **chosen)
+    run(config, **flags)
 
 
-def run(
-    config: str | None,
-    *,
-    plugin_dir: Path,
-    state_dir: Path | None,
-    last_good: str,
-    pod_resources: Path | None,
-    assume_free: bool,
-    cdi_dir: Path,
-    root: str,
-    node_name: str,
-    policy: "Policy",
-    listen: "Address | None",
-    status_listen: "Address | None",
-    metrics_devices: bool,
-    log_format: str | None,
-    log_level: str,
-    plugins: "Sequence[CodeResource]" = (),
-) -> None:
-    """Serve the resources of a configuration, if any, and of plugins until SIGTERM."""
-    flags = dict(locals())
+def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any) -> None:
+    """Serve the resources of a configuration, if any, and of plugins until SIGTERM.
+
+    The flags are those of `options.kubelet_options` and `options.host_options`.
+    """
     exit_on_signals()  # also for programs that use the library
-    logs.set_up(log_level, log_format)
-    _log_start(flags)
-    policy = replace(policy, enforced=True)
-    from devhost.errors import KubeletError
-    from devhost.host.config_source import ConfigSource
-    from devhost.host.endpoint import Endpoint, ListenError
+    logs.set_up(flags["log_level"], flags["log_format"])
+    _log_start(config, plugins, flags)
     from devhost.host.host import Host, Settings
     from devhost.host.state_files import LastGood
     from devhost.hostfs.files import HostFiles
 
-    copy = LastGood(state_dir, last_good) if state_dir else None
-    source = None if config is None else ConfigSource(config, policy, copy)
+    policy, state_dir = replace(flags["policy"], enforced=True), flags["state_dir"]
+    copy = LastGood(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    first = first_config(source, log=log_format == "json" or not on_terminal)
-    raise_descriptor_limit(len(first.resources) + len(plugins))
-    files = HostFiles(root, policy.shown_paths)
+    to_log = flags["log_format"] == "json" or not on_terminal
+    source, first = loaded(config, policy, plugins, copy, to_log=to_log)
     settings = Settings(
-        _usable(plugin_dir),
-        node_name,
-        files,
+        _usable(flags["plugin_dir"]),
+        flags["node_name"],
+        HostFiles(flags["root"], policy.shown_paths),
         policy,
         state_dir=state_dir,
-        pod_resources=pod_resources,
-        assume_free=assume_free,
-        cdi_dir=cdi_dir,
+        pod_resources=flags["pod_resources"],
+        assume_free=flags["assume_free"],
+        cdi_dir=flags["cdi_dir"],
     )
     host = Host(first, settings, source, plugins)
-    try:
-        http = Endpoint(listen, status_listen, devices=metrics_devices)
-        work = http.serve_during(host, host.run())
-        asyncio.run(until_signal(work, source.reload_asked if source else None))
-    except (KubeletError, ListenError) as error:
-        logs.fail(str(error))
+    serve(host, host.run, source, flags)
 
 
-def first_config(source: "ConfigSource | None", *, log: bool) -> Config:
-    """Return the file's configuration, or the last good one; exit with status 1 without any.
+def loaded(
+    config: str | None,
+    policy: "Policy",
+    plugins: "Sequence[CodeResource]",
+    copy: "LastGood | None" = None,
+    *,
+    to_log: bool = False,
+) -> "tuple[ConfigSource | None, Config]":
+    """Return the file, if any, and its configuration, or the last good one; exit without any.
 
-    Its problems are logged, or else printed.
+    Its problems are printed, or logged.
     """
-    if source is None:
-        return Config(version="v1", resources=())
-    loaded, copy = source.first()
-    problems = loaded.problems + (copy.problems if copy else ())
-    if log:
-        from devhost.host.config_source import log_problems
+    if config is None:
+        raise_descriptor_limit(len(plugins))
+        return None, Config(version="v1", resources=())
+    from devhost.host.config_source import ConfigSource, log_problems
 
-        log_problems(problems)
-    else:
-        output.print_problems(problems)
-    used = loaded.config or (copy.config if copy else None)
+    source = ConfigSource(config, policy, copy)
+    file, good = source.first()
+    problems = file.problems + (good.problems if good else ())
+    (log_problems if to_log else output.print_problems)(problems)
+    used = file.config or (good.config if good else None)
     if used is None:
         sys.exit(1)
-    if loaded.config is None:
+    if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
         what = "unreadable" if source.status.unreadable else "invalid"
         _LOG.error(
             "%s configuration, starting with the last good one", what, extra={"fields": fields}
         )
-    return used
+    raise_descriptor_limit(len(used.resources) + len(plugins))
+    return source, used
 
 
-def _log_start(flags: Mapping[str, Any]) -> None:
-    """Log the version and the flags: the arguments of `run`."""
-    plugins = [one.resource.name for one in flags["plugins"]]
-    policy = asdict(flags["policy"])
-    fields = {"version": __version__, "pid": os.getpid(), **flags, **policy, "plugins": plugins}
+def serve(
+    host: "Host",
+    work: Callable[[], Coroutine[Any, Any, None]],
+    source: "ConfigSource | None",
+    flags: Mapping[str, Any],
+    show: Callable[[str], None] = lambda _url: None,
+) -> None:
+    """Do the work of a host until a signal, with HTTP where the flags say; exit if that fails."""
+    from devhost.errors import KubeletError
+    from devhost.host.endpoint import Endpoint, ListenError
+
+    try:
+        http = Endpoint(flags["listen"], flags["status_listen"], devices=flags["metrics_devices"])
+        for what, url in http.urls.items():
+            show(f"devhost: {what}: {url}")
+        reload_asked = source.reload_asked if source else None
+        asyncio.run(until_signal(http.serve_during(host, work()), reload_asked))
+    except (KubeletError, ListenError) as error:
+        logs.fail(str(error))
+
+
+def _log_start(
+    config: str | None, plugins: "Sequence[CodeResource]", flags: Mapping[str, Any]
+) -> None:
+    """Log the version and the flags."""
+    shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
     for key in ("policy", "enforced", "trusted"):
-        del fields[key]
-    _LOG.info("starting devhost", extra={"fields": fields})
+        del shown[key]
+    names = [one.resource.name for one in plugins]
+    fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}
+    _LOG.info("starting devhost", extra={"fields": {**fields, **shown}})
     for text in flags["policy"].warnings:
         _LOG.warning(text)
 

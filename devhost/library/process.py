@@ -13,9 +13,6 @@ from devhost.cli import run_command, try_command
 from devhost.library.plugin import INTERVAL_S, Device, DevicePlugin, Options
 from devhost.library.served import ServedPlugin, served
 
-_REPLACED: Final = (
-    *("plugin_dir", "state_dir", "last_good", "pod_resources", "assume_free", "cdi_dir"),
-)
 _HELP: Final = """Serve the device plugins of this program to kubelet until SIGTERM.
 
 With CONFIG, also the resources of that file, like `devhost run`. If both have a resource of the
@@ -84,11 +81,9 @@ def _command(plugins: Sequence[ServedPlugin]) -> click.Command:
     )
     @cli.kubelet_options
     @cli.host_options
-    def command(config: str | None, tried: bool, **chosen: Any) -> None:
-        if tried:  # it has its own plugin directory, sockets and state
-            kept = {key: value for key, value in chosen.items() if key not in _REPLACED}
-            try_command.run(config, once=False, plugins=plugins, **kept)
-        else:
-            run_command.run(config, plugins=plugins, **chosen)
+    def command(config: str | None, tried: bool, **flags: Any) -> None:
+        # The stand-in kubelet has a plugin directory, sockets and state of its own.
+        serve_them = try_command.run if tried else run_command.run
+        serve_them(config, plugins, **flags)
 
     return command
