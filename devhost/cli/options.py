@@ -162,12 +162,39 @@ def _allowable(
     return values
 
 
+class _AllowOption(click.Option):
+    """An option that the help of a command shows in a group of its own."""
+
+    def get_help_record(self, _ctx: click.Context) -> None:
+        return None
+
+    def group_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Return its flag with what a value is, and the help, without its variable."""
+        record = super().get_help_record(ctx)
+        return (record[0] if record else "", self.help or "")
+
+
+class Command(click.Command):
+    """A command with `trust_options`."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and those about what is allowed as a group."""
+        super().format_options(ctx, formatter)
+        some = [one for one in self.get_params(ctx) if isinstance(one, _AllowOption)]
+        with formatter.section("What a configuration may use"):
+            formatter.write_dl([one.group_record(ctx) for one in some])
+            formatter.write_text(
+                "All but the last can be repeated. Each has a variable, such as "
+                "DEVHOST_ALLOW_PATH, where values are split at spaces."
+            )
+
+
 def _allow_option(field: str, value: str, text: str) -> _Decorator[Any]:
     flag = f"--{field.removesuffix('s').replace('_', '-')}"
-    if not value:
-        return option(flag, text, is_flag=True)
-    text = f"{text} Repeatable, in the variable split at spaces."
-    return option(flag, text, name=field, multiple=True, metavar=value, callback=_allowable)
+    more = {"multiple": True, "metavar": value, "callback": _allowable}
+    return option(
+        flag, text, name=field, cls=_AllowOption, **(more if value else {"is_flag": True})
+    )
 
 
 def trust_options(command: _Command) -> _Command:

@@ -17,38 +17,32 @@ from devhost.model.names import resource_name_problem
 
 _CANDIDATES_MAX: Final = 20  # of a source
 
-_allocate_option = click.option(
+
+@click.command(
+    "plan",
+    cls=options.Command,
+    epilog="Exit status: 0 success (also without devices), 1 invalid configuration, failed source "
+    "or impossible allocation, 2 usage error.",
+)
+@options.config_argument
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
     "--allocate",
     multiple=True,
     metavar="NAME=N|ID,ID",
     help="Show what a container with N devices, or with these devices, would receive.",
 )
-_against_option = click.option(
+@click.option(
     "--against",
     metavar="OLD",
     type=options.FILE,
     help="Show what a change of the configuration from OLD to CONFIG would do to each resource, "
     "without reading the host.",
 )
-_explain_option = click.option(
+@click.option(
     "--explain", is_flag=True, help="Show what each source looks at, takes and leaves out."
 )
-_all_option = click.option(
-    "--all", "everything", is_flag=True, help="With --explain: show every candidate."
-)
-
-
-@click.command(
-    "plan",
-    epilog="Exit status: 0 success (also without devices), 1 invalid configuration, failed source "
-    "or impossible allocation, 2 usage error.",
-)
-@options.config_argument
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@_allocate_option
-@_against_option
-@_explain_option
-@_all_option
+@click.option("--all", "everything", is_flag=True, help="With --explain: show every candidate.")
 @options.root_option
 @options.node_name_option
 @options.table_output_option
@@ -86,6 +80,7 @@ def command(
         return
     (loaded,) = _loaded([config], policy)
     known = [one.name for one in loaded.resources if one.applies_to(node_name)]
+    requests = {_full(name, known): wanted for name, wanted in requests.items()}
     printer.check_names([*names, *requests], known, f" for this node in {config}")
     judging = replace(policy, enforced=not as_if_allowed)
     files = HostFiles(root, judging.shown_paths)
@@ -153,6 +148,12 @@ def _request(text: str) -> tuple[str, str]:
     if not separator or not request:
         raise click.BadParameter(f"{text!r} is not NAME=N or NAME=ID,ID", param_hint="--allocate")
     return name, request
+
+
+def _full(name: str, known: Sequence[str]) -> str:
+    """Return a resource's name for the part behind its domain, if no other has the same."""
+    found = [one for one in known if one.rpartition("/")[2] == name]
+    return found[0] if len(found) == 1 else name
 
 
 def _print_all(shown: Sequence[Mapping[str, Any]], output: str, *, everything: bool) -> None:

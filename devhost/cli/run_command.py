@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from devhost.host.state_files import LastGood
 
 
-@click.command("run", epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
+@click.command(
+    "run", cls=options.Command, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error."
+)
 @options.config_argument
 @options.kubelet_options
 @options.host_options

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from devhost.standin.trial import Trial
 
 
-@click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
+@click.command(
+    "try", cls=options.Command, epilog="Exit status: 0 success, 1 failure, 2 usage error."
+)
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.as_if_allowed_option

@@ -74,7 +74,11 @@ def serve(
 
 
 def _command(plugins: Sequence[ServedPlugin]) -> click.Command:
-    @click.command(help=_HELP, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.")
+    @click.command(
+        cls=cli.Command,
+        help=_HELP,
+        epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.",
+    )
     @click.argument("config", required=False, envvar="DEVHOST_CONFIG", metavar="[CONFIG]")
     @click.option(
         "--try", "tried", is_flag=True, help="Serve an embedded stand-in kubelet, without a node."

@@ -261,12 +261,6 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields
 
 
-def _details(record: logging.LogRecord) -> dict[str, object]:
-    """Return the fields for JSON only: in text they are in the message, or fields as well."""
-    details: dict[str, object] = getattr(record, "details", {})
-    return details
-
-
 def _time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -289,7 +283,7 @@ class _Json(logging.Formatter):
             "level": record.levelname.lower(),
             "msg": record.getMessage(),
             "logger": record.name,
-            **_details(record),
+            **getattr(record, "details", {}),  # in text they are in the message
             **_fields(record),
         }
         if record.exc_info:

@@ -19,7 +19,7 @@ from devhost.observe.address import Address
         ("node-1.example.com:0", "node-1.example.com", 0, "node-1.example.com:0"),
     ],
 )
-def test_an_address_is_read(text: str, host: str, port: int, near: str) -> None:
+def test_address_is_read_and_written(text: str, host: str, port: int, near: str) -> None:
     found = Address.parse(text)
     assert found == Address(host, port)
     assert str(found) == text
@@ -30,19 +30,19 @@ def test_an_address_is_read(text: str, host: str, port: int, near: str) -> None:
     "text",
     ["", "9110", "localhost", "::1:80", "[::1]", "[::1]:", ":65536", ":-1", "a b:1", ":80\n"],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_address_that_is_invalid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|at most 65535"):
         Address.parse(text)
 
 
 @pytest.mark.parametrize(("text", "asked"), [("127.0.0.1:0", "127.0.0.1"), (":0", "127.0.0.1")])
-def test_it_can_be_reached_where_it_is_bound(text: str, asked: str) -> None:
+def test_address_can_be_reached_where_it_is_bound(text: str, asked: str) -> None:
     with Address.parse(text).bind() as bound:
         port = bound.getsockname()[1]
         socket.create_connection((asked, port), timeout=60).close()
 
 
-def test_a_port_that_is_taken() -> None:
+def test_address_whose_port_is_taken_is_an_error() -> None:
     with Address.parse("127.0.0.1:0").bind() as bound:
         port = bound.getsockname()[1]
         with pytest.raises(OSError, match="in use"):

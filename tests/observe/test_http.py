@@ -37,7 +37,7 @@ async def port() -> AsyncIterator[int]:
         yield bound.getsockname()[1]
 
 
-async def test_what_is_answered(port: int) -> None:
+async def test_response_has_its_body_and_headers(port: int) -> None:
     found = await get(port, "/?query=is&ignored#so")
     assert (found.status, found.body) == (200, b"hello")
     assert found.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -46,7 +46,7 @@ async def test_what_is_answered(port: int) -> None:
     assert len((await get(port, "/large")).body) == LARGE
 
 
-async def test_head_has_no_body(port: int) -> None:
+async def test_response_to_head_has_no_body(port: int) -> None:
     found = await send(port, b"HEAD / HTTP/1.0\r\n\r\n")
     assert (found.status, found.body, found.headers["Content-Length"]) == (200, b"", "5")
 
@@ -63,7 +63,7 @@ async def test_head_has_no_body(port: int) -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     ],
 )
-async def test_every_request_has_its_answer(port: int, line: bytes, status: int) -> None:
+async def test_request_that_is_wrong_has_its_status(port: int, line: bytes, status: int) -> None:
     found = await send(port, line + b"\r\nHost: localhost\r\n\r\n")
     assert found.status == status
     if status == 405:
@@ -88,7 +88,7 @@ async def test_every_request_has_its_answer(port: int, line: bytes, status: int)
         (b"Host: [", 400),
     ],
 )
-async def test_only_its_own_names(line: bytes, status: int) -> None:
+async def test_request_for_another_host_name_is_refused(line: bytes, status: int) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
     async with serving(bound, {"/": lambda: Response(b"hello")}, "node-1.example.com"):
         port = bound.getsockname()[1]
@@ -96,14 +96,14 @@ async def test_only_its_own_names(line: bytes, status: int) -> None:
         assert found.status == status
 
 
-async def test_an_endless_head(port: int) -> None:
+async def test_request_with_an_endless_head_is_cut_off(port: int) -> None:
     """It is cut off, however much comes; the answer may be lost with what was not read."""
     found = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
     assert found.status in (400, 0)
     assert (await get(port, "/")).status == 200
 
 
-async def test_a_probe_gets_through_whoever_holds_connections(port: int) -> None:
+async def test_connection_beyond_the_limit_gets_through(port: int) -> None:
     """More connections than there may be, that say nothing or do not read: the oldest give way."""
     async with contextlib.AsyncExitStack() as stack:
         for number in range(3 * http.CONNECTIONS_MAX):
@@ -113,7 +113,7 @@ async def test_a_probe_gets_through_whoever_holds_connections(port: int) -> None
         assert (await get(port, "/")).body == b"hello"
 
 
-async def test_connections_are_bounded(port: int) -> None:
+async def test_connections_beyond_the_limit_end_the_oldest(port: int) -> None:
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
         readers = []
         for _ in range(2 * http.CONNECTIONS_MAX):
@@ -126,7 +126,9 @@ async def test_connections_are_bounded(port: int) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"GET / HT", b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"])
-async def test_who_is_slow_is_cut_off(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_that_is_slow_is_cut_off(
+    raw: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "PATIENCE_S", 0.1)
     bound = socket.create_server(("127.0.0.1", 0))
     async with serving(bound, ROUTES), asyncio.timeout(60):
@@ -138,7 +140,9 @@ async def test_who_is_slow_is_cut_off(raw: bytes, monkeypatch: pytest.MonkeyPatc
         writer.close()
 
 
-def test_what_is_dear_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_response_is_made_for_a_tenth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What took a second to make serves for the next ten; what took nothing is made again."""
     clock = [0.0]
     made: list[float] = []

@@ -73,7 +73,7 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 # ── the metrics by themselves ──
 
 
-def test_the_chart_asks_for_no_other_names() -> None:
+def test_metrics_of_dashboard_and_rules_exist() -> None:
     """A dashboard over a metric that is not there is empty, and nobody notices."""
     chart = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "devhost"
     files = [*chart.glob("dashboards/*.json"), *chart.glob("templates/prometheusrule.yaml")]
@@ -89,7 +89,7 @@ def _words(text: str) -> set[str]:
     return set(kept.split())
 
 
-def test_what_happens() -> None:
+def test_metrics_count_what_happens() -> None:
     counters = Metrics(RESULTS)
     before = said_by(counters, A)
     for name in ("registrations", "allocations"):
@@ -112,7 +112,7 @@ def test_what_happens() -> None:
     assert said.value("devhost_discovery_errors_total", resource_name=A) == 1
 
 
-def test_a_resource_that_is_served_no_more_has_no_series() -> None:
+def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
     """And one that comes again begins at 0; what ended late brings nothing back."""
     counters = Metrics(RESULTS)
     counters.allocated(A, "ok", 0.1)
@@ -151,7 +151,9 @@ async def plugin(daemon: Daemon) -> AsyncIterator[pb_grpc.DevicePluginStub]:
         yield pb_grpc.DevicePluginStub(channel)
 
 
-async def test_a_life(daemon: Daemon, started: Kubelet) -> None:
+async def test_metrics_of_a_process_are_those_of_the_contract(
+    daemon: Daemon, started: Kubelet
+) -> None:
     begun = time.time()
     await daemon.start(tokens(a=3))
     await started.wait(A, 3, 3)
@@ -187,21 +189,7 @@ async def test_a_life(daemon: Daemon, started: Kubelet) -> None:
     await until(port, lambda it: it.value(name, resource_name=A, result="refused") == 1)
 
 
-async def test_the_kubelet_restarts(daemon: Daemon, started: Kubelet) -> None:
-    await daemon.start(tokens(a=1))
-    await started.wait(A, 1, 1)
-    port = await port_of(daemon)
-    assert (await scrape(port)).value("devhost_kubelet_restarts_total") == 0
-    await started.restart()
-    await started.wait(A, 1, 1)
-    await until(port, lambda it: it.value("devhost_kubelet_restarts_total") == 1)
-    said = await until(port, lambda it: it.value("devhost_registered", resource_name=A))
-    registrations = said.value("devhost_registrations_total", resource_name=A, result="ok")
-    assert registrations is not None
-    assert registrations >= 2
-
-
-async def test_a_kubelet_that_comes_late_has_not_restarted(
+async def test_restarts_of_kubelet_are_counted_and_a_late_start_is_none(
     daemon: Daemon, kubelet: Kubelet
 ) -> None:
     await daemon.start(tokens(a=1))
@@ -214,11 +202,15 @@ async def test_a_kubelet_that_comes_late_has_not_restarted(
         await kubelet.wait(A, 1, 1)
         said = await until(port, lambda it: it.value("devhost_registered", resource_name=A))
         assert said.value("devhost_kubelet_restarts_total") == 0
+        await kubelet.restart()
+        await until(port, lambda it: it.value("devhost_kubelet_restarts_total") == 1)
+        done = "devhost_registrations_total"
+        await until(port, lambda it: it.value(done, resource_name=A, result="ok") == 2)
     finally:
         await kubelet.stop()
 
 
-async def test_reloads(daemon: Daemon, started: Kubelet) -> None:
+async def test_reloads_are_counted_good_and_bad(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=1))
     await started.wait(B, 1, 1)
     port = await port_of(daemon)
@@ -245,7 +237,7 @@ def hashes(said: Samples) -> list[str]:
     return [found]
 
 
-async def test_a_source_that_cannot_be_read(
+async def test_source_that_cannot_be_read_is_counted(
     daemon: Daemon, started: SimulatedKubelet, directory: Path
 ) -> None:
     """A directory that cannot be looked up is an error; one that is not there is not."""
@@ -261,7 +253,9 @@ async def test_a_source_that_cannot_be_read(
     assert said.value(name, resource_name=B) == 0
 
 
-async def test_cdi_and_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+async def test_cdi_writes_and_holders_are_metrics(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
     (directory / "colas" / "x").touch()
     daemon.flags += ["--pod-resources", str(directory / "pr.sock"), "--metrics-devices"]
     daemon.flags += ["--allow-path", f"{directory}/**"]

@@ -42,7 +42,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str 
     return port
 
 
-async def test_a_device_that_has_left_the_list_is_missing(
+async def test_device_that_has_left_the_list_is_missing(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     port = await with_two(daemon, started, directory)
@@ -51,6 +51,10 @@ async def test_a_device_that_has_left_the_list_is_missing(
     said = await until(port, lambda it: missing(it) == (1, 2))
     assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
     assert "minDevices: 1" in said["troubles"][0]
+    code, text, _ = await asked("--status-listen", f":{port}")
+    assert code == 1
+    assert "1 of 1 allocatable, 1 missing" in text
+    assert f"{A}: 1 of 2 devices missing (" in text
     samples = await scrape(await port_of(daemon))
     assert samples.value("devhost_devices_missing", resource_name=A) == 1
     assert samples.value("devhost_devices_expected", resource_name=A) == 2
@@ -70,7 +74,7 @@ async def test_a_device_that_has_left_the_list_is_missing(
     assert said["troubles"] == []
 
 
-async def test_a_minimum_says_it_from_the_start(
+async def test_minimum_of_devices_counts_from_the_start(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     await daemon.start(colas(directory, ", minDevices: 2"))
@@ -84,7 +88,7 @@ async def test_a_minimum_says_it_from_the_start(
     assert said["troubles"] == []
 
 
-async def test_a_node_that_never_had_one_is_well(
+async def test_resource_that_never_had_a_device_misses_none(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     await daemon.start(colas(directory))
@@ -93,7 +97,7 @@ async def test_a_node_that_never_had_one_is_well(
     assert (missing(said), said["troubles"]) == ((0, 0), [])
 
 
-async def test_a_deliberate_edit_accepts_fewer(
+async def test_edit_of_the_sources_accepts_fewer_devices(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     """Of the options that find devices, or of a resource that has some of them from now on."""
@@ -116,7 +120,7 @@ async def test_a_deliberate_edit_accepts_fewer(
     assert not daemon.found("devices missing")
 
 
-async def test_what_is_removed_from_the_file_is_not_expected(
+async def test_resource_removed_from_the_file_expects_nothing(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     port = await with_two(daemon, started, directory)
@@ -127,13 +131,3 @@ async def test_what_is_removed_from_the_file_is_not_expected(
     await started.wait(A, 1, 1)
     said = await until(port, lambda it: resource(it).get("expected") == 1)
     assert said["troubles"] == []
-
-
-async def test_status_exits_with_1(daemon: Daemon, started: Kubelet, directory: Path) -> None:
-    port = await with_two(daemon, started, directory)
-    (directory / "colas" / "a").unlink()
-    await until(port, lambda it: missing(it) == (1, 2))
-    code, out, _ = await asked("--status-listen", f":{port}")
-    assert code == 1
-    assert "1 of 1 allocatable, 1 missing" in out
-    assert f"{A}: 1 of 2 devices missing (" in out

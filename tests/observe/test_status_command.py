@@ -1,105 +1,140 @@
-"""`devhost status`: as a person calls it, and as `kubectl exec` does."""
+"""`devhost status`: what it prints of a devhost that runs, and what where none does."""
 
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.support.asking import A, asked, status, status_port_of
-from tests.support.daemon import PATIENCE, Daemon, tokens
+from devhost.cli import output
+from devhost.observe.http import Response, serving
+from tests.observe.page_examples import Json, many, wrong
+from tests.support.asking import A, asked, colas, resource, status_port_of, until
+from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 
+WITHHELD = "example.com/scratch-disk-3"
 
-async def test_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -> None:
-    place = directory / "colas"
+
+class Answering:
+    """A devhost that says something, which can be changed."""
+
+    def __init__(self, said: Json, port: int) -> None:
+        self.said, self.port = said, port
+
+    async def asked(self, *arguments: str) -> tuple[int, str, str]:
+        return await asked("--status-listen", f":{self.port}", *arguments)
+
+
+@pytest.fixture
+async def answering() -> AsyncIterator[Answering]:
+    bound = socket.create_server(("127.0.0.1", 0))
+    found = Answering(wrong(), bound.getsockname()[1])
+    async with serving(bound, {"/status": lambda: Response(json.dumps(found.said).encode())}):
+        yield found
+
+
+async def test_status_of_a_devhost_that_is_well_and_not(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
     for name in ("one", "odd\x1b[31m"):
-        (place / name).touch()
-    (place / "two").symlink_to("/nowhere")
-    config = f"version: v1\nresources: [{{name: {A}, sources: [directory: {place}]}}]\n"
-    await daemon.start(config)
-    await started.wait(A, 1, 1)
-    await daemon.logged("state", state="Registered")
+        (directory / "colas" / name).touch()
+    (directory / "colas" / "two").symlink_to("/nowhere")
+    await daemon.start(colas(directory))
     port = await status_port_of(daemon)
-    code, out, err = await asked("--status-listen", f":{port}")
+    said = await until(port, lambda it: resource(it).get("registered") and resource(it)["expected"])
+    code, text, err = await asked("--status-listen", f":{port}")
     assert (code, err) == (0, "")
-    assert f"{A}: Registered since" in out
-    assert "1 of 1 allocatable" in out
-    assert f"one      Healthy   {place / 'one'}" in out
-    assert "two: dangling link" in out
-    assert "\x1b" not in out
-    async with asyncio.timeout(60):
-        while (await status(port))["resources"][0]["expected"] == 0:  # counted soon
-            await asyncio.sleep(0.01)
-    code, out, err = await asked("-o", "json", listen=f"127.0.0.1:{port}")
-    assert (code, err) == (0, "")
-    assert json.loads(out) == await status(port)
-
+    assert f"{A}: Registered since" in text
+    assert "1 of 1 allocatable" in text
+    assert f"one      Healthy   {directory / 'colas' / 'one'}" in text
+    assert "two: dangling link" in text
+    assert "\x1b" not in text
+    code, text, err = await asked("-o", "json", DEVHOST_STATUS_LISTEN=f"127.0.0.1:{port}")
+    assert (code, json.loads(text), err) == (0, said, "")
     daemon.write("version: v1\nresource: []\n")
     await daemon.logged("configuration file invalid")
-    code, out, err = await asked("--status-listen", f"localhost:{port}")
+    code, text, err = await asked("--status-listen", f"localhost:{port}")
     assert (code, err) == (1, "")
-    assert f"{daemon.config}:2:1: error: " in out
-    assert "\nproblems:\n  configuration file invalid; still serving the version of 2" in out
-    code, out, _ = await asked("-o", "json", "--status-listen", f":{port}")
+    assert f"{daemon.config}:2:1: error: " in text
+    assert "\nproblems:\n  configuration file invalid; still serving the version of 2" in text
+
+
+async def test_status_of_some_resources_has_their_problems_and_those_of_none(
+    answering: Answering,
+) -> None:
+    code, text, _ = await answering.asked(WITHHELD, "-o", "json")
     assert code == 1
-    assert json.loads(out)["troubles"]
+    assert json.loads(text) == answering.said | {
+        "resources": [answering.said["resources"][3]],
+        "troubles": [answering.said["troubles"][0], answering.said["troubles"][-1]],
+    }
+    none = (1, "", "devhost: no resource example.com/none\n")
+    assert await answering.asked("example.com/none") == none
+    _, _, err = await answering.asked(WITHHELD.partition("/")[2])
+    assert err.endswith(f"; did you mean '{WITHHELD}'?\n")
+    answering.said = many()
+    code, text, _ = await answering.asked("example.com/serial-0")
+    assert code == 0
+    assert "problems:" not in text
+    assert len(text.splitlines()) == 35  # two lines on the whole, an empty one, two headings
 
 
-async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
-    daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
-    await daemon.start(
-        f"version: v1\nresources: [{{name: {A}, sources: [static: 1], replicas: 2}}]\n"
-    )
-    await started.wait(A, 2, 2)
-    port = await status_port_of(daemon)
-    await started.admit("pod", {"app": {A: 2}})
-    async with asyncio.timeout(PATIENCE):
-        while len((await status(port))["resources"][0]["holders"]) < 2:
-            await asyncio.sleep(0.02)
-    _, out, _ = await asked("--status-listen", f":{port}")
-    assert [line.split() for line in out.splitlines()][-1] == ["0", "Healthy", "default/pod"]
+async def test_status_in_other_forms(answering: Answering) -> None:
+    _, as_json, _ = await answering.asked("-o", "json")
+    _, as_yaml, _ = await answering.asked("-o", "yaml")
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+    _, wide, _ = await answering.asked("example.com/serial-0", "-o", "wide")
+    (heading,) = [line for line in wide.splitlines() if line.startswith("DEVICE")]
+    assert heading.split() == [
+        "DEVICE",
+        "HEALTH",
+        "HELD",
+        "BY",
+        "NUMA",
+        "PATHS",
+        "CHECKED",
+        "REASON",
+    ]
 
 
-async def test_none_is_running() -> None:
+def test_pods_of_a_device_are_those_of_its_shares() -> None:
+    holders = {"a::0": ["x/one", "x/two"], "a::1": ["x/one"], "b": ["y/b"]}
+    assert output.pods(holders) == {"a": "x/one, x/two", "b": "y/b"}
+
+
+# ── none, another program, no port ──
+
+
+async def test_status_without_a_devhost_exits_with_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
-    code, out, err = await asked("--status-listen", f":{port}")
-    assert (code, out) == (3, "")
+    code, text, err = await asked("--status-listen", f":{port}")
+    assert (code, text, err.count("\n")) == (3, "", 1)
     assert f"cannot reach devhost at 127.0.0.1:{port}: Connection refused" in err
     assert "--status-listen" in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "said",
-    [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 No\r\n\r\n{}",
-     b"HTTP/1.1 200 OK\r\n\r\n7"],
-)  # fmt: skip
-async def test_somebody_else_answers(said: bytes) -> None:
+    "said", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 404 No\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n7"]
+)
+async def test_status_of_another_program_exits_with_3(said: bytes) -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
-        await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        code, out, err = await asked("--status-listen", f":{port}")
-    assert (code, out) == (3, "")
-    assert err.count("\n") == 1
-
-
-async def test_no_address() -> None:
-    code, _, err = await asked("--status-listen", "nowhere")
-    assert code == 2
-    assert "HOST:PORT" in err
+        code, text, err = await asked("--status-listen", f":{port}")
+    assert (code, text, err.count("\n")) == (3, "", 1)
 
 
 @pytest.mark.parametrize(("index", "flag"), [(1, "--listen"), (3, "--status-listen")])
-async def test_a_port_that_is_taken_ends_the_start(
-    daemon: Daemon, started: Kubelet, index: int, flag: str
-) -> None:
+async def test_port_that_is_taken_ends_the_start(daemon: Daemon, index: int, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
         daemon.flags[index] = f"127.0.0.1:{port}"
@@ -110,10 +145,9 @@ async def test_a_port_that_is_taken_ends_the_start(
     assert not daemon.sockets()
 
 
-async def test_off_by_default(daemon: Daemon, started: Kubelet) -> None:
+async def test_http_is_off_by_default(daemon: Daemon, started: Kubelet) -> None:
     daemon.flags = daemon.flags[4:]
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     assert await daemon.stop() == 0
     assert not daemon.found("listening")
-    assert not daemon.found("listening for status")

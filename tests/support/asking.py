@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support.command import called
 from tests.support.daemon import PATIENCE, Daemon
 
 A = "example.com/a"
@@ -69,23 +68,11 @@ async def status(port: int) -> Json:
     return (await get(port, "/status")).json()
 
 
-async def asked(*arguments: str, listen: str = "") -> tuple[int, str, str]:
+async def asked(*arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run `devhost status`; return its exit status and what it printed."""
-    environment = {
-        key: value for key, value in os.environ.items() if key != "DEVHOST_STATUS_LISTEN"
-    }
-    if listen:
-        environment["DEVHOST_STATUS_LISTEN"] = listen
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "devhost", "status", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment,
-    )
     async with asyncio.timeout(PATIENCE):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+        done = await asyncio.to_thread(called, "status", *arguments, **variables)
+    return done.returncode, done.stdout, done.stderr
 
 
 async def until(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:

@@ -67,7 +67,7 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None) -> None:
+def test_tree_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None) -> None:
     tree = devhost_tree
     tree.file("/etc/colas/coke")
     tree.file("/etc/colas/pepsi", "sweet", 0o600)
@@ -79,7 +79,7 @@ def test_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None) -> 
     assert tree.at("/etc/colas/pepsi") == pepsi
 
 
-def test_remove_takes_links_and_whole_directories(devhost_tree: HostTree) -> None:
+def test_tree_removes_links_and_whole_directories(devhost_tree: HostTree) -> None:
     tree = devhost_tree
     tree.file("/etc/colas/coke")
     tree.link("/etc/drinks", "colas")
@@ -92,7 +92,7 @@ def test_remove_takes_links_and_whole_directories(devhost_tree: HostTree) -> Non
 
 
 @pytest.mark.parametrize("path", ["", "/", "etc/colas", "/etc/../colas", "/.."])
-def test_paths_that_are_no_hosts_are_refused(devhost_tree: HostTree, path: str) -> None:
+def test_tree_refuses_paths_that_are_not_absolute(devhost_tree: HostTree, path: str) -> None:
     for make in (
         devhost_tree.at,
         devhost_tree.file,
@@ -105,14 +105,14 @@ def test_paths_that_are_no_hosts_are_refused(devhost_tree: HostTree, path: str) 
             make(path)
 
 
-def test_the_machine_itself_is_no_tree(tmp_path: Path) -> None:
+def test_tree_at_the_machines_own_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("/")
     for root in (Path("/"), tmp_path / "root"):
         with pytest.raises(ValueError, match="the machine's own files"):
             HostTree(root)
 
 
-def test_links_lead_nowhere_out_of_the_tree(devhost_tree: HostTree, tmp_path: Path) -> None:
+def test_tree_links_lead_nowhere_out_of_it(devhost_tree: HostTree, tmp_path: Path) -> None:
     tree, outside = devhost_tree, tmp_path / "outside"
     outside.mkdir()
     tree.link("/etc/colas", str(outside))
@@ -127,7 +127,7 @@ def test_links_lead_nowhere_out_of_the_tree(devhost_tree: HostTree, tmp_path: Pa
     assert tree.at("/etc/pepsi").is_symlink()
 
 
-def test_links_in_circles_are_an_error(devhost_tree: HostTree) -> None:
+def test_tree_links_in_a_loop_are_an_error(devhost_tree: HostTree) -> None:
     devhost_tree.link("/loop", "/loop")
     for path in ("/loop", "/loop/coke"):
         with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
@@ -135,7 +135,7 @@ def test_links_in_circles_are_an_error(devhost_tree: HostTree) -> None:
 
 
 @needs_nodes
-def test_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umask: None) -> None:
+def test_tree_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umask: None) -> None:
     tree = devhost_tree
     tree.char("/dev/null")
     tree.char("/dev/ttyUSB0", 188, 7, 0o620)
@@ -156,7 +156,7 @@ def test_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umask: No
     assert not tree.at("/dev/null").exists()
 
 
-def test_who_may_not_make_nodes_is_told(
+def test_tree_nodes_without_permission_are_an_error(
     devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mknod(path: Path, mode: int, device: int) -> None:
@@ -170,7 +170,7 @@ def test_who_may_not_make_nodes_is_told(
 
 
 @needs_nodes
-def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
+def test_tree_numa_nodes_are_read_as_of_sysfs(devhost_tree: HostTree) -> None:
     tree = devhost_tree
     tree.char("/dev/ttyUSB0", 188, 0)
     tree.block("/dev/sdz", 240, 16)
@@ -195,7 +195,7 @@ def test_numa_nodes_are_told_as_sysfs_does(devhost_tree: HostTree) -> None:
 # ── the fixtures, the directory ────────────────────────────────────────────────────────
 
 
-async def test_the_directory_is_short_where_the_usual_one_is_not(
+async def test_short_directory_is_short_where_the_usual_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("x" * 60)
@@ -209,14 +209,14 @@ async def test_the_directory_is_short_where_the_usual_one_is_not(
     assert not place.exists()
 
 
-async def test_a_plugin_directory_too_deep_for_sockets_is_refused(tmp_path: Path) -> None:
+async def test_serving_in_a_directory_too_deep_for_sockets_is_refused(tmp_path: Path) -> None:
     kubelet = StandInKubelet(tmp_path / ("x" * 60))
     with pytest.raises(ValueError, match="too long"):
         async with serving(COLAS, kubelet=kubelet):
             pass
 
 
-def test_pytest_is_not_needed() -> None:
+def test_import_needs_no_pytest() -> None:
     code = "import sys, devhost.testing; print(*{'pytest', '_pytest'} & set(sys.modules))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
@@ -226,7 +226,7 @@ def test_pytest_is_not_needed() -> None:
 # ── serving ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_file_is_served_and_the_kubelet_may_come_later(
+async def test_serving_a_file_before_the_kubelet_starts(
     devhost_tree: HostTree, tmp_path: Path
 ) -> None:
     (tmp_path / "colas.yaml").write_text(COLAS, encoding="utf-8")
@@ -251,7 +251,7 @@ class Tea(DevicePlugin):
         self.stopped = True
 
 
-async def test_plugins_and_a_configuration_are_served_together(
+async def test_serving_plugins_and_a_configuration_together(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree
 ) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
@@ -266,26 +266,7 @@ async def test_plugins_and_a_configuration_are_served_together(
     assert mate.stopped
 
 
-async def test_two_configurations_are_one_too_many(devhost_kubelet: StandInKubelet) -> None:
-    with pytest.raises(TypeError, match="one configuration"):
-        async with serving(COLAS, COLAS, kubelet=devhost_kubelet):
-            pass
-
-
-async def test_what_left_is_soon_gone(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
-    kubelet, tree = devhost_kubelet, devhost_tree
-    config = COLAS + "    removeMissingAfter: 0s\n"
-    tree.file("/etc/colas/coke")
-    async with serving(config, kubelet=kubelet, root=tree.root):
-        await kubelet.wait(COLA, 1, 1)
-        tree.remove("/etc/colas/coke")
-        await kubelet.wait(COLA, 0, 0)
-    assert kubelet.panics == []
-
-
-async def test_the_report_tells_what_a_kubelet_is_not_told(
+async def test_report_has_what_kubelet_is_not_told(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree
 ) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
@@ -305,7 +286,7 @@ async def test_the_report_tells_what_a_kubelet_is_not_told(
             served.report("example.com/tea")
 
 
-async def test_a_configuration_is_held_to_what_is_allowed(
+async def test_serving_allows_what_the_arguments_say(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree, tmp_path: Path
 ) -> None:
     """As by `devhost run`; and a step runs once for each pod, as there."""
@@ -322,30 +303,29 @@ async def test_a_configuration_is_held_to_what_is_allowed(
     assert log.read_text() == "coke\n"
 
 
-@pytest.mark.parametrize("file", [Path("/nowhere/colas.yaml"), "version: v2\nresources: []\n"])
-async def test_what_is_no_configuration_is_an_error(
-    devhost_kubelet: StandInKubelet, file: Path | str
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ([Path("/nowhere/colas.yaml")], ConfigError),
+        (["version: v2\nresources: []\n"], ConfigError),
+        ([COLAS, COLAS], TypeError),
+    ],
+)
+async def test_serving_of_no_valid_configuration_is_an_error(
+    devhost_kubelet: StandInKubelet, what: list[Path | str], error: type[Exception]
 ) -> None:
-    with pytest.raises(ConfigError):
-        async with serving(file, kubelet=devhost_kubelet):
+    with pytest.raises(error):
+        async with serving(*what, kubelet=devhost_kubelet):
             pass
 
 
-async def test_warnings_are_logged(
-    devhost_kubelet: StandInKubelet, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = "version: v1\nresources: [{name: example.com/tty, sources: [dev: ttyUSB.*]}]\n"
-    async with serving(config, kubelet=devhost_kubelet):
-        assert "ttyUSB" in caplog.text
-
-
-async def test_the_tests_own_error_comes_through(devhost_kubelet: StandInKubelet) -> None:
+async def test_serving_lets_the_tests_own_error_through(devhost_kubelet: StandInKubelet) -> None:
     with pytest.raises(AdmissionError, match="unregistered"):
         async with serving(COLAS, kubelet=devhost_kubelet):
             await devhost_kubelet.admit("pod", {"app": {"example.com/tea": 1}})
 
 
-async def test_a_host_that_fails_fails_the_test(
+async def test_serving_by_a_host_that_fails_fails_the_test(
     devhost_kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = asyncio.Event()
@@ -360,7 +340,7 @@ async def test_a_host_that_fails_fails_the_test(
             await begun.wait()
 
 
-async def test_a_device_that_a_pod_holds_stays_listed(
+async def test_device_that_is_gone_leaves_the_list_when_no_pod_holds_it(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree
 ) -> None:
     """By the pod-resources API, as on a node."""
@@ -375,6 +355,9 @@ async def test_a_device_that_a_pod_holds_stays_listed(
         tree.remove("/etc/colas")
         await kubelet.wait(COLA, 1, 0)
         assert kubelet.devices(COLA) == {"coke": "Unhealthy"}
+        await kubelet.free("pod")
+        await kubelet.wait(COLA, 0, 0)
+    assert kubelet.panics == []
 
 
 # ── the page ───────────────────────────────────────────────────────────────────────────
