@@ -13,25 +13,15 @@ if TYPE_CHECKING:
     from devhost.discovery.machine import Described, Machine
 
 
-_subsystem_options = options.together(
-    *(
-        click.option(f"--{name}", "subsystems", flag_value=name, multiple=True, help=text)
-        for name, text in (
-            ("usb", "USB devices."),
-            ("pci", "PCI functions."),
-            ("tty", "Serial ports."),
-            ("block", "Disks."),
-        )
-    ),
-    click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem."),
-)
-
-
 @click.command(
     "devices", epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error."
 )
 @click.argument("what", required=False)
-@_subsystem_options
+@click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
+@click.option("--pci", "subsystems", flag_value="pci", multiple=True, help="PCI functions.")
+@click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")
+@click.option("--block", "subsystems", flag_value="block", multiple=True, help="Disks.")
+@click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem.")
 @click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
 @options.root_option
 @options.output_option(
