@@ -54,8 +54,8 @@ def _asked(address: Address) -> StatusJson:
     try:
         # Whatever name leads there: it is not a browser that asks.
         connection.request("GET", "/status", headers={"Host": "localhost"})
-        answer = connection.getresponse()
-        shown: StatusJson = json.loads(answer.read())
+        with connection.getresponse() as answer:
+            shown: StatusJson = json.loads(answer.read())
         if answer.status == http.HTTPStatus.OK and "resources" in shown:
             return shown
     except OSError as error:
