@@ -272,8 +272,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "host/records.py",
-        "            self._readable = False",
-        "            pass",
+        "            return False\n        finally:",
+        "            return True\n        finally:",
         "tests/host/test_records.py tests/host/test_once_per_holder.py",
     ),
     Mutant(
