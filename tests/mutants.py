@@ -363,6 +363,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         "kubelet/servicer.py",
+        "        with self._unanswered() as deadline:\n            for one",
+        "        deadline = 1e9\n        if True:\n            for one",
+        "tests/unit/test_servicer.py",
+    ),
+    Mutant(
+        "kubelet/servicer.py",
         "if advertised_id not in self._device_list.entries:",
         "if False:",
         "tests/unit/test_servicer.py",

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,16 +30,15 @@ from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.watch.inotify import Inotify
-from tests.support.root import needs_root
 
 
 @contextlib.asynccontextmanager
-async def hosted(directory: Path, config: str, policy: Policy | None = None) -> AsyncIterator[Host]:
+async def hosted(directory: Path, config: str) -> AsyncIterator[Host]:
     settings = Settings(
         directory / "plugins",
         "node",
         HostFiles(str(directory / "host")),
-        policy or Policy(),
+        Policy(),
         0.3,
         0.0,
     )
@@ -165,41 +163,6 @@ resources:
     assert all(one["resource"] == "example.com/bad" for one in told if "reason" in one)
     assert caplog.text.count("Traceback") >= 2
     assert crashes == 0
-
-
-@needs_root
-async def test_what_is_not_allowed_is_unhealthy(directory: Path, standin: SimulatedKubelet) -> None:
-    """An answer may name character devices below /dev only, whatever link leads elsewhere."""
-    dev = directory / "host" / "dev"
-    dev.mkdir(parents=True)
-    (directory / "host" / "etc").mkdir()
-    os.mknod(dev / "good", 0o20660, os.makedev(1, 3))
-    os.mknod(dev / "memory", 0o20660, os.makedev(1, 1))
-    os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
-    os.mknod(directory / "host" / "etc" / "node", 0o20660, os.makedev(1, 3))
-    (dev / "link").symlink_to("/etc/node")
-    config = """
-version: v1
-resources:
-  - name: example.com/any
-    sources: [dev: "[a-z]+"]
-"""
-    async with hosted(directory, config, Policy(enforced=True)) as host:
-        await standin.wait("example.com/any", 4, 1)
-        assert standin.devices("example.com/any")["good"] == "Healthy"
-        reasons = {key: one.reason for key, one in host.resources[0].snapshot.devices.items()}
-    assert all("needs --allow-" in str(reason) for key, reason in reasons.items() if key != "good")
-
-
-@needs_root
-async def test_allowed_nodes_are_handed_out(directory: Path, standin: SimulatedKubelet) -> None:
-    """--allow-device lifts the default for what its globs match, after links are resolved."""
-    dev = directory / "host" / "dev"
-    dev.mkdir(parents=True)
-    os.mknod(dev / "disk", 0o60660, os.makedev(240, 0))
-    config = "version: v1\nresources: [{name: example.com/disk, sources: [dev: disk]}]"
-    async with hosted(directory, config, Policy(enforced=True, allow_devices=("/dev/disk",))):
-        await standin.wait("example.com/disk", 1, 1)
 
 
 async def test_a_plugin_directory_that_is_gone_ends_the_host(

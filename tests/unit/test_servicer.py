@@ -18,15 +18,26 @@ class Answers:
     name = "example.com/a"
     pre_start_required = False
 
-    def __init__(self) -> None:
+    def __init__(self, device_list: DeviceList) -> None:
+        self.device_list = device_list
         self.asked: list[Sequence[str]] = []
+        self.unanswered: list[int] = []  # how many calls there were, each time
 
     async def allocate(self, advertised_ids: Sequence[str], **_options: Any) -> Allocation:
         self.asked.append(advertised_ids)
+        self.unanswered.append(len(self.device_list.unanswered))
         return Allocation(tuple(advertised_ids))
+
+    async def preferred(self, available: Sequence[str], *_: Any) -> Sequence[str]:
+        self.unanswered.append(len(self.device_list.unanswered))
+        return available
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_: None
+
+
+def request(*ids: str) -> pb.AllocateRequest:
+    return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
 
 
 class AbortError(Exception):
@@ -42,15 +53,26 @@ class Context:
 
 async def test_an_id_that_is_not_listed_is_not_allocated() -> None:
     """Kubelet looks it up in the last list when it has the answer, and dies if it is not there."""
-    answers: Any = Answers()
     device_list = DeviceList()
     device_list.update({"a": AdvertisedDevice(True)})
+    answers: Any = Answers(device_list)
     servicer = Servicer(answers, device_list)
-
-    def request(*ids: str) -> pb.AllocateRequest:
-        return pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-
     await servicer.Allocate(request("a"), Context())
     with pytest.raises(AbortError, match="there is no device b"):
         await servicer.Allocate(request("a", "b"), Context())
     assert answers.asked == [["a"]]
+
+
+async def test_calls_that_work_with_ids_are_noted_until_they_are_answered() -> None:
+    """Meanwhile no ID leaves the list, and kubelet is asked nothing that makes it free devices."""
+    device_list = DeviceList()
+    device_list.update({"a": AdvertisedDevice(True)})
+    answers: Any = Answers(device_list)
+    servicer = Servicer(answers, device_list)
+    await servicer.Allocate(request("a"), Context())
+    prefer = pb.ContainerPreferredAllocationRequest(available_deviceIDs=["a"], allocation_size=1)
+    asking = pb.PreferredAllocationRequest(container_requests=[prefer])
+    await servicer.GetPreferredAllocation(asking, Context())
+    assert answers.unanswered == [1, 1]
+    assert device_list.unanswered == []
+    assert device_list.last_answer_at > 0
