@@ -258,6 +258,17 @@ async def test_a_check_that_hangs_has_failed_and_holds_up_nobody(
     await bench.until_reason("a", None)
 
 
+async def test_a_check_that_returns_too_late_is_repeated_without_waiting_for_the_interval(
+    bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(interval="1h", timeout="500ms"), device())
+    await bench.until_reason("a", UNANSWERED)
+    answers.good("a")  # too late to count
+    await until(lambda: answers.times("a") == 2)
+    answers.good("a")
+    await bench.until_reason("a", None)
+
+
 async def test_beyond_so_many_threads_that_hang_none_is_started(
     bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
