@@ -213,6 +213,19 @@ async def test_a_reload_changes_the_checks(started: Kubelet, bench: Bench) -> No
     await status(started, "pod", a=WELL, b=WELL)
 
 
+async def test_checks_that_a_reload_adds_blame_nobody_before_their_first_round(
+    started: Kubelet, bench: Bench
+) -> None:
+    bench.plug("a")
+    bench.start(None)
+    await started.wait(DISK, 1, 1)
+    (served, _) = bench.hosting.hosts[-1].resources
+    before = served.snapshot
+    bench.hosting.reload(bench.config(bench.runs("sleep 600", ", timeout: 30s")))
+    await until(lambda: served.health is not None and served.snapshot is not before)
+    assert bench.reason("a") == ""
+
+
 @contract
 async def test_health_is_the_same_after_restarts_of_kubelet_and_devhost(
     started: Kubelet, bench: Bench

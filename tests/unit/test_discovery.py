@@ -110,6 +110,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("/l/**", ["file"], None),
         # Links on the way are followed below the root.
         ("/way/*", ["f"], {}),
+        ("/*/f", ["real/f", "way/f"], {}),
         ("glob: {paths: '/l/dir/f', types: [file]}", ["f"], {}),
         ("static: 3", ["0", "1", "2"], {}),
         ("static: [b, a]", ["a", "b"], {}),

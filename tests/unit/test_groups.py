@@ -70,6 +70,7 @@ def test_a_device_that_loses_a_node_is_unhealthy(tmp_path: Path) -> None:
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p")
     host.scan()
+    assert selected(host.scanner).why_none() == ()  # nothing is missing of an optional source
     host.remove("dev/snd/pcmC0D0p")
     assert host.states() == {"card0": "incomplete: no node of sources[1] (pcm)"}
     assert not host.last.devices["card0"].replaced
