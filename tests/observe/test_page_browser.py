@@ -135,7 +135,7 @@ def kept(name: str, place: Path) -> Path:
     return Path(PICTURES or place) / f"{name}.png"
 
 
-async def test_it_shows_what_is_said_and_follows(viewer: Viewer) -> None:
+async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
     """Without a reload; and what a device is called stays text."""
     async with Served(example()) as served:
         shown = await viewer.open(served.url)
@@ -158,7 +158,9 @@ async def test_it_shows_what_is_said_and_follows(viewer: Viewer) -> None:
 
 
 @pytest.mark.parametrize("status", [example, many, wrong])
-async def test_it_fits_and_can_be_read(viewer: Viewer, tmp_path: Path, status: type[Json]) -> None:
+async def test_page_fits_the_window_and_has_contrast(
+    viewer: Viewer, tmp_path: Path, status: type[Json]
+) -> None:
     async with Served(status()) as served:
         for kind, scheme, width, height in (
             ("light", "light", 1100, 900),
@@ -183,7 +185,7 @@ async def test_it_fits_and_can_be_read(viewer: Viewer, tmp_path: Path, status: t
             await shown.context.close()
 
 
-async def test_a_refresh_keeps_what_the_person_does(viewer: Viewer) -> None:
+async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> None:
     """The filter, what is open, where the focus is; and nothing moves."""
     async with Served(many()) as served:
         devices = served.status["resources"][3]["devices"]
@@ -225,7 +227,7 @@ async def test_a_refresh_keeps_what_the_person_does(viewer: Viewer) -> None:
         ]
 
 
-async def test_a_filter(viewer: Viewer) -> None:
+async def test_page_filter_shows_what_matches(viewer: Viewer) -> None:
     async with Served(many()) as served:
         shared = served.status["resources"][17]
         shares = [f"{shared['devices'][0]['id']}::{share}" for share in range(2)]
@@ -253,7 +255,7 @@ async def test_a_filter(viewer: Viewer) -> None:
         assert await shown.locator(".resource[open]").count() == 0
 
 
-async def test_a_page_never_has_more_rows_than_can_be_refreshed(viewer: Viewer) -> None:
+async def test_page_rows_are_bounded(viewer: Viewer) -> None:
     """What is folded has none, and a list that is unfolded may fold another."""
     resources = [resource(number, 400) for number in range(5)]
     async with Served(whole(resources)) as served:
@@ -270,7 +272,7 @@ async def test_a_page_never_has_more_rows_than_can_be_refreshed(viewer: Viewer) 
         assert await rows.count() == 0
 
 
-async def test_with_the_keyboard(viewer: Viewer) -> None:
+async def test_page_is_used_with_the_keyboard(viewer: Viewer) -> None:
     async with Served(many()) as served:
         shown = await viewer.open(served.url, 360, 740)
         for _ in range(5):  # the filter, three problems, the first resource
@@ -299,7 +301,7 @@ resources:
 """
 
 
-async def test_a_real_run(
+async def test_page_of_a_real_run(
     viewer: Viewer, daemon: Daemon, started: Kubelet, directory: Path, tmp_path: Path
 ) -> None:
     """With the picture of the README: a device has gone, and pods have others."""

@@ -27,7 +27,9 @@ B = "example.com/b"
 GOLDEN = Path(__file__).with_name("golden")
 
 
-async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+async def test_status_shows_devices_health_and_what_is_missing(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
     place = directory / "colas"
     (place / "one").touch()
     (place / "two").symlink_to("/nowhere")
@@ -66,7 +68,9 @@ async def test_what_is_said_is_so(daemon: Daemon, started: Kubelet, directory: P
     assert "not found" in device["reason"]
 
 
-async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+async def test_status_says_why_there_are_no_devices(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
     """As long as there are none, also when the last one has gone."""
     place = directory / "colas"
     reason = f"directory {place}: there is nothing to select"
@@ -82,7 +86,7 @@ async def test_why_there_are_no_devices(daemon: Daemon, started: Kubelet, direct
     await until(port, lambda it: resource(it)["warnings"] == [reason])
 
 
-async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
+async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     await daemon.start(tokens(a=1, b=2))
     await started.wait(A, 1, 1)
     await started.wait(B, 2, 2)
@@ -109,7 +113,9 @@ async def test_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
     assert said["troubles"] == []
 
 
-async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+async def test_status_of_devices_that_pods_hold(
+    daemon: Daemon, started: Kubelet, directory: Path
+) -> None:
     daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
@@ -128,7 +134,9 @@ async def test_who_holds_what(daemon: Daemon, started: Kubelet, directory: Path)
     assert any("pod-resources unavailable" in trouble for trouble in said["troubles"])
 
 
-async def test_who_scrapes_does_not_see_the_status(daemon: Daemon, started: Kubelet) -> None:
+async def test_status_is_not_at_the_address_of_the_metrics(
+    daemon: Daemon, started: Kubelet
+) -> None:
     """Names, paths and pods are where the status is alone, and no probe or metric is there."""
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
@@ -141,9 +149,7 @@ async def test_who_scrapes_does_not_see_the_status(daemon: Daemon, started: Kube
         assert (await get(port, path)).status == 404
 
 
-async def test_a_page_of_another_site_cannot_read_the_status(
-    daemon: Daemon, started: Kubelet
-) -> None:
+async def test_status_for_another_host_name_is_refused(daemon: Daemon, started: Kubelet) -> None:
     """DNS rebinding: its name leads here, and the browser takes it for the same origin."""
     await daemon.start(tokens(a=1))
     port, metrics = await status_port_of(daemon), await port_of(daemon)
@@ -156,7 +162,7 @@ async def test_a_page_of_another_site_cannot_read_the_status(
 # ── probes ──
 
 
-async def test_ready_without_a_kubelet_and_through_its_restart(
+async def test_readiness_without_a_kubelet_and_through_its_restart(
     daemon: Daemon, kubelet: Kubelet
 ) -> None:
     """Where there is no kubelet it waits, and says so; once registered, it stays ready."""
@@ -192,7 +198,7 @@ async def test_ready_without_a_kubelet_and_through_its_restart(
     await kubelet.stop()
 
 
-async def test_not_ready_where_the_kubelet_refuses(daemon: Daemon, directory: Path) -> None:
+async def test_readiness_where_kubelet_refuses_is_lost(daemon: Daemon, directory: Path) -> None:
     """Something listens, but it is no kubelet: that is no reason to wait, but a failure."""
     server = await asyncio.start_unix_server(
         lambda _, writer: writer.close(), directory / "plugins" / "kubelet.sock"
@@ -213,7 +219,7 @@ async def test_not_ready_where_the_kubelet_refuses(daemon: Daemon, directory: Pa
     assert re.search(rf'{failed}{{resource_name="{A}",result="error"}} [1-9]', text)
 
 
-async def test_a_bad_configuration_at_the_start(daemon: Daemon, started: Kubelet) -> None:
+async def test_readiness_with_the_last_good_configuration(daemon: Daemon, started: Kubelet) -> None:
     """It runs on the last good one: ready, and it says what is wrong."""
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
@@ -242,7 +248,7 @@ def shape(value: object) -> object:
 
 
 @pytest.mark.parametrize("path", ["/status", "/readyz"])
-async def test_the_shape_is_that_of_the_golden_file(
+async def test_status_has_the_shape_of_the_golden_file(
     daemon: Daemon, started: Kubelet, directory: Path, path: str
 ) -> None:
     """Every key of the example is there, and no other."""

@@ -48,7 +48,7 @@ def drain(descriptor: int, size: int) -> None:
         size -= len(os.read(descriptor, size))
 
 
-def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
+def test_log_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     """Whatever thread they come from, a line follows those that were logged before it."""
     log = logging_to(LogQueue(pipe[1]))
     for number in range(1000):
@@ -62,7 +62,7 @@ def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     assert read(pipe[0], "end") == [*map(str, range(1000)), "end"]
 
 
-def test_lines_that_do_not_fit_are_dropped_and_counted(
+def test_log_lines_beyond_the_queue_are_dropped_and_counted(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first ones arrive in order, then how many are missing; then the log goes on."""
@@ -92,7 +92,7 @@ class Formatter(logging.Formatter):
         return json.dumps({"msg": record.getMessage(), **getattr(record, "fields", {})})
 
 
-def test_who_logs_does_not_wait_and_the_end_waits_for_a_bounded_time(
+def test_log_that_is_not_read_blocks_neither_logging_nor_flush(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a line nor a flush hangs while nobody reads; nothing is lost if one does later."""
@@ -104,7 +104,7 @@ def test_who_logs_does_not_wait_and_the_end_waits_for_a_bounded_time(
     assert read(pipe[0], "one") == ["one"]
 
 
-def test_a_flush_waits_for_the_last_line(
+def test_log_flush_waits_for_the_last_line(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "FLUSH_S", 60.0)
@@ -117,7 +117,7 @@ def test_a_flush_waits_for_the_last_line(
     assert os.read(pipe[0], 1 << 16).endswith(b"\n999\n")
 
 
-def test_a_descriptor_that_does_not_block(pipe: tuple[int, int]) -> None:
+def test_log_to_a_nonblocking_descriptor_loses_nothing(pipe: tuple[int, int]) -> None:
     """Who shares it may have made it so: nothing is lost."""
     size = fill(pipe[1])
     os.set_blocking(pipe[1], False)
@@ -128,7 +128,7 @@ def test_a_descriptor_that_does_not_block(pipe: tuple[int, int]) -> None:
     assert read(pipe[0], "two") == ["one", "two"]
 
 
-def test_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a full disk; the log goes on with the count when there is room."""
     monkeypatch.setattr(logs, "FLUSH_S", 60.0)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -150,7 +150,7 @@ def test_lines_that_cannot_be_written_are_counted(monkeypatch: pytest.MonkeyPatc
             os.close(descriptor)
 
 
-def test_a_wrong_log_call_is_a_line(pipe: tuple[int, int]) -> None:
+def test_log_call_that_cannot_be_formatted_is_a_line(pipe: tuple[int, int]) -> None:
     """And no error on stderr, nor in who logged."""
     _LOGGER.handlers[:] = [LogQueue(pipe[1])]
     _LOGGER.warning("%d devices", "no")
