@@ -5,7 +5,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
@@ -35,6 +37,7 @@ from tests.support.realkubelet import RealKubelet
 LEAVE_AFTER_S = 0.3
 REST_S = 60.0  # for a loaded machine; the polls behind the watches are put off beyond it
 _POLL_S = 0.005
+_SLOW_S = 1.5 * LEAVE_AFTER_S
 _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
 _JUST_S = LEAVE_AFTER_S / 12
@@ -305,6 +308,20 @@ class Bench:
             assert time.monotonic() < end, f"{what}: {found}"
             await asyncio.sleep(_POLL_S)
 
+    @contextlib.contextmanager
+    def slow_allocate(self) -> Iterator[None]:
+        """Let each Allocate take longer than an ID stays in the list that is to leave."""
+        allocate = Declaration.allocate
+
+        def slow(*arguments: Any) -> object:
+            answer = allocate(*arguments)
+            time.sleep(_SLOW_S)
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Declaration, "allocate", slow)
+            yield
+
     # ── what is seen ──
 
     @property
@@ -347,19 +364,20 @@ class Bench:
         if good and LastGood(self.root / "state").read() != raw:
             raise Problem("the last good configuration was not kept")
 
-    async def agreed(self, names: list[str]) -> None:
+    async def agreed(self, names: list[str], may_drain: AbstractSet[str]) -> None:
         """Check that the kubelet knows what devhost lists of the resources, and of no other."""
-        if sorted(self.runners) != sorted(names):
-            raise Problem(f"served: {sorted(self.runners)}")
+        served = self.runners.keys()
+        if not set(names) <= served <= {*names, *may_drain}:
+            raise Problem(f"served: {sorted(served)}")
         for name in names:
             status = self.runners[name].status
             if status.state is not State.REGISTERED:
                 raise Problem(f"{name}: {status}")
             if self.runners[name].published.state.streams != 1:
                 raise Problem(f"{name}: not one stream")
-        if len(self.sockets()) != len(names):
+        if len(self.sockets()) != len(served):
             raise Problem(f"sockets: {self.sockets()}")
-        if isinstance(self.kubelet, HeardKubelet) and self.kubelet.streams() != sorted(names):
+        if isinstance(self.kubelet, HeardKubelet) and self.kubelet.streams() != sorted(served):
             raise Problem(f"streams: {self.kubelet.streams()}")
         capacity = await self.kubelet.capacity()
         for name in names:

@@ -1,6 +1,7 @@
 """The steps that Hypothesis draws: files, the configuration, restarts of either side, pods."""
 
 import asyncio
+import contextlib
 import shutil
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -11,13 +12,9 @@ from hypothesis.stateful import initialize
 from devhost.standin.kubelet import AdmissionError
 from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, is_token, node_of
 from tests.model.expected import Past, Problem, check
-from tests.model.sequence import (
-    Sequence,
-    both_run,
-    host_runs,
-    step,
-)
+from tests.model.sequence import Sequence, both_run, host_runs, step
 
+_BEGUN_S: Final = 0.05  # after that an Allocate has begun, most times
 NAMES: Final = tuple(f"example.com/{letter}" for letter in "pqrs")
 FILE = st.sampled_from([name for names in FILES.values() for name in names])
 LINK = st.sampled_from(list(LINKS))
@@ -260,22 +257,30 @@ class Machine(Sequence):
         count=st.integers(1, 2),
         name=FILE,
         edit=st.none() | st.tuples(PLACE, FIELDS, DECLARED),
+        slow=st.booleans(),
         rest=st.just(True),
     )
     async def admit_during_changes(
-        self, indexes: list[int], count: int, name: str, edit: tuple[int, str, Declared] | None
+        self,
+        indexes: list[int],
+        count: int,
+        name: str,
+        edit: tuple[int, str, Declared] | None,
+        slow: bool,
     ) -> None:
         """Each pod is admitted or refused, and the kubelet lives."""
         names = [one.name for one in self.here]
         wanted = [names[index] for index in indexes if index < len(names)]
-        admissions = [asyncio.ensure_future(self.admitted(one, count)) for one in wanted]
-        self.path(name).unlink(missing_ok=True)
-        self.nudge_links(name)
-        if edit is not None:
-            index, field, like = edit
-            await self.edited(self._changed(index, **{field: getattr(like, field)}))
-        for outcome in await asyncio.gather(*admissions, return_exceptions=True):
-            assert isinstance(outcome, AdmissionError | dict), repr(outcome)
+        with self.bench.slow_allocate() if slow else contextlib.nullcontext():
+            admissions = [asyncio.ensure_future(self.admitted(one, count)) for one in wanted]
+            await asyncio.sleep(_BEGUN_S if slow else 0)
+            self.path(name).unlink(missing_ok=True)
+            self.nudge_links(name)
+            if edit is not None:
+                index, field, like = edit
+                await self.edited(self._changed(index, **{field: getattr(like, field)}))
+            for outcome in await asyncio.gather(*admissions, return_exceptions=True):
+                assert isinstance(outcome, AdmissionError | dict), repr(outcome)
 
     @classmethod
     def drawn(cls, declared: list[Declared], *files: str) -> Self:

@@ -164,6 +164,11 @@ class Sequence(RuleBasedStateMachine):
         self.orphaned -= {one.name for one in self.here}
         self.note_lists()
 
+    @property
+    def may_drain(self) -> set[str]:
+        """The resources that are served as long as pods hold them."""
+        return {name for name, _ in self.pods.values()} if self.bench.asked else set()
+
     def note_change(self) -> None:
         """Take over what was just done."""
 
@@ -185,9 +190,9 @@ class Sequence(RuleBasedStateMachine):
             if not self.bench.runners[one.name].scan.idle:  # that after an edit may change nothing
                 raise Problem(f"{one.name} is being scanned")
         self.check_lists()
-        await self.bench.agreed([one.name for one in self.here])
+        await self.bench.agreed([one.name for one in self.here], self.may_drain)
         capacity = await self.bench.kubelet.capacity()
-        for name in capacity.keys() - {one.name for one in self.here}:
+        for name in capacity.keys() - {one.name for one in self.here} - self.may_drain:
             if capacity[name][1] or (capacity[name][0] and name not in self.orphaned):
                 raise Problem(f"{name} is removed, the kubelet has {capacity[name]}")
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.mounts import hung
@@ -100,19 +99,6 @@ async def test_a_check_that_fails_and_recovers_shows_in_the_status_of_the_pod(
     bench.say("a", "ok\n")
     await status(started, "pod", a=WELL, b=WELL)
     await started.wait(DISK, 2, 2)
-
-
-async def test_a_command_that_fails_tells_its_last_line_and_takes_the_device_off_offer(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    bench.start(bench.runs("echo looking; test $1 != a || { echo no answer from $1; exit 3; }"))
-    await started.wait(DISK, 2, 1)
-    assert bench.reason("a").startswith("check failed: exec: sh: ")
-    assert bench.reason("a").endswith("no answer from a")
-    assert (await started.admit("pod", {"app": {DISK: 1}}))["app"]["deviceIds"] == {DISK: ["b"]}
-    with pytest.raises(AdmissionError, match="Requested: 1, Available: 0"):
-        await started.admit("other", {"app": {DISK: 1}})
 
 
 async def test_a_command_that_hangs_makes_one_device_unhealthy(

@@ -27,17 +27,3 @@ async def test_a_resource_that_kubelet_forgot_registers_again(
         await started.expire(SLOT)
     hosting.start(CONFIG)
     await started.wait(SLOT, 1, 1)
-
-
-async def test_a_restarted_kubelet_forgets_a_resource_without_a_plugin(
-    started: RealKubelet, hosting: Hosting
-) -> None:
-    """From its checkpoint it knows a resource whose plugin does not come back."""
-    hosting.start(CONFIG)
-    await started.wait(SLOT, 1, 1)
-    await hosting.stop()
-    await started.wait(SLOT, 1, 0)  # by then the checkpoint has the resource
-    await started.restart()
-    await started.wait(SLOT, 0, 0)
-    await started.expire(SLOT)
-    await started.wait(SLOT, None, None)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from devhost.allocation import cdi
-from devhost.allocation.policy import Policy
 from devhost.host.cdi import CdiFiles, CdiInjection
 from devhost.host.resource import ServedResource
 from devhost.model.state import State
@@ -155,21 +154,6 @@ async def test_a_cdi_spec_has_what_symlinks_and_directories_lead_to(
     }
 
 
-async def test_devices_are_unhealthy_where_no_cdi_spec_can_be_written(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
-    bench.plug("a", 1)
-    hosting.cdi.write_text("no directory")
-    bench.start()
-    await started.wait(PORT, 1, 0)
-    reason = hosting.reason(PORT, "a")
-    assert reason
-    assert reason.startswith("its CDI spec could not be written: ")
-    hosting.cdi.unlink()
-    await started.wait(PORT, 1, 1)
-    assert bench.numbers() == {"a": 1}
-
-
 async def test_devices_of_the_last_cdi_spec_stay_healthy_while_none_can_be_written(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
@@ -246,22 +230,6 @@ async def test_a_resource_added_again_while_its_cdi_spec_is_removed_has_one(
     bench.inject(*answer["cdiDevices"])
 
 
-async def test_a_cdi_spec_stays_and_is_not_rewritten_when_devhost_restarts(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", 1)
-    bench.start()
-    await started.wait(PORT, 1, 1)
-    before = bench.file.stat().st_ino, bench.file.stat().st_mtime_ns
-    await bench.hosting.stop()
-    await started.wait(PORT, 1, 0)
-    bench.inject(*named("a"))
-    bench.start()
-    await started.wait(PORT, 1, 1)
-    after = bench.file.stat().st_ino, bench.file.stat().st_mtime_ns
-    assert after == before, "it was written again"
-
-
 async def test_stale_cdi_specs_are_removed_at_the_start_unless_a_pod_needs_them(
     started: Kubelet, bench: Bench, hosting: Hosting
 ) -> None:
@@ -303,24 +271,6 @@ async def test_a_waiting_instance_writes_its_cdi_spec_when_it_takes_over(
 
 def _state(runner: ServedResource) -> State:
     return runner.status.state
-
-
-@pytest.mark.parametrize("more", ["inject: cdi", 'group: "${realpath}"'])
-async def test_a_symlink_to_a_name_that_is_not_utf8_is_skipped_alone(
-    started: Kubelet, bench: Bench, hosting: Hosting, more: str
-) -> None:
-    """A user who can make a link in the directory must not take the resource away."""
-    odd = os.fsencode(bench.directory) + b"/x\xff"
-    os.mknod(odd, 0o640 | stat.S_IFCHR, os.makedev(240, 2))
-    bench.plug("a", 1)
-    policy = Policy((), enforced=True, allow_devices=("/*",))
-    hosting.start(bench.config(more), policy=policy)
-    await started.wait(PORT, 1, 1)
-    (bench.nodes / "odd").symlink_to(os.fsdecode(odd))
-    runner = hosting.hosts[-1].resources[0]
-    await until(lambda: runner.snapshot.skipped, "a look")
-    assert [one.candidate for one in runner.snapshot.skipped] == [str(bench.nodes / "odd")]
-    assert await started.capacity() == {PORT: (1, 1)}
 
 
 async def test_a_cdi_spec_keeps_devices_that_are_gone(started: Kubelet, bench: Bench) -> None:

@@ -16,7 +16,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.scenarios.overlap import Instance, Start, tokens
-from tests.support.daemon import Daemon, at_rest, numbers, until
+from tests.support.daemon import Daemon, at_rest, numbers
 from tests.support.daemon import tokens as config_of
 from tests.support.hosting import Hosting, Kubelet, contract
 
@@ -114,24 +114,6 @@ async def test_a_foreign_stream_does_not_hold_up_the_next_registration(
         await started.kill()
         await started.start()
         await started.wait(T, 3, 3)
-
-
-async def test_a_foreign_stream_that_ends_keeps_the_registration(
-    standin: SimulatedKubelet, instance: Instance, directory: Path
-) -> None:
-    """It gets the list and disturbs nobody."""
-    await standin.wait(T, 3, 3)
-    await instance.until(T, State.REGISTERED)
-    before = sockets(directory)
-    for _ in range(3):
-        async with foreign_stream(directory):
-            pass
-        await until(
-            lambda: instance.host.resources[0].published.state.streams == 1,
-            "its stream has ended",
-        )
-    assert sockets(directory) == before
-    assert standin.registrations == [T]
 
 
 # ── the plugin directory ──

@@ -67,17 +67,6 @@ async def test_a_second_instance_takes_over_when_the_first_stops(
     assert len(sockets(directory)) == 1
 
 
-async def test_a_second_instance_that_stops_changes_nothing(
-    pair: tuple[Instance, Instance], started: Kubelet, directory: Path
-) -> None:
-    """As when an update is taken back."""
-    first, second = pair
-    before = sockets(directory), first.status(T)
-    await second.stop()
-    await served_by(started, "old", T, 3)
-    assert (sockets(directory), first.status(T)) == before
-
-
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_second_process_takes_over_from_one_that_ends(
@@ -224,16 +213,3 @@ async def test_a_rename_between_two_instances_gives_no_node_to_two_pods(
 
 def _states(hosting: Hosting) -> list[State]:
     return [one.status.state for one in hosting.hosts[-1].resources]
-
-
-async def test_a_node_offered_by_two_instances_goes_to_the_first_pod(
-    started: Kubelet, run: Callable[[str], Host]
-) -> None:
-    """Two instances offer it under two names, and the state directory tells."""
-    run(T)
-    run(U)
-    await started.wait(T, 1, 1)
-    await started.wait(U, 1, 1)
-    await started.admit("first", {"app": {U: 1}})
-    with pytest.raises(AdmissionError):
-        await started.admit("second", {"app": {T: 1}})

@@ -138,18 +138,6 @@ async def test_a_renamed_resource_without_pod_resources_names_assume_free(
     await withheld(started, hosting, B, "drain the node and start devhost with --assume-free")
 
 
-async def test_a_resource_removed_and_added_under_another_name_is_withheld(
-    started: Kubelet, hosting: Hosting, directory: Path, cola: Path
-) -> None:
-    hosting.start(config(directory, A), assume_free=False)
-    await started.wait(A, 1, 1)
-    await started.admit("first", {"app": {A: 1}})
-    hosting.reload("version: v1\nresources: []\n")
-    await until(lambda: not hosting.hosts[-1].resources, "its end")
-    hosting.reload(config(directory, B))
-    await withheld(started, hosting, B, f"it was handed out as {A} cola")
-
-
 async def test_a_node_is_at_the_start_whose_the_plan_says(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path
 ) -> None:
@@ -297,39 +285,6 @@ async def test_an_edit_while_devhost_is_down_waits_for_the_pod(
     await withheld(started, hosting, B, f"held as {A} cola by default/first")
     await started.free("first")
     await offered(started, B)
-
-
-async def test_an_edit_while_devhost_is_down_without_pod_resources_is_withheld(
-    started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
-) -> None:
-    hosting.start(config(directory, A), state_dir=state, assume_free=False)
-    await started.wait(A, 1, 1)
-    await started.admit("first", {"app": {A: 1}})
-    await hosting.stop()
-    hosting.start(config(directory, B), state_dir=state, assume_free=False)
-    await withheld(started, hosting, B, f"it was handed out as {A} cola")
-    await hosting.stop()
-    await started.free("first")
-    hosting.start(config(directory, B), state_dir=state, assume_free=True)
-    await offered(started, B)
-
-
-@pytest.fixture
-def damaged(state: Path) -> None:
-    """A file that nobody can read."""
-    state.mkdir()
-    (state / "state.json").write_text("{")
-
-
-@pytest.mark.usefixtures("damaged")
-async def test_a_damaged_state_file_shows_as_a_trouble(
-    started: Kubelet, hosting: Hosting, directory: Path, cola: Path, state: Path
-) -> None:
-    hosting.start(config(directory, A), state_dir=state)
-    await started.wait(A, 1, 1)
-    (trouble,) = (one for one in status(hosting.hosts[-1])["troubles"] if "state.json" in one)
-    assert trouble.startswith(f"{state}/state.json was damaged (")
-    assert trouble.endswith(f": moved to {state}/state.json.damaged")
 
 
 # ── when a pod has ended ──

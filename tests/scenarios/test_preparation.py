@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -117,20 +116,6 @@ async def test_prestart_runs_once_for_an_init_container_and_the_app(
     await started.start_container("pod", "app")
     await started.start_container("pod", "app")
     assert bench.runs == ["a"]
-
-
-@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_prestart_runs_for_the_devices_of_a_sidecar(
-    started: RealKubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    bench.start()
-    await started.wait(DISK, 2, 2)
-    containers = {"proxy": {DISK: 1}, "app": {DISK: 1}}
-    await started.admit("pod", containers, sidecars=("proxy",))
-    await started.start_container("pod", "proxy")
-    await started.start_container("pod", "app")
-    assert bench.runs == ["a", "b"]
 
 
 @contract
@@ -423,23 +408,3 @@ async def test_prestart_does_not_format_a_disk_again_that_its_pod_has_mounted(
     await started.start_container("pod", "app")
     with mounted(disk.device, disk.place) as place:
         assert (place / "file").read_text() == "precious"
-
-
-async def test_prestart_is_not_repeated_after_another_configuration_ran(
-    started: Kubelet, bench: Bench
-) -> None:
-    """The node goes to another DaemonSet and back: a container that crashed may start again."""
-    options: dict[str, Any] = {"state_dir": bench.state, "policy": ALLOWED}
-    bench.plug("a")
-    bench.hosting.start(bench.config(bench.run), **options)
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", ONE)
-    await bench.hosting.stop()
-    other = "version: v1\nresources: [{name: example.com/other, sources: [static: 1]}]\n"
-    bench.hosting.start(other, **options)
-    await started.wait("example.com/other", 1, 1)
-    await bench.hosting.stop()
-    bench.hosting.start(bench.config(bench.run), **options)
-    await started.wait(DISK, 1, 1)
-    await started.start_container("pod", "app")
-    assert bench.runs == ["a"]
