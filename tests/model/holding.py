@@ -18,7 +18,7 @@ from devhost.loading.loader import loads
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S
 from tests.model.declared import Declared, name_of, text_of
-from tests.model.sequence import Sequence, both_run, step
+from tests.model.sequence import Sequence, both_run, kubelet_runs, step
 
 Places = frozenset[str | tuple[int, int]]  # the path of a node, and its inode
 
@@ -34,6 +34,7 @@ DECLARED = st.builds(
     overlap=st.sampled_from([False, False, False, True]),
     group=st.sampled_from([False, False, True]),
 )
+MOSTLY = st.sampled_from([True, True, True, False])
 CONFIG = st.lists(DECLARED, min_size=1, max_size=2, unique_by=lambda one: one.name)
 
 
@@ -66,7 +67,7 @@ class HoldingMachine(Sequence):
         self.living: dict[str, Pod] = {}  # those of `pods`, and former ones
         self.sharing: set[str] = set()  # resources with overlap, now or a moment ago
 
-    @initialize(declared=CONFIG, asked=st.booleans(), durable=st.booleans())
+    @initialize(declared=CONFIG, asked=st.booleans(), durable=MOSTLY)
     def begin(self, declared: list[Declared], asked: bool, durable: bool) -> None:
         self.bench.asked, self.bench.durable = asked, durable
 
@@ -93,7 +94,7 @@ class HoldingMachine(Sequence):
             super().edit(declared)
             self.sharing |= self.bench.listener.tolerant
 
-    @step(declared=CONFIG | st.just([]))
+    @step(declared=st.one_of(CONFIG, CONFIG, CONFIG, st.just([])))
     async def edit_all(self, declared: list[Declared]) -> None:
         await self.edited(declared)
 
@@ -116,14 +117,27 @@ class HoldingMachine(Sequence):
 
     # ── pods ──
 
-    @step(both_run, changes=False, index=st.integers(0, 1), at_rest=st.booleans())
-    async def admit(self, index: int, at_rest: bool) -> None:
-        if at_rest:
-            await self.rest()
+    async def after(self, *, rest: bool) -> None:
+        """At rest, ask for what is on offer: it must be nobody's."""
+        await super().after(rest=rest)
+        if rest and both_run(self):
+            for one in self.here:
+                with contextlib.suppress(AdmissionError):
+                    await self.admitted(one.name, 1)
+            self.never()
+
+    @step(both_run, changes=False, index=st.integers(0, 1))
+    async def admit(self, index: int) -> None:
+        """Not at rest, too."""
         if index < len(self.here):
             with contextlib.suppress(AdmissionError):
                 await self.admitted(self.here[index].name, 1)
         self.never()
+
+    @step(kubelet_runs)
+    async def free_all(self) -> None:
+        while self.pods:
+            await self.bench.kubelet.free(self.pods.popitem()[0])
 
     async def admitted(self, resource: str, count: int) -> Answer:
         process, places = self.bench.hosts[0], self._places()

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from devhost.standin.kubelet import AdmissionError
+from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, is_token, node_of
 from tests.model.expected import Past, Problem, check
 from tests.model.sequence import Sequence, both_run, host_runs, step
@@ -37,6 +37,14 @@ FIELDS = st.sampled_from(
     ["sources", "id", "replicas", "max_devices", "overlap", "never", "answer", "here"]
 )
 INVALID = st.sampled_from(["oops: 1\n", "resources: []\n", "{", "\t- x: ["])
+
+
+def kubelet_is_away(machine: "Sequence") -> bool:
+    return not machine.bench.kubelet_is_there
+
+
+def host_is_away(machine: "Sequence") -> bool:
+    return not machine.bench.hosts
 
 
 class Machine(Sequence):
@@ -282,9 +290,44 @@ class Machine(Sequence):
             for outcome in await asyncio.gather(*admissions, return_exceptions=True):
                 assert isinstance(outcome, AdmissionError | dict), repr(outcome)
 
+    @step(both_run, changes=False)
+    async def start_containers_again(self) -> None:
+        """What a pod holds is its own, whatever happened since."""
+        await self.rest()
+        for pod, (_, answer) in self.pods.items():
+            again = await self.bench.kubelet.start_container(pod, "app")
+            assert _sorted(again) == _sorted(answer)
+
+    # ── either side is away for a time ──
+
+    @step(both_run, rest=st.just(False))
+    async def kill_kubelet(self) -> None:
+        await self.bench.kill_kubelet()
+        self.orphaned.clear()
+
+    @step(kubelet_is_away)
+    async def start_kubelet(self) -> None:
+        await self.bench.start_kubelet()
+
+    @step(both_run, rest=st.just(False))
+    async def stop_host(self) -> None:
+        await self.stop()
+
+    @step(host_is_away)
+    async def start_host(self) -> None:
+        self.note_restart()
+        self.bench.start_host()
+
     @classmethod
     def drawn(cls, declared: list[Declared], *files: str) -> Self:
         """Return one with these resources and files, for a sequence that was drawn once."""
         machine = cls()
         machine.begin(declared, set(files))
         return machine
+
+
+def _sorted(answer: Answer) -> dict[str, Any]:
+    return {
+        key: sorted(map(str, value)) if isinstance(value, list) else value
+        for key, value in answer.items()
+    }

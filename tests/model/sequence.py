@@ -33,16 +33,8 @@ def host_runs(machine: "Sequence") -> bool:
     return bool(machine.bench.hosts)
 
 
-def host_is_away(machine: "Sequence") -> bool:
-    return not machine.bench.hosts
-
-
 def kubelet_runs(machine: "Sequence") -> bool:
     return machine.bench.kubelet_is_there
-
-
-def kubelet_is_away(machine: "Sequence") -> bool:
-    return not machine.bench.kubelet_is_there
 
 
 def both_run(machine: "Sequence") -> bool:
@@ -254,30 +246,12 @@ class Sequence(RuleBasedStateMachine):
 
     # ── restarts ──
 
-    @step(both_run, rest=st.just(False))
-    async def kill_kubelet(self) -> None:
-        await self.bench.kill_kubelet()
-        self.orphaned.clear()
-
-    @step(kubelet_is_away)
-    async def start_kubelet(self) -> None:
-        await self.bench.start_kubelet()
-
     @step(kubelet_runs)
     async def restart_kubelet(self) -> None:
         await self.bench.kill_kubelet()
         self.orphaned.clear()
         await self.bench.start_kubelet()
         self.patience = LOST_S
-
-    @step(both_run, rest=st.just(False))
-    async def stop_host(self) -> None:
-        await self.stop()
-
-    @step(host_is_away)
-    async def start_host(self) -> None:
-        self.note_restart()
-        self.bench.start_host()
 
     @step(host_runs)
     async def restart_host(self) -> None:
@@ -307,14 +281,6 @@ class Sequence(RuleBasedStateMachine):
             del self.pods[pod]
             await self.bench.kubelet.free(pod)
 
-    @step(both_run, changes=False)
-    async def start_containers_again(self) -> None:
-        """What a pod holds is its own, whatever happened since."""
-        await self.rest()
-        for pod, (_, answer) in self.pods.items():
-            again = await self.bench.kubelet.start_container(pod, "app")
-            assert _sorted(again) == _sorted(answer)
-
     # ── the end ──
 
     async def settled(self) -> None:
@@ -339,10 +305,3 @@ class Sequence(RuleBasedStateMachine):
                 self.never()
         finally:
             shutil.rmtree(self.root)
-
-
-def _sorted(answer: Answer) -> dict[str, Any]:
-    return {
-        key: sorted(map(str, value)) if isinstance(value, list) else value
-        for key, value in answer.items()
-    }
