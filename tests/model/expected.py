@@ -110,7 +110,8 @@ def check(
         Problem: It is not as it has to be at rest.
     """
     healthy, unhealthy = _bases(declared, entries)
-    kept = {node_of(one) for one in healthy & (past.kept | past.maybe)}
+    # Also under another ID than before.
+    kept = {node_of(one) for one in past.kept | past.maybe} & {node_of(one) for one in healthy}
     left = behind & past.may_leave - {node_of(one) for one in healthy}
     found = {
         node: [declared.id_of(name) for name in names]
