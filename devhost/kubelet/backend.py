@@ -1,6 +1,7 @@
 """Device plugins of kubelet as a backend of the node (`devhost.host.backend`)."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -15,6 +16,7 @@ from devhost.model.names import share_ids, without_share
 from devhost.model.state import Published
 
 _STEP_S: Final = 0.2  # while IDs are leaving
+_LOG: Final = logging.getLogger(__name__)
 
 
 class PublishedResource:
@@ -58,6 +60,7 @@ class PublishedResource:
         """Set what kubelet is to have; return whether IDs have left that it cannot know."""
         device_list = self.device_list
         before, left = device_list.entries, device_list.left_count
+        omitted = device_list.omitted
         wanted = entries(snapshot, resource.replicas)
         held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
         device_list.update(wanted)
@@ -67,6 +70,9 @@ class PublishedResource:
             device_list.may_be_known(held)
             device_list.update(wanted | dict.fromkeys(held, AdvertisedDevice(False)))
             device_list.update(wanted)
+        if device_list.omitted and device_list.omitted != omitted:
+            fields = {"resource": self._name, "left_out": device_list.omitted}
+            _LOG.warning("list truncated", extra={"fields": fields})
         if device_list.leaving:
             self._leaving.set()
         if resource is not self._resource:
@@ -77,14 +83,17 @@ class PublishedResource:
     @property
     def state(self) -> Published:
         """How it is doing."""
-        device_list = self.device_list
-        paused = "its devices change too often: lists are sent with a delay"
+        device_list, warnings = self.device_list, []
+        if device_list.omitted:
+            warnings.append(f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
+        if device_list.paused:
+            warnings.append("its devices change too often: lists are sent with a delay")
         return Published(
             listed=len(device_list),
             healthy=sum(entry.healthy for entry in device_list.entries.values()),
             streams=device_list.stream_count,
             lists_sent=device_list.lists_sent,
-            warnings=(paused,) if device_list.paused else (),
+            warnings=tuple(warnings),
         )
 
     async def run(self) -> None:

@@ -18,6 +18,9 @@ from devhost.model.immutable import immutable
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
 LEAVE_AFTER_S: Final = 10.0
+# Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
+# line (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
+LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
 
 
 @immutable
@@ -30,6 +33,14 @@ class AdvertisedDevice:
 
 def _unhealthy(entries: Mapping[str, AdvertisedDevice]) -> set[str]:
     return {advertised_id for advertised_id, entry in entries.items() if not entry.healthy}
+
+
+def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
+    """Return the bytes of a device in a list, also when it is unhealthy, or a few more.
+
+    It has an ID and "Unhealthy" (9), NUMA nodes of up to 10 bytes, and protobuf's tags and lengths.
+    """
+    return len(advertised_id.encode()) + 22 + 13 * len(entry.numa_nodes)
 
 
 @dataclass(eq=False, slots=True)
@@ -65,6 +76,7 @@ class DeviceList:
         self.last_answer_at = -math.inf  # to one of those calls
         self.lists_sent = 0
         self.left_count = 0
+        self.omitted = 0  # how many IDs did not fit into it
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -85,7 +97,12 @@ class DeviceList:
     # ── what is to be advertised ──
 
     def update(self, wanted: Mapping[str, AdvertisedDevice]) -> bool:
-        """Set what is to be advertised; return whether the list changed."""
+        """Set what is to be advertised; return whether the list changed.
+
+        New devices that would make the list larger than kubelet takes are left out. What is listed
+        stays, whatever the size; so do the IDs that are leaving, until they have left.
+        """
+        wanted = self._fitting(wanted)
         # What kubelet does not know need not leave slowly.
         leaving = (self.entries.keys() - wanted.keys()) & self._known
         # One device with NUMA nodes makes kubelet align those that have none (v1.37.1
@@ -97,6 +114,18 @@ class DeviceList:
             if advertised_id in leaving
         }
         return self._replace({**wanted, **entries}, leaving)
+
+    def _fitting(self, wanted: Mapping[str, AdvertisedDevice]) -> Mapping[str, AdvertisedDevice]:
+        size = sum(_size_max(*one) for one in self.entries.items())
+        kept = {}
+        for advertised_id, entry in wanted.items():
+            if advertised_id not in self.entries:
+                size += _size_max(advertised_id, entry)
+                if size > LIST_BYTES_MAX:
+                    continue
+            kept[advertised_id] = entry
+        self.omitted = len(wanted) - len(kept)
+        return kept
 
     def prune(self, now: float) -> bool:
         """Remove the leaving IDs that may go; return whether the list changed."""

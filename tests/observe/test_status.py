@@ -266,3 +266,18 @@ async def test_status_has_the_shape_of_the_golden_file(
     else:
         assert shape([*said["resources"].values()]) == shape([*example["resources"].values()])
         assert said.keys() == example.keys()
+
+
+async def test_list_larger_than_kubelet_takes_warns_of_left_out_ids(
+    daemon: Daemon, started: Kubelet
+) -> None:
+    daemon.constants = {**daemon.constants, "kubelet.device_list.LIST_BYTES_MAX": 100}
+    await daemon.start(tokens(a=20))
+    port = await status_port_of(daemon)
+    one = resource(await until(port, lambda it: resource(it).get("registered")))
+    listed = one["capacity"]
+    assert 0 < listed < 20
+    assert one["warnings"] == [f"{20 - listed} IDs left out: the kubelet takes 4 MiB"]
+    await started.wait(A, listed, listed)
+    daemon.write(tokens(a=listed))
+    await until(port, lambda it: not resource(it)["warnings"])

@@ -11,6 +11,7 @@ from devhost.kubelet.device_list import (
     DeviceList,
     Stream,
 )
+from devhost.kubelet.servicer import list_response
 
 LEAVE_AFTER = 10.0
 UP, DOWN = AdvertisedDevice(True), AdvertisedDevice(False)
@@ -257,3 +258,15 @@ def test_leaving_ids_have_numa_nodes_only_if_the_others_have() -> None:
     }
     device_list.update({"new": UP})
     assert device_list.entries == {"new": UP, "old": DOWN}
+
+
+def test_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
+    """Listed ones stay."""
+    entry, last = AdvertisedDevice(True, (2**63 - 1,)), f"{79_999:060}"
+    device_list = DeviceList()
+    device_list.update({last: entry})
+    device_list.update({f"{index:060}": entry for index in range(80_000)})
+    assert last in device_list.entries
+    assert 30_000 < len(device_list) == 80_000 - device_list.omitted
+    sent = device_list.begin_send(device_list.open_stream(lambda: None))
+    assert list_response(sent).ByteSize() <= 4 * 1024 * 1024
