@@ -66,7 +66,7 @@ class Machine(Sequence):
 
     def note_lists(self) -> None:
         super().note_lists()
-        behind = {one.name: self.behind(one) for one in self.here}
+        behind = {one.name: self.behind(one, new=True) for one in self.here}
         for one in self.here:
             self.past[one.name].rest(self.bench.entries(one.name), behind[one.name])
         self.past = {one.name: self.past[one.name] for one in self.here}
@@ -83,14 +83,18 @@ class Machine(Sequence):
             taken |= offered
             alone |= set[str]() if one.overlap else offered
 
-    def behind(self, one: Declared) -> set[str]:
-        """Return the nodes that resources behind one offer and do not share, since some time."""
+    def behind(self, one: Declared, *, new: bool = False) -> set[str]:
+        """Return the nodes that resources behind one offer and do not share.
+
+        Since some time, or also `new`: at rest, what one had no seat for stays with who took it.
+        """
         return {
             node_of(device_id)
             for other in self.here[self.here.index(one) + 1 :]
             for device_id, well in self.bench.entries(other.name).items()
             if well and not other.overlap and not is_token(device_id)
-            if device_id.partition("::")[0]
+            if new
+            or device_id.partition("::")[0]
             in self.past[other.name].kept | self.past[other.name].maybe
         }
 
